@@ -1,0 +1,77 @@
+// What a client minimises, as plain views, and how it minimises it. Nothing here owns memory.
+#pragma once
+
+#include <cstdint>
+
+namespace fedbuff {
+
+enum class Head : std::int32_t { Squared = 0, Logistic = 1, Softmax = 2 };
+enum class Activation : std::int32_t { Relu = 0, Tanh = 1 };
+enum class Curvature : std::int32_t { Scalar = 0, Diagonal = 1, Dense = 2 };
+enum class Family : std::int32_t { Net = 0, Sparse = 1, Quadratic = 2 };
+
+inline constexpr int kMaxLayers = 16;
+
+// One problem: n_clients objectives over one contiguous array of rows. Client i owns rows offsets[i] .. offsets[i + 1].
+//
+//   Net        dense rows through zero or more hidden layers into a head. Weights layer by layer, (out, in) row-major,
+//              then the bias where there is one. No hidden layer: least squares, logistic or softmax regression.
+//   Sparse     CSR rows, one output, squared or logistic head.
+//   Quadratic  f_i(w) = (w - c_i)' A_i (w - c_i) / 2 with additive Gaussian gradient noise.
+template <class T>
+struct Problem {
+  Family family;
+  std::int64_t n_clients;
+  std::int64_t dim;
+  const std::int64_t* offsets;        // (n_clients + 1), Net and Sparse
+  const double* client_weight;        // (n_clients), sums to 1: f = sum_i client_weight[i] f_i
+
+  // Net and Sparse
+  const T* x;                         // (n_rows, n_features) row-major; Sparse: the stored values
+  const T* target;                    // (n_rows) for Squared and Logistic (0 or 1)
+  const std::int32_t* label;          // (n_rows) for Softmax
+  const std::int32_t* column;         // Sparse: column of each stored value
+  const std::int64_t* row_start;      // Sparse: (n_rows + 1)
+  std::int64_t n_features;
+  std::int32_t n_layers;              // weight matrices: 1 without hidden layers
+  std::int32_t size[kMaxLayers + 1];  // n_features, hidden sizes, outputs
+  bool intercept;
+  Activation activation;
+  Head head;
+  double l2;                          // + l2 / 2 |w|^2
+  double nonconvex;                   // + nonconvex * sum w^2 / (1 + w^2)
+
+  // Quadratic
+  const T* center;                    // (n_clients, dim)
+  const T* curvature;                 // scalar (1), diagonal (dim) or dense (dim, dim); times n_clients unless shared
+  Curvature curvature_form;
+  bool curvature_shared;
+  double noise_variance;              // E|xi|^2 of the noise of one sample
+
+  std::int64_t rows(std::int64_t client) const {
+    return family == Family::Quadratic ? 0 : offsets[client + 1] - offsets[client];
+  }
+};
+
+// LocalSGD: w <- w - lr * step, `steps` times, from a private copy of the downloaded model.
+struct LocalConfig {
+  std::int64_t steps;
+  double lr;
+  double momentum;      // v <- momentum v + g, step = v; v starts at zero with every task
+  double weight_decay;  // g + weight_decay w
+  double prox;          // g + prox (w - w_start)
+
+  bool plain() const { return momentum == 0 && weight_decay == 0 && prox == 0; }
+};
+
+// One client's pass. batch == 0 is the exact local gradient. `rows`, where not null, gives the batches: (steps, batch)
+// row numbers within the client; otherwise they are drawn by Philox from (seed, client, task, step).
+struct Task {
+  std::uint64_t seed;
+  std::int64_t client;
+  std::uint32_t number;
+  std::int64_t batch;
+  const std::int64_t* rows;
+};
+
+}  // namespace fedbuff

@@ -1,0 +1,174 @@
+"""Build of the compiled parts: one shared core, and the extension modules that link it.
+
+FEDBUFF_BUILD = auto     compile; where that fails install the Python parts and record why (the default)
+                require  compile, or fail
+                pure     do not compile
+FEDBUFF_SANITIZE = address,undefined   build with these sanitizers, for development
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).parent
+MODE = os.environ.get("FEDBUFF_BUILD", "auto")
+if MODE not in ("auto", "require", "pure"):
+    raise SystemExit(f"FEDBUFF_BUILD={MODE!r}: expected auto, require or pure")
+SANITIZE = os.environ.get("FEDBUFF_SANITIZE", "")
+
+MACOS = sys.platform == "darwin"
+CORE_NAME = "libfedbuff.dylib" if MACOS else "libfedbuff.so"
+ORIGIN = "@loader_path" if MACOS else "$ORIGIN"
+
+FLAGS = ["-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-pthread"]
+FLAGS += ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
+CYTHON_FLAGS = ["-O3", "-ffp-contract=off", "-fvisibility=hidden"]
+LINK_FLAGS = ["-pthread"]
+if MODE == "require":
+    FLAGS.append("-Werror")
+if SANITIZE:
+    sanitizer = [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g"]
+    FLAGS += sanitizer
+    CYTHON_FLAGS += sanitizer
+    LINK_FLAGS += sanitizer
+
+
+def extensions() -> list[Extension]:
+    import pybind11
+    from Cython.Build import cythonize
+
+    include = [str(ROOT / "csrc" / "include"), str(ROOT / "csrc" / "core")]
+    # Conversions inside pybind11's and Cython's own headers are theirs to warn about, not ours.
+    relaxed = [flag for flag in FLAGS if flag not in ("-Wconversion", "-Wshadow", "-Wpedantic")]
+    core = Extension(
+        "fedbuff._core",
+        sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "bindings").glob("*.cpp")),
+        include_dirs=[*include, pybind11.get_include()],
+        extra_compile_args=relaxed,
+        extra_link_args=LINK_FLAGS,
+        language="c++",
+    )
+    cython = [
+        Extension(
+            f"fedbuff.{p.stem}",
+            [str(p.relative_to(ROOT))],
+            include_dirs=include,
+            extra_compile_args=CYTHON_FLAGS,
+            extra_link_args=LINK_FLAGS,
+        )
+        for p in sorted((ROOT / "src").glob("*.pyx"))
+    ]
+    directives = {"language_level": 3, "boundscheck": False, "wraparound": False, "embedsignature": True}
+    return [core, *cythonize(cython, include_path=["."], compiler_directives=directives)]
+
+
+class BuildCore(build_ext):
+    """Compiles csrc/core into one shared library beside the modules that link it by $ORIGIN."""
+
+    reason = ""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except Exception as error:  # distutils raises several unrelated classes; every one means "no compiler"
+            if MODE != "auto":
+                raise
+            self.reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            print(f"fedbuff: nothing was compiled ({self.reason}); installing the Python parts only")
+            for built in Path(self.build_lib, "fedbuff").glob("*.so"):
+                built.unlink()
+            self.extensions = []
+        self.write_build_info()
+
+    def build_extensions(self) -> None:
+        output = Path(self.build_lib) / "fedbuff"
+        output.mkdir(parents=True, exist_ok=True)
+        sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "core").glob("*.cpp"))
+        headers = [*(ROOT / "csrc").rglob("*.h"), *(ROOT / "csrc").rglob("*.hpp"), *(ROOT / "csrc").rglob("*.inl")]
+        newest = max(p.stat().st_mtime for p in headers)
+        for stale in Path(self.build_temp).rglob("*.o"):
+            if stale.stat().st_mtime < newest:
+                stale.unlink()
+        objects = self.compile_core(sources)
+        extra = [*LINK_FLAGS, f"-Wl,-install_name,@rpath/{CORE_NAME}" if MACOS else f"-Wl,-soname,{CORE_NAME}"]
+        self.compiler.link_shared_object(
+            objects, str(output / CORE_NAME), extra_postargs=extra, target_lang="c++", build_temp=self.build_temp
+        )
+        if self.inplace or self.editable_mode:
+            self.copy_file(str(output / CORE_NAME), str(ROOT / "fedbuff" / CORE_NAME))
+        for extension in self.extensions:
+            extension.library_dirs.append(str(output))
+            extension.libraries.append("fedbuff")
+            extension.extra_link_args = [*extension.extra_link_args, f"-Wl,-rpath,{ORIGIN}"]
+            extension.depends = [str(p) for p in headers]
+        super().build_extensions()
+
+    def compile_core(self, sources: list[str]) -> list[str]:
+        """Compiles the core's files, a thread each: the compiler runs as a process and releases the GIL."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        include = [str(ROOT / "csrc" / "include"), str(ROOT / "csrc" / "core")]
+
+        def compile_one(source: str) -> list[str]:
+            done = Path(self.build_temp) / Path(source).with_suffix(".o")
+            if done.exists() and done.stat().st_mtime > (ROOT / source).stat().st_mtime:
+                return [str(done)]
+            return self.compiler.compile(
+                [source], output_dir=self.build_temp, include_dirs=include, extra_preargs=[*FLAGS, "-DFB_BUILDING_CORE"]
+            )
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            return [name for names in pool.map(compile_one, sources) for name in names]
+
+    def get_outputs(self) -> list[str]:
+        built = Path(self.build_lib) / "fedbuff" / CORE_NAME
+        return [*super().get_outputs(), *([str(built)] if built.exists() else [])]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        mapping: dict[str, str] = super().get_output_mapping()
+        built = Path(self.build_lib) / "fedbuff" / CORE_NAME
+        if self.inplace and built.exists():
+            mapping[str(built)] = str(ROOT / "fedbuff" / CORE_NAME)
+        return mapping
+
+    def write_build_info(self) -> None:
+        compiler = ""
+        if self.extensions:
+            command = [*self.compiler.compiler_so_cxx[:1], "--version"]
+            compiler = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()[0]
+        write_build_info(Path(self.build_lib) / "fedbuff", bool(self.extensions), self.reason, compiler)
+        if self.inplace or self.editable_mode:
+            write_build_info(ROOT / "fedbuff", bool(self.extensions), self.reason, compiler)
+
+
+class BuildPure(build_py):
+    """Records that nothing was compiled because nobody asked for it."""
+
+    def run(self) -> None:
+        super().run()
+        if MODE == "pure":
+            target = ROOT / "fedbuff" if self.editable_mode else Path(self.build_lib) / "fedbuff"
+            write_build_info(target, False, "FEDBUFF_BUILD=pure", "")
+
+
+def write_build_info(folder: Path, compiled: bool, reason: str, compiler: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "_build_info.py").write_text(
+        '"""Written by the build: what was compiled, with what; or why nothing was."""\n\n'
+        f"COMPILED = {compiled!r}\nREASON = {reason!r}\nCOMPILER = {compiler!r}\n"
+        f"FLAGS = {' '.join(FLAGS) if compiled else ''!r}\nMACHINE = {platform.machine()!r}\n"
+    )
+
+
+setup(
+    ext_modules=[] if MODE == "pure" else extensions(),
+    cmdclass={"build_ext": BuildCore, "build_py": BuildPure},
+)
