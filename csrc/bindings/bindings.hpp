@@ -1,0 +1,9 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace fedbuff::bind {
+
+void bind_random(pybind11::module_& module);
+
+}  // namespace fedbuff::bind

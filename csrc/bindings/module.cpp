@@ -1,0 +1,7 @@
+// fedbuff._core: whole-chunk work for Python. One bind_<topic>.cpp for each topic.
+#include "bindings.hpp"
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "Compiled kernels of fedbuff. Private: use the names in fedbuff.";
+  fedbuff::bind::bind_random(module);
+}

@@ -1,0 +1,1 @@
+"""Kernels: cpp (compiled), numba (where nothing was compiled) and reference (the specification)."""

@@ -1,0 +1,149 @@
+"""What a backend is given and what it must do.
+
+The three backends (`cpp`, `numba`, `reference`) are modules with the same names in them, listed in `Backend`. They
+trust their arguments: every check of a user's input is made once, above them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ProblemSpec:
+    """n_clients objectives over one contiguous array of rows, as in csrc/core/problem.hpp.
+
+    net: dense rows through zero or more hidden layers into a head. sparse: CSR rows, one output. quadratic:
+    f_i(w) = (w - c_i)' A_i (w - c_i) / 2. Arrays are C-contiguous; floating ones have the problem's dtype unless said.
+    """
+
+    family: Literal["net", "sparse", "quadratic"]
+    dtype: np.dtype
+    n_clients: int
+    dim: int
+    client_weight: NDArray[np.float64]  # (n_clients), sums to 1
+    offsets: NDArray[np.int64] | None = None  # (n_clients + 1): client i owns rows offsets[i]:offsets[i + 1]
+    # net and sparse
+    x: Vector | None = None  # (n_rows, n_features); sparse: the stored values
+    target: Vector | None = None  # (n_rows), squared and logistic heads (0 or 1)
+    label: NDArray[np.int32] | None = None  # (n_rows), softmax head
+    column: NDArray[np.int32] | None = None  # sparse: the column of each stored value
+    row_start: NDArray[np.int64] | None = None  # sparse: (n_rows + 1)
+    sizes: tuple[int, ...] = ()  # n_features, hidden sizes, outputs
+    intercept: bool = False
+    activation: Literal["relu", "tanh"] = "relu"
+    head: Literal["squared", "logistic", "softmax"] = "squared"
+    l2: float = 0.0  # + l2 / 2 |w|^2
+    nonconvex: float = 0.0  # + nonconvex * sum w^2 / (1 + w^2)
+    # quadratic
+    center: Vector | None = None  # (n_clients, dim)
+    curvature: Vector | None = None  # (1 | n_clients, 1 | dim | dim * dim): first axis 1 where shared
+    curvature_form: Literal["scalar", "diagonal", "dense"] = "scalar"
+    noise_variance: float = 0.0  # E|xi|^2 of one sample's gradient noise
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSpec:
+    """steps times w <- w - lr v, v <- momentum v + g + weight_decay w + prox (w - w_start); v is zero at the start."""
+
+    steps: int
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    prox: float = 0.0
+
+
+class BoundProblem(Protocol):
+    """A problem, made ready for one backend."""
+
+    def local_sgd(
+        self,
+        local: LocalSpec,
+        w: Vector,
+        *,
+        client: int,
+        task: int,
+        seed: int,
+        batch: int,
+        rows: NDArray[np.int64] | None,
+        delta_out: Vector,
+    ) -> None:
+        """delta_out = w - (w after local.steps steps).
+
+        batch 0 is the exact local gradient. `rows` (steps, batch) gives the batches as row numbers within the client;
+        otherwise they are `batch_rows`. A quadratic has no rows: its gradient of step q is A (w - c) plus, for
+        batch > 0, sqrt(noise_variance / (dim * batch)) times `normals` of (client, task, q, GradientNoise).
+        """
+
+    def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
+        """The value of f_client at w; its gradient into gradient_out, unless None."""
+
+    def gradient(self, w: Vector, gradient_out: Vector | None, threads: int) -> float:
+        """The same for f = sum_i client_weight[i] f_i."""
+
+    def count_correct(self, begin: int, end: int, w: Vector) -> int:
+        """How many of rows begin:end are put in the right class (logistic: 1 where the score is above 0; softmax: the
+        first largest score)."""
+
+
+class Backend(Protocol):
+    name: str
+
+    def philox(self, seed: int, counter: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Philox4x32-10 of each row of counter (n, 4), with the 64-bit seed as key (low word first)."""
+
+    def batch_rows(self, seed: int, client: int, task: int, step: int, n_rows: int, batch: int) -> NDArray[np.int64]:
+        """Row j of the batch: multiply-high of word j % 4 of counter (client, task, step, Batches << 28 | j // 4) and
+        n_rows."""
+
+    def normals(self, seed: int, c0: int, c1: int, c2: int, stream: int, n: int) -> NDArray[np.float64]:
+        """n standard normals: Box-Muller of counter (c0, c1, c2, stream << 28 | block), two a block.
+
+        u = 1 - unit_double(word 0, word 1), v = unit_double(word 2, word 3), r = sqrt(-2 log u); the first is
+        r cos(2 pi v), the second r sin(2 pi v), with the portable log and sincos: the same bits on every backend.
+        """
+
+    def bind(self, spec: ProblemSpec) -> BoundProblem: ...
+
+    def accumulate(
+        self, total: Vector, delta: Vector, weight: float, current: Vector | None, start: Vector | None, out: Vector
+    ) -> bool:
+        """out = total + weight * (delta + (current - start)), the bracket only where start is given. Returns whether
+        every delta was finite. out may be total."""
+
+    def aggregate(self, w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector) -> None:
+        """out = w - scale * sum_k weights[k] * deltas[k], added in the order of k. out may be w."""
+
+    def sgd_step(
+        self, w: Vector, total: Vector, lr: float, norm: float, momentum: float, velocity: Vector | None, out: Vector
+    ) -> None:
+        """velocity <- momentum velocity + total / norm; out = w - lr velocity. momentum 0: out = w - (lr / norm) total."""
+
+    def adam_step(
+        self,
+        w: Vector,
+        total: Vector,
+        lr: float,
+        norm: float,
+        betas: tuple[float, float],
+        epsilon: float,
+        weight_decay: float,
+        step: int,
+        first: Vector,
+        second: Vector,
+        out: Vector,
+    ) -> None:
+        """Adam on g = total / norm + weight_decay w, the step counted from 1:
+
+        first <- b1 first + (1 - b1) g; second <- b2 second + (1 - b2) g^2;
+        out = w - (lr / (1 - b1^step)) first / (sqrt(second / (1 - b2^step)) + epsilon).
+        """
+
+    def dot(self, x: Vector, y: Vector) -> float:
+        """sum of x[j] y[j], in float64."""
