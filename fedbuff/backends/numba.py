@@ -143,6 +143,12 @@ _inner = _compiled(_sum_of_products, fastmath={"reassoc"})
 
 
 @_compiled
+def _clear(vector):
+    for j in range(len(vector)):
+        vector[j] = 0
+
+
+@_compiled
 def _choose_rows(task, step, begin, n_rows, given, rows_out):
     """The rows of one local step, counted over all clients; `given` is empty where they are to be drawn."""
     if task.batch == 0:
@@ -224,6 +230,8 @@ class _Net(NamedTuple):
     label: Any
     offsets: Any
     sizes: Any
+    widest: int  # of the sizes after the first
+    n_values: int  # their sum
     intercept: bool
     activation: int
     head: int
@@ -358,12 +366,12 @@ def _net_gradient(problem, w, rows, scratch, identity, want_gradient, want_loss,
     scale = w.dtype.type(1) / w.dtype.type(len(rows))
     loss = 0.0
     if want_gradient:
-        gradient[:] = 0
+        _clear(gradient)
     for first in range(0, len(rows), BLOCK):
         block = rows[first : first + BLOCK]
         m = len(block)
         _net_scores(problem, w, block, values, identity)
-        at_value = m * np.sum(sizes[1:])
+        at_value = m * problem.n_values
         at_w = len(w)
         score = _matrix(values, at_value - m * sizes[n_layers], m, sizes[n_layers])
         loss += _apply_head(problem, block, score, scale, want_loss)
@@ -385,8 +393,8 @@ def _net_gradient(problem, w, rows, scratch, identity, want_gradient, want_loss,
                 value = _matrix(values, at_value - m * n_in, m, n_in)
                 _layer_backward(slope, value, identity[:m], weight_gradient, bias_gradient)
                 below = _matrix(slopes, at_value - m * n_in, m, n_in)
-                below[:] = 0
                 for i in range(m):
+                    _clear(below[i])
                     _add_scaled_rows(slope[i], weight, identity[:n_out], below[i])
                 _deactivate(problem, value, below)
                 slope = below
@@ -394,10 +402,17 @@ def _net_gradient(problem, w, rows, scratch, identity, want_gradient, want_loss,
 
 
 @_compiled
+def _range(begin, end):
+    numbers = np.empty(end - begin, np.int64)
+    for i in range(end - begin):
+        numbers[i] = begin + i
+    return numbers
+
+
+@_compiled
 def _net_scratch(problem, w):
     """Room for the layers' values and slopes of one block, and 0, 1, 2, ..."""
-    sizes = problem.sizes
-    return np.empty((2, BLOCK * np.sum(sizes[1:])), w.dtype), np.arange(max(BLOCK, np.max(sizes[1:])))
+    return np.empty((2, BLOCK * problem.n_values), w.dtype), _range(0, max(BLOCK, problem.widest))
 
 
 @_compiled
@@ -427,7 +442,7 @@ def _net_objective(problem, first, weights, w, gradient_out):
     value = 0.0
     want_gradient = len(gradient_out) > 0
     for i in range(len(weights)):
-        rows = np.arange(problem.offsets[first + i], problem.offsets[first + i + 1])
+        rows = _range(problem.offsets[first + i], problem.offsets[first + i + 1])
         value += weights[i] * _net_gradient(problem, model, rows, scratch, identity, want_gradient, True, gradient)
         if want_gradient:
             _add_regularizer(model, problem.l2, problem.nonconvex, gradient)
@@ -445,13 +460,17 @@ def _net_count_correct(problem, begin, end, w):
     n_out = problem.sizes[-1]
     correct = 0
     for first in range(begin, end, BLOCK):
-        rows = np.arange(first, min(first + BLOCK, end))
+        rows = _range(first, min(first + BLOCK, end))
         m = len(rows)
         _net_scores(problem, model, rows, scratch[0], identity)
-        score = _matrix(scratch[0], m * np.sum(problem.sizes[1:]) - m * n_out, m, n_out)
+        score = _matrix(scratch[0], m * (problem.n_values - n_out), m, n_out)
         for i in range(m):
             if problem.head == SOFTMAX:
-                correct += np.argmax(score[i]) == problem.label[rows[i]]
+                best = 0
+                for k in range(1, n_out):
+                    if score[i, k] > score[i, best]:
+                        best = k
+                correct += best == problem.label[rows[i]]
             else:
                 correct += (score[i, 0] > 0) == (problem.target[rows[i]] == 1)
     return correct
@@ -510,7 +529,7 @@ def _sparse_local_sgd(problem, local, task, w, given, delta_out):
             for i in range(len(rows)):
                 _sparse_add(problem, rows[i], -local.lr * slope[i], model)
         else:
-            gradient[:] = 0
+            _clear(gradient)
             for i in range(len(rows)):
                 _sparse_add(problem, rows[i], slope[i], gradient)
             _add_regularizer(model, problem.l2, problem.nonconvex, gradient)
@@ -654,7 +673,7 @@ def _aggregate(w, addresses, weights, scale, out):
     total = np.empty(size, w.dtype)
     for begin in range(0, len(w), size):
         n = min(size, len(w) - begin)
-        total[:] = 0
+        _clear(total)
         for k in range(len(addresses)):
             delta = nb.carray(_pointer(addresses[k]), len(w), w.dtype)[begin : begin + n]
             weight = weights[k]
@@ -782,6 +801,8 @@ def bind(spec: ProblemSpec) -> BoundProblem:
         label=_or_empty(spec.label, np.int32),
         offsets=_or_empty(spec.offsets, np.int64),
         sizes=_reads(np.array(spec.sizes, np.int64)),
+        widest=max(spec.sizes[1:]),
+        n_values=sum(spec.sizes[1:]),
         intercept=spec.intercept,
         activation=TANH if spec.activation == "tanh" else RELU,
         head=head,
