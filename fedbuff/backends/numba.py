@@ -280,32 +280,42 @@ def _layer_backward(slope, value, index, weight_gradient, bias_gradient):
 
 
 @_compiled
-def _apply_head(problem, rows, score, scale, want_loss):
-    """Turns the scores into scale * derivative of the loss; the sum of the losses where it is wanted."""
+def _head_losses(problem, rows, score):
+    """The sum of the rows' losses."""
     loss = 0.0
     for i in range(len(rows)):
         z = score[i]
         if problem.head == SOFTMAX:
-            label = problem.label[rows[i]]
             top = z[0]
             for k in range(1, len(z)):
                 top = max(top, z[k])
-            picked = z[label] - top
+            total = z.dtype.type(0)
+            for k in range(len(z)):
+                total += math.exp(z[k] - top)
+            loss += math.log(total) - (z[problem.label[rows[i]]] - top)
+        else:
+            loss += _single_loss(z[0], problem.target[rows[i]], problem.head)
+    return loss
+
+
+@_compiled
+def _head_slopes(problem, rows, score, scale):
+    """Turns each score into scale * the derivative of its row's loss."""
+    for i in range(len(rows)):
+        z = score[i]
+        if problem.head == SOFTMAX:
+            top = z[0]
+            for k in range(1, len(z)):
+                top = max(top, z[k])
             total = z.dtype.type(0)
             for k in range(len(z)):
                 z[k] = math.exp(z[k] - top)
                 total += z[k]
-            if want_loss:
-                loss += math.log(total) - picked
             for k in range(len(z)):
                 z[k] = z[k] / total * scale
-            z[label] -= scale
+            z[problem.label[rows[i]]] -= scale
         else:
-            y = problem.target[rows[i]]
-            if want_loss:
-                loss += _single_loss(z[0], y, problem.head)
-            z[0] = _single_slope(z[0], y, problem.head) * scale
-    return loss
+            z[0] = _single_slope(z[0], problem.target[rows[i]], problem.head) * scale
 
 
 @_compiled
@@ -336,7 +346,7 @@ def _matrix(flat, position, n_rows, n_columns):
 
 @_compiled
 def _net_scores(problem, w, rows, values, identity):
-    """Runs the rows forward. `values` holds the outputs of the layers one after another: (rows, size) each."""
+    """Runs the rows forward; returns their scores. `values` holds the layers' outputs, (rows, size) each, in turn."""
     sizes = problem.sizes
     n_layers = len(sizes) - 1
     m = len(rows)
@@ -355,50 +365,36 @@ def _net_scores(problem, w, rows, values, identity):
         if layer < n_layers - 1:
             _activate(problem, score)
         at_value += m * n_out
+    return _matrix(values, at_value - m * sizes[-1], m, sizes[-1])
 
 
 @_compiled
-def _net_gradient(problem, w, rows, scratch, identity, want_gradient, want_loss, gradient):
-    """gradient = that of the mean loss over the rows (unless it is not wanted); returns the mean loss, where wanted."""
+def _net_backward(problem, w, rows, scratch, identity, gradient):
+    """Adds the rows' gradient, after `_net_scores` and `_head_slopes`."""
     sizes = problem.sizes
-    n_layers = len(sizes) - 1
-    values, slopes = scratch[0], scratch[1]
-    scale = w.dtype.type(1) / w.dtype.type(len(rows))
-    loss = 0.0
-    if want_gradient:
-        _clear(gradient)
-    for first in range(0, len(rows), BLOCK):
-        block = rows[first : first + BLOCK]
-        m = len(block)
-        _net_scores(problem, w, block, values, identity)
-        at_value = m * problem.n_values
-        at_w = len(w)
-        score = _matrix(values, at_value - m * sizes[n_layers], m, sizes[n_layers])
-        loss += _apply_head(problem, block, score, scale, want_loss)
-        if not want_gradient:
-            continue
-        slope = score
-        for layer in range(n_layers - 1, -1, -1):
-            n_in, n_out = sizes[layer], sizes[layer + 1]
-            at_value -= m * n_out
-            if problem.intercept:
-                at_w -= n_out
-            bias_gradient = gradient[at_w : at_w + (n_out if problem.intercept else 0)]
-            at_w -= n_out * n_in
-            weight = _matrix(w, at_w, n_out, n_in)
-            weight_gradient = _matrix(gradient, at_w, n_out, n_in)
-            if layer == 0:
-                _layer_backward(slope, problem.x, block, weight_gradient, bias_gradient)
-            else:
-                value = _matrix(values, at_value - m * n_in, m, n_in)
-                _layer_backward(slope, value, identity[:m], weight_gradient, bias_gradient)
-                below = _matrix(slopes, at_value - m * n_in, m, n_in)
-                for i in range(m):
-                    _clear(below[i])
-                    _add_scaled_rows(slope[i], weight, identity[:n_out], below[i])
-                _deactivate(problem, value, below)
-                slope = below
-    return loss / len(rows)
+    m = len(rows)
+    at_value = m * problem.n_values
+    at_w = len(w)
+    slope = _matrix(scratch[0], at_value - m * sizes[-1], m, sizes[-1])
+    for layer in range(len(sizes) - 2, -1, -1):
+        n_in, n_out = sizes[layer], sizes[layer + 1]
+        n_bias = n_out if problem.intercept else 0
+        at_value -= m * n_out
+        at_w -= n_out * n_in + n_bias
+        weight = _matrix(w, at_w, n_out, n_in)
+        weight_gradient = _matrix(gradient, at_w, n_out, n_in)
+        bias_gradient = gradient[at_w + n_out * n_in : at_w + n_out * n_in + n_bias]
+        if layer == 0:
+            _layer_backward(slope, problem.x, rows, weight_gradient, bias_gradient)
+        else:
+            value = _matrix(scratch[0], at_value - m * n_in, m, n_in)
+            _layer_backward(slope, value, identity[:m], weight_gradient, bias_gradient)
+            below = _matrix(scratch[1], at_value - m * n_in, m, n_in)
+            for i in range(m):
+                _clear(below[i])
+                _add_scaled_rows(slope[i], weight, identity[:n_out], below[i])
+            _deactivate(problem, value, below)
+            slope = below
 
 
 @_compiled
@@ -419,13 +415,19 @@ def _net_scratch(problem, w):
 def _net_local_sgd(problem, local, task, w, given, delta_out):
     begin, end = problem.offsets[task.client], problem.offsets[task.client + 1]
     rows = np.empty(task.batch if task.batch > 0 else end - begin, np.int64)
+    scale = w.dtype.type(1) / w.dtype.type(len(rows))
     scratch, identity = _net_scratch(problem, w)
     model = w.copy()
     gradient = np.empty_like(model)
     velocity = np.zeros(len(w) if local.momentum != 0 else 0, w.dtype)
     for step in range(local.steps):
         _choose_rows(task, step, begin, end - begin, given, rows)
-        _net_gradient(problem, model, rows, scratch, identity, True, False, gradient)
+        _clear(gradient)
+        for i in range(0, len(rows), BLOCK):
+            block = rows[i : i + BLOCK]
+            score = _net_scores(problem, model, block, scratch[0], identity)
+            _head_slopes(problem, block, score, scale)
+            _net_backward(problem, model, block, scratch, identity, gradient)
         _add_regularizer(model, problem.l2, problem.nonconvex, gradient)
         _move(model, w, gradient, velocity, local)
     for j in range(len(w)):
@@ -440,11 +442,20 @@ def _net_objective(problem, first, weights, w, gradient_out):
     gradient = np.empty_like(gradient_out)
     total = np.zeros(len(gradient_out), np.float64)
     value = 0.0
-    want_gradient = len(gradient_out) > 0
     for i in range(len(weights)):
-        rows = _range(problem.offsets[first + i], problem.offsets[first + i + 1])
-        value += weights[i] * _net_gradient(problem, model, rows, scratch, identity, want_gradient, True, gradient)
-        if want_gradient:
+        begin, end = problem.offsets[first + i], problem.offsets[first + i + 1]
+        scale = w.dtype.type(1) / w.dtype.type(end - begin)
+        loss = 0.0
+        _clear(gradient)
+        for row in range(begin, end, BLOCK):
+            block = _range(row, min(row + BLOCK, end))
+            score = _net_scores(problem, model, block, scratch[0], identity)
+            loss += _head_losses(problem, block, score)
+            if len(gradient) > 0:
+                _head_slopes(problem, block, score, scale)
+                _net_backward(problem, model, block, scratch, identity, gradient)
+        value += weights[i] * (loss / (end - begin))
+        if len(gradient) > 0:
             _add_regularizer(model, problem.l2, problem.nonconvex, gradient)
             for j in range(len(total)):
                 total[j] += weights[i] * gradient[j]
@@ -457,17 +468,14 @@ def _net_objective(problem, first, weights, w, gradient_out):
 def _net_count_correct(problem, begin, end, w):
     scratch, identity = _net_scratch(problem, w)
     model = w.copy()
-    n_out = problem.sizes[-1]
     correct = 0
     for first in range(begin, end, BLOCK):
         rows = _range(first, min(first + BLOCK, end))
-        m = len(rows)
-        _net_scores(problem, model, rows, scratch[0], identity)
-        score = _matrix(scratch[0], m * (problem.n_values - n_out), m, n_out)
-        for i in range(m):
+        score = _net_scores(problem, model, rows, scratch[0], identity)
+        for i in range(len(rows)):
             if problem.head == SOFTMAX:
                 best = 0
-                for k in range(1, n_out):
+                for k in range(1, problem.sizes[-1]):
                     if score[i, k] > score[i, best]:
                         best = k
                 correct += best == problem.label[rows[i]]
