@@ -1,7 +1,8 @@
 """The specification: plain NumPy, one statement per formula of the documentation.
 
 Everything is computed in the problem's dtype T, constants rounded to T first; losses are summed in float64. Weights lie
-layer by layer: weight (out, in) row-major, then the bias where there is one.
+layer by layer: weight (out, in) row-major, then the bias where there is one. Numbers that are not finite go through
+without a warning, as in compiled code.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ __all__ = [
 name = "reference"
 
 Rows = NDArray[np.int64]
+
+_quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
 BATCHES, GRADIENT_NOISE = 0, 3  # streams, as in csrc/core/philox.hpp
@@ -81,6 +84,7 @@ class _Problem(ABC):
     @abstractmethod
     def count_correct(self, begin: int, end: int, w: Vector) -> int: ...
 
+    @_quiet
     def local_sgd(
         self,
         local: LocalSpec,
@@ -107,6 +111,7 @@ class _Problem(ABC):
             model = model - lr * velocity
         np.subtract(w, model, out=delta_out)
 
+    @_quiet
     def gradient(self, w: Vector, gradient_out: Vector | None, threads: int) -> float:
         total = np.zeros(self.spec.dim, np.float64)
         value = 0.0
@@ -158,12 +163,14 @@ class _Rows(_Problem):
             chosen = begin + batch_rows(seed, client, task, step, end - begin, batch)
         return self.mean_gradient(chosen, w) + self.regularizer_gradient(w)
 
+    @_quiet
     def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
         rows = np.arange(*self.range_of(client))
         if gradient_out is not None:
             gradient_out[:] = self.mean_gradient(rows, w) + self.regularizer_gradient(w)
         return float(self.losses(self.scores(rows, w), rows).mean(dtype=np.float64)) + self.regularizer(w)
 
+    @_quiet
     def count_correct(self, begin: int, end: int, w: Vector) -> int:
         score = self.scores(np.arange(begin, end), w)
         if self.spec.head == "softmax":
@@ -281,6 +288,7 @@ class _Quadratic(_Problem):
             gradient = gradient + (deviation * noise).astype(self.spec.dtype)
         return gradient
 
+    @_quiet
     def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
         assert self.spec.center is not None
         curved = self.curved(client, w)
@@ -309,6 +317,7 @@ def bind(spec: ProblemSpec) -> BoundProblem:
     return {"net": _Net, "sparse": _Sparse, "quadratic": _Quadratic}[spec.family](spec)
 
 
+@_quiet
 def accumulate(
     total: Vector, delta: Vector, weight: float, current: Vector | None, start: Vector | None, out: Vector
 ) -> bool:
@@ -317,6 +326,7 @@ def accumulate(
     return bool(np.isfinite(delta).all())
 
 
+@_quiet
 def aggregate(w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector) -> None:
     total = np.zeros_like(w)
     for delta, weight in zip(deltas, weights, strict=True):
@@ -324,6 +334,7 @@ def aggregate(w: Vector, deltas: list[Vector], weights: Vector, scale: float, ou
     np.subtract(w, w.dtype.type(scale) * total, out=out)
 
 
+@_quiet
 def sgd_step(
     w: Vector, total: Vector, lr: float, norm: float, momentum: float, velocity: Vector | None, out: Vector
 ) -> None:
@@ -336,6 +347,7 @@ def sgd_step(
         np.subtract(w, scalar(lr) * velocity, out=out)
 
 
+@_quiet
 def adam_step(
     w: Vector,
     total: Vector,
@@ -358,6 +370,7 @@ def adam_step(
     np.subtract(w, scalar(lr / (1 - b1**step)) * first / scale, out=out)
 
 
+@_quiet
 def dot(x: Vector, y: Vector) -> float:
     return float(np.dot(x.astype(np.float64), y.astype(np.float64)))
 

@@ -99,7 +99,7 @@ def _head(spec: ProblemSpec, z: Array, e_z: Array, rows: Array) -> tuple[Array, 
         d[pick] -= 1
         e_loss = (p * e_power).sum(axis=1) + np.log(total[:, 0]) + e_power[pick] + 1
         second = np.sort(z, axis=1)[:, -2]
-        return d, e_p + np.abs(d) + p, e_loss, (top[:, 0] - second) / (2 * e_z.max(axis=1))
+        return d, e_p + np.abs(d) + p, e_loss, (top[:, 0] - second) / np.maximum(2 * e_z.max(axis=1), 1e-300)
     assert spec.target is not None
     y = spec.target[rows, np.newaxis]
     margin = np.abs(z[:, 0]) / np.maximum(e_z[:, 0], 1e-300)

@@ -358,12 +358,12 @@ def test_accumulate(case: Case, dtype: str, seed: int, dim: int, weight: float, 
         backend.accumulate(alias, delta, weight, *model, alias)
     assert finite is (bad is None)
     tolerance.PREFIX.check(alias, out)
-    t, d, c, s = wide(total, delta, current, begin)
+    good = np.isfinite(delta)
+    t, d, c, s = (array[good] for array in wide(total, delta, current, begin))
     step = d + (c - s) if moved else d
     size = np.abs(d) + (np.abs(c) + np.abs(s) if moved else 0.0)
-    good = np.isfinite(d)
-    want, terms = t + weight * step, np.abs(t) + abs(weight) * size
-    tolerance.ACCUMULATE.check(out[good], want[good], terms=terms[good], n=4, dtype=dtype)
+    terms = np.abs(t) + abs(weight) * size
+    tolerance.ACCUMULATE.check(out[good], t + weight * step, terms=terms, n=4, dtype=dtype)
 
 
 @every_case
