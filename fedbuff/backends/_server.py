@@ -44,7 +44,7 @@ class Kernels:
 
 def model_dtype(name: str, dtype: DTypeLike) -> np.dtype[np.floating]:
     """float32 or float64 in this machine's byte order, or a TypeError."""
-    given = np.dtype(dtype)
+    given: np.dtype[Any] = np.dtype(dtype)
     if given.newbyteorder("=") not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise TypeError(f"{name}: expected float32 or float64, got {given}; convert it, as with .astype(np.float32)")
     if not given.isnative:
@@ -83,7 +83,8 @@ def _as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
         return np.asarray(memoryview(value))
     except TypeError:
         raise TypeError(
-            f"{name}: expected an array (buffer protocol or DLPack), got {type(value).__name__}; pass np.asarray({name})"
+            f"{name}: expected an array (buffer protocol or DLPack), got {type(value).__name__}; "
+            f"pass np.asarray({name})"
         ) from None
 
 
@@ -104,9 +105,9 @@ class Server:
     >>> server.version, server.w
     (1, array([-1.,  1.]))
 
-    One arrival: s and e in float64, their product rounded to the dtype is the weight; sums of e and s e in float64, from
-    which a full buffer's norm is made. Calls from several threads are made one after another. An upload that raises
-    changes nothing.
+    One arrival: s and e in float64, their product rounded to the dtype is the weight; sums of e and s e in float64,
+    from which a full buffer's norm is made. Calls from several threads are made one after another. An upload that
+    raises changes nothing.
     """
 
     kernels: ClassVar[Kernels]
@@ -121,12 +122,13 @@ class Server:
         rule = _rule_of(strategy)
         dim = array.size
         adam = isinstance(rule.optimizer, Adam)
+        momentum = 0.0 if isinstance(rule.optimizer, Adam) else rule.optimizer.momentum
         self._restore(
             ServerState(
                 rule=rule,
                 w=np.array(array, dtype, order="C"),
                 total=np.zeros(dim, dtype),
-                velocity=np.zeros(dim, dtype) if not adam and rule.optimizer.momentum != 0 else None,
+                velocity=np.zeros(dim, dtype) if momentum != 0 else None,
                 first=np.zeros(dim, dtype) if adam else None,
                 second=np.zeros(dim, dtype) if adam else None,
             )
@@ -311,7 +313,7 @@ class DeltaBuffer:
     def __init__(self, dim: int, dtype: DTypeLike = np.float64) -> None:
         if operator.index(dim) < 1:
             raise ValueError(f"dim: expected an int >= 1, got {dim}")
-        self._sum = np.zeros(operator.index(dim), model_dtype("dtype", dtype))
+        self._sum: Vector = np.zeros(operator.index(dim), model_dtype("dtype", dtype))
         self._spare = np.empty_like(self._sum)
         self._count = 0
 

@@ -1,17 +1,17 @@
 """The file of a saved server: an uncompressed .npz, the same for every implementation of `Server`.
 
-    format               "fedbuff-server"
-    format_number        1; a reader refuses other numbers
-    rule                 the aggregation rule as JSON: its fields; a staleness function or optimizer as [class, fields]
-    version fill dropped int64
-    weight_sum           float64, sum of e over the buffer
-    scaled_weight_sum    float64, sum of s e over the buffer
-    w total              (dim) the current model; the sum of the buffer. Their dtype is the server's
-    outstanding_version  int64 (m), ascending; the versions with downloads not yet returned
-    outstanding_count    int64 (m), >= 1; how many
-    kept_version kept_w  int64 (k) ascending, (k, dim); base "current" only: older models that are outstanding
-    velocity             (dim), SGD with momentum only
-    first second         (dim), Adam only
+format               "fedbuff-server"
+format_number        1; a reader refuses other numbers
+rule                 the aggregation rule as JSON: its fields; a staleness function or optimizer as [class, fields]
+version fill dropped int64
+weight_sum           float64, sum of e over the buffer
+scaled_weight_sum    float64, sum of s e over the buffer
+w total              (dim) the current model; the sum of the buffer. Their dtype is the server's
+outstanding_version  int64 (m), ascending; the versions with downloads not yet returned
+outstanding_count    int64 (m), >= 1; how many
+kept_version kept_w  int64 (k) ascending, (k, dim); base "current" only: older models that are outstanding
+velocity             (dim), SGD with momentum only
+first second         (dim), Adam only
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def read_server(path: str | os.PathLike[str], rule: Rule | None = None) -> Serve
     the user's own. ValueError where the file is no such file, is damaged, or holds another rule."""
     where = os.fspath(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as stream:
+            file = np.load(stream, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile) or "format" not in file or str(file["format"]) != FORMAT:
                 raise ValueError("it holds something else")
             if int(file["format_number"]) != FORMAT_NUMBER:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numba as nb
 import numpy as np
+from numba import carray  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -683,7 +684,8 @@ def _aggregate(w, addresses, weights, scale, out):
         n = min(size, len(w) - begin)
         _clear(total)
         for k in range(len(addresses)):
-            delta = nb.carray(_pointer(addresses[k]), len(w), w.dtype)[begin : begin + n]
+            address = _pointer(addresses[k])  # type: ignore[call-arg]
+            delta = carray(address, len(w), w.dtype)[begin : begin + n]
             weight = weights[k]
             for j in range(n):
                 total[j] += weight * delta[j]

@@ -8,6 +8,8 @@ without a warning, as in compiled code.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +72,7 @@ class _Problem(ABC):
 
     def __init__(self, spec: ProblemSpec) -> None:
         self.spec = spec
-        self.scalar = spec.dtype.type
+        self.scalar: Any = spec.dtype.type
 
     @abstractmethod
     def step_gradient(
@@ -189,7 +191,8 @@ class _Rows(_Problem):
             assert self.spec.label is not None
             shifted = score - score.max(axis=1, keepdims=True)
             picked = shifted[np.arange(len(rows)), self.spec.label[rows]]
-            return np.log(np.exp(shifted).sum(axis=1)) - picked
+            losses: Vector = np.log(np.exp(shifted).sum(axis=1)) - picked
+            return losses
         assert self.spec.target is not None
         z, y = score[:, 0], self.spec.target[rows]
         return (z - y) ** 2 / 2 if self.spec.head == "squared" else np.logaddexp(0, z) - y * z
@@ -198,7 +201,7 @@ class _Rows(_Problem):
         """The derivative of each row's loss by its scores: (rows, outputs)."""
         if self.spec.head == "softmax":
             assert self.spec.label is not None
-            slope = np.exp(score - score.max(axis=1, keepdims=True))
+            slope: Vector = np.exp(score - score.max(axis=1, keepdims=True))
             slope /= slope.sum(axis=1, keepdims=True)
             slope[np.arange(len(rows)), self.spec.label[rows]] -= 1
             return slope
@@ -212,7 +215,7 @@ class _Net(_Rows):
         """Views of w: weight (out, in) and bias (out) of each layer."""
         views: list[tuple[Vector, Vector | None]] = []
         position = 0
-        for n_in, n_out in zip(self.spec.sizes, self.spec.sizes[1:], strict=False):
+        for n_in, n_out in pairwise(self.spec.sizes):
             weight = w[position : position + n_out * n_in].reshape(n_out, n_in)
             position += n_out * n_in
             bias = w[position : position + n_out] if self.spec.intercept else None
@@ -304,24 +307,28 @@ class _Quadratic(_Problem):
         spec = self.spec
         assert spec.center is not None and spec.curvature is not None
         away = w - spec.center[client]
-        curvature = spec.curvature[client if len(spec.curvature) > 1 else 0]
-        return curvature.reshape(spec.dim, spec.dim) @ away if spec.curvature_form == "dense" else curvature * away
+        curvature: Vector = spec.curvature[client if len(spec.curvature) > 1 else 0]
+        if spec.curvature_form == "dense":
+            return np.matmul(curvature.reshape(spec.dim, spec.dim), away)
+        return curvature * away
 
 
 def _sigmoid(z: Vector) -> Vector:
     small = np.exp(-np.abs(z))
-    return np.where(z >= 0, 1, small) / (1 + small)
+    value: Vector = np.where(z >= 0, 1, small) / (1 + small)
+    return value
 
 
 def bind(spec: ProblemSpec) -> BoundProblem:
-    return {"net": _Net, "sparse": _Sparse, "quadratic": _Quadratic}[spec.family](spec)
+    families: dict[str, type[_Net | _Sparse | _Quadratic]] = {"net": _Net, "sparse": _Sparse, "quadratic": _Quadratic}
+    return families[spec.family](spec)
 
 
 @_quiet
 def accumulate(
     total: Vector, delta: Vector, weight: float, current: Vector | None, start: Vector | None, out: Vector
 ) -> bool:
-    moved = delta if start is None else delta + (current - start)
+    moved = delta if start is None or current is None else delta + (current - start)
     np.add(total, total.dtype.type(weight) * moved, out=out)
     return bool(np.isfinite(delta).all())
 

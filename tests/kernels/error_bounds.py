@@ -8,13 +8,14 @@ that may change places.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from problems import cast, densify
 
 from fedbuff.backends._spec import ProblemSpec
-from problems import cast, densify
 
 Array = NDArray[Any]
 
@@ -116,7 +117,7 @@ def _head(spec: ProblemSpec, z: Array, e_z: Array, rows: Array) -> tuple[Array, 
 def _layers(spec: ProblemSpec, w: Array) -> list[tuple[Array, Array]]:
     views = []
     position = 0
-    for n_in, n_out in zip(spec.sizes, spec.sizes[1:], strict=False):
+    for n_in, n_out in pairwise(spec.sizes):
         weight = w[position : position + n_out * n_in].reshape(n_out, n_in)
         position += n_out * n_in
         bias = w[position : position + n_out] if spec.intercept else np.zeros(n_out)

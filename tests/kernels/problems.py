@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def densify(spec: ProblemSpec) -> ProblemSpec:
 
 
 def dimension(sizes: tuple[int, ...], intercept: bool) -> int:
-    return sum(n_out * (n_in + intercept) for n_in, n_out in zip(sizes, sizes[1:], strict=False))
+    return sum(n_out * (n_in + intercept) for n_in, n_out in pairwise(sizes))
 
 
 @st.composite
@@ -39,10 +40,12 @@ def row_counts(draw: st.DrawFn) -> list[int]:
 
 
 @st.composite
-def nets(draw: st.DrawFn, dtype: Any, sparse: bool = False, heads: tuple[str, ...] = ("squared", "logistic", "softmax")) -> ProblemSpec:  # noqa: E501
+def nets(
+    draw: st.DrawFn, dtype: Any, sparse: bool = False, heads: tuple[Any, ...] = ("squared", "logistic", "softmax")
+) -> ProblemSpec:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     counts = draw(row_counts())
-    head = draw(st.sampled_from([head for head in heads if not (sparse and head == "softmax")]))
+    head: Any = draw(st.sampled_from([head for head in heads if not (sparse and head == "softmax")]))
     n_features = draw(st.sampled_from([1, 2, 3, 7, 8, 9, 17, 33]))
     hidden = [] if sparse else draw(st.lists(st.sampled_from([1, 2, 5, 8, 11]), max_size=3))
     outputs = draw(st.sampled_from([2, 3, 5, 10])) if head == "softmax" else 1
@@ -86,7 +89,7 @@ def quadratics(draw: st.DrawFn, dtype: Any, noise: bool = True) -> ProblemSpec:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n_clients = draw(st.integers(1, 4))
     dim = draw(st.sampled_from([1, 2, 3, 8, 9, 17]))
-    form = draw(st.sampled_from(["scalar", "diagonal", "dense"]))
+    form: Any = draw(st.sampled_from(["scalar", "diagonal", "dense"]))
     n_shapes = 1 if draw(st.booleans()) else n_clients
     if form == "dense":
         root = rng.standard_normal((n_shapes, dim, dim))

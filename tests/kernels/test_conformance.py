@@ -1,7 +1,7 @@
 """Every kernel of every backend, at every dtype and CPU level, against the reference in float64.
 
-A kernel is tested by `test_<its name>`; one without a test fails the collection of this file. A new backend joins by its
-name in cases.py.
+A kernel is tested by `test_<its name>`; one without a test fails the collection of this file. A new backend joins by
+its name in cases.py.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from numpy.typing import NDArray
-
 import tolerance
 from cases import Case, every_case, every_dtype
 from error_bounds import Bounds, bounds
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from problems import cast, nets, specs, start, summands
+
 from fedbuff.backends import reference
 from fedbuff.backends._spec import Backend, BoundProblem, LocalSpec, ProblemSpec
-from problems import cast, nets, specs, start, summands
 
 Array = NDArray[Any]
 
@@ -41,9 +41,7 @@ def known_answers() -> list[list[int]]:
 def vectors(seed: int, n: int, dim: int, dtype: str, spread: float = 3.0) -> list[Array]:
     """n vectors with entries of very different sizes."""
     rng = np.random.default_rng(seed)
-    return [
-        (rng.standard_normal(dim) * np.exp(spread * rng.standard_normal(dim))).astype(dtype) for _ in range(n)
-    ]
+    return [(rng.standard_normal(dim) * np.exp(spread * rng.standard_normal(dim))).astype(dtype) for _ in range(n)]
 
 
 def wide(*arrays: Array) -> list[Array]:
@@ -103,8 +101,9 @@ def step_gradient(spec: ProblemSpec, w: Array, client: int, rows: Array | None, 
     delta = np.empty(spec.dim)
     given_rows = None if rows is None or spec.family == "quadratic" else rows[np.newaxis]
     batch = 0 if given_rows is None else given_rows.size
-    reference.bind(exact).local_sgd(
-        LocalSpec(1, 1.0), w.astype(np.float64), client=client, task=0, seed=0, batch=batch, rows=given_rows, delta_out=delta
+    problem, model = reference.bind(exact), w.astype(np.float64)
+    problem.local_sgd(
+        LocalSpec(1, 1.0), model, client=client, task=0, seed=0, batch=batch, rows=given_rows, delta_out=delta
     )
     return delta + noise
 
@@ -345,7 +344,13 @@ def test_heads_are_stable(case: Case, dtype: str, size: float) -> None:
 
 @every_case
 @every_dtype
-@given(seed=words, dim=dims, weight=st.sampled_from([1.0, 0.1, -3.0, 0.0]), moved=st.booleans(), bad=st.sampled_from([None, np.nan, np.inf, -np.inf]))  # noqa: E501
+@given(
+    seed=words,
+    dim=dims,
+    weight=st.sampled_from([1.0, 0.1, -3.0, 0.0]),
+    moved=st.booleans(),
+    bad=st.sampled_from([None, np.nan, np.inf, -np.inf]),
+)
 @few
 def test_accumulate(case: Case, dtype: str, seed: int, dim: int, weight: float, moved: bool, bad: float | None) -> None:
     total, delta, current, begin = vectors(seed, 4, dim, dtype)
@@ -386,7 +391,13 @@ def test_aggregate(case: Case, dtype: str, seed: int, dim: int, n_deltas: int, s
 
 @every_case
 @every_dtype
-@given(seed=words, dim=dims, lr=st.sampled_from([1.0, 0.1]), norm=st.sampled_from([1.0, 10.0, 0.3]), momentum=st.sampled_from([0.0, 0.9]))  # noqa: E501
+@given(
+    seed=words,
+    dim=dims,
+    lr=st.sampled_from([1.0, 0.1]),
+    norm=st.sampled_from([1.0, 10.0, 0.3]),
+    momentum=st.sampled_from([0.0, 0.9]),
+)
 @few
 def test_sgd_step(case: Case, dtype: str, seed: int, dim: int, lr: float, norm: float, momentum: float) -> None:
     w, total, velocity = vectors(seed, 3, dim, dtype)
@@ -408,7 +419,13 @@ def test_sgd_step(case: Case, dtype: str, seed: int, dim: int, lr: float, norm: 
 
 @every_case
 @every_dtype
-@given(seed=words, dim=dims, step=st.sampled_from([1, 2, 10, 1000]), weight_decay=st.sampled_from([0.0, 0.1]), norm=st.sampled_from([1.0, 10.0]))  # noqa: E501
+@given(
+    seed=words,
+    dim=dims,
+    step=st.sampled_from([1, 2, 10, 1000]),
+    weight_decay=st.sampled_from([0.0, 0.1]),
+    norm=st.sampled_from([1.0, 10.0]),
+)
 @few
 def test_adam_step(case: Case, dtype: str, seed: int, dim: int, step: int, weight_decay: float, norm: float) -> None:
     w, total, first, root = vectors(seed, 4, dim, dtype, spread=1.0)

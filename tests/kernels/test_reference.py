@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_bounds import bounds
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-
-from error_bounds import bounds
-from fedbuff.backends import reference
-from fedbuff.backends._spec import LocalSpec, ProblemSpec
 from problems import dimension, nets, quadratics, specs, start
 from tolerance import Backward, Ulp
+
+from fedbuff.backends import reference
+from fedbuff.backends._spec import LocalSpec, ProblemSpec
 
 Array = NDArray[Any]
 
@@ -110,7 +110,9 @@ def test_losses_are_those_of_the_definitions() -> None:
     logistic = ProblemSpec(head="logistic", target=np.array([1.0, 0.0]), **common)
     want = (math.log(1 + math.exp(-1.5)) + math.log(1 + math.exp(-0.75))) / 2
     Ulp(2).check(np.array(reference.bind(logistic).client_gradient(0, w, None)), np.array(want))
-    softmax = ProblemSpec(**{**common, "head": "softmax", "label": np.array([1, 0], np.int32), "sizes": (1, 2), "dim": 2})
+    softmax = ProblemSpec(
+        **{**common, "head": "softmax", "label": np.array([1, 0], np.int32), "sizes": (1, 2), "dim": 2}
+    )
     want = (math.log(1 + math.exp(1.5)) + math.log(1 + math.exp(0.75))) / 2
     Ulp(2).check(np.array(reference.bind(softmax).client_gradient(0, np.array([0.75, 0.0]), None)), np.array(want))
 
