@@ -585,8 +585,6 @@ class _Quadratic(NamedTuple):
     curvature: Any
     form: int
     noise_variance: float
-    l2: Any
-    nonconvex: Any
 
 
 @_compiled
@@ -621,7 +619,6 @@ def _quadratic_local_sgd(problem, local, task, w, given, delta_out):
     velocity = np.zeros(n if local.momentum != 0 else 0, w.dtype)
     for step in range(local.steps):
         _curve(problem, task.client, model, away, gradient)
-        _add_regularizer(model, problem.l2, problem.nonconvex, gradient)
         if noisy:
             _normals(task.k0, task.k1, task.client, task.number, step, GRADIENT_NOISE, noise)
             for j in range(n):
@@ -641,13 +638,11 @@ def _quadratic_objective(problem, first, weights, w, gradient_out):
     for i in range(len(weights)):
         _curve(problem, first + i, w, away, gradient)
         value += weights[i] * (_dot(away, gradient) / 2)
-        if len(total) > 0:
-            _add_regularizer(w, problem.l2, problem.nonconvex, gradient)
-            for j in range(len(total)):
-                total[j] += weights[i] * gradient[j]
+        for j in range(len(total)):
+            total[j] += weights[i] * gradient[j]
     for j in range(len(total)):
         gradient_out[j] = total[j]
-    return value + np.sum(weights) * _regularizer(w, problem.l2, problem.nonconvex)
+    return value
 
 
 # The server's side
@@ -684,7 +679,7 @@ def _aggregate(w, addresses, weights, scale, out):
         n = min(size, len(w) - begin)
         _clear(total)
         for k in range(len(addresses)):
-            address = _pointer(addresses[k])  # type: ignore[call-arg]
+            address: Any = _pointer(addresses[k])  # type: ignore[call-arg]
             delta = carray(address, len(w), w.dtype)[begin : begin + n]
             weight = weights[k]
             for j in range(n):
@@ -788,8 +783,6 @@ def bind(spec: ProblemSpec) -> BoundProblem:
             curvature=_or_empty(spec.curvature, spec.dtype, 2),
             form={"scalar": SCALAR, "diagonal": DIAGONAL, "dense": DENSE}[spec.curvature_form],
             noise_variance=float(spec.noise_variance),
-            l2=t(spec.l2),
-            nonconvex=t(spec.nonconvex),
         )
         return _Bound(spec, quadratic, _quadratic_local_sgd, _quadratic_objective, lambda *_: 0)
     if spec.family == "sparse":

@@ -68,7 +68,7 @@ def _counters(c0: int, c1: int, c2: int, stream: int, n_blocks: int) -> NDArray[
 
 
 class _Problem(ABC):
-    """What the families share: the local loop, the regularisers, the mean over clients."""
+    """What the families share: the local loop and the mean over clients."""
 
     def __init__(self, spec: ProblemSpec) -> None:
         self.spec = spec
@@ -126,21 +126,6 @@ class _Problem(ABC):
             gradient_out[:] = total
         return float(value)
 
-    def regularizer(self, w: Vector) -> float:
-        squares = w.astype(np.float64) ** 2
-        value = self.spec.l2 / 2 * squares.sum()
-        if self.spec.nonconvex:
-            value += self.spec.nonconvex * (squares / (1 + squares)).sum()
-        return float(value)
-
-    def regularizer_gradient(self, w: Vector) -> Vector | float:
-        gradient: Vector | float = 0.0
-        if self.spec.l2:
-            gradient = gradient + self.scalar(self.spec.l2) * w
-        if self.spec.nonconvex:
-            gradient = gradient + self.scalar(2 * self.spec.nonconvex) * w / (1 + w * w) ** 2
-        return gradient
-
 
 class _Rows(_Problem):
     """Problems whose clients own rows: f_client is the mean over its rows, plus the regularisers."""
@@ -180,6 +165,21 @@ class _Rows(_Problem):
             return int(np.count_nonzero(score.argmax(axis=1) == self.spec.label[begin:end]))
         assert self.spec.target is not None
         return int(np.count_nonzero((score[:, 0] > 0) == (self.spec.target[begin:end] == 1)))
+
+    def regularizer(self, w: Vector) -> float:
+        squares = w.astype(np.float64) ** 2
+        value = self.spec.l2 / 2 * squares.sum()
+        if self.spec.nonconvex:
+            value += self.spec.nonconvex * (squares / (1 + squares)).sum()
+        return float(value)
+
+    def regularizer_gradient(self, w: Vector) -> Vector | float:
+        gradient: Vector | float = 0.0
+        if self.spec.l2:
+            gradient = gradient + self.scalar(self.spec.l2) * w
+        if self.spec.nonconvex:
+            gradient = gradient + self.scalar(2 * self.spec.nonconvex) * w / (1 + w * w) ** 2
+        return gradient
 
     def range_of(self, client: int) -> tuple[int, int]:
         assert self.spec.offsets is not None
@@ -284,7 +284,7 @@ class _Quadratic(_Problem):
     def step_gradient(
         self, w: Vector, client: int, task: int, step: int, seed: int, batch: int, rows: Rows | None
     ) -> Vector:
-        gradient = self.curved(client, w) + self.regularizer_gradient(w)
+        gradient = self.curved(client, w)
         if batch > 0 and self.spec.noise_variance > 0:
             deviation = np.sqrt(self.spec.noise_variance / (self.spec.dim * batch))
             noise = normals(seed, client, task, step, GRADIENT_NOISE, self.spec.dim)
@@ -296,8 +296,8 @@ class _Quadratic(_Problem):
         assert self.spec.center is not None
         curved = self.curved(client, w)
         if gradient_out is not None:
-            gradient_out[:] = curved + self.regularizer_gradient(w)
-        return dot(w - self.spec.center[client], curved) / 2 + self.regularizer(w)
+            gradient_out[:] = curved
+        return dot(w - self.spec.center[client], curved) / 2
 
     def count_correct(self, begin: int, end: int, w: Vector) -> int:
         return 0
@@ -308,9 +308,9 @@ class _Quadratic(_Problem):
         assert spec.center is not None and spec.curvature is not None
         away = w - spec.center[client]
         curvature: Vector = spec.curvature[client if len(spec.curvature) > 1 else 0]
-        if spec.curvature_form == "dense":
-            return np.matmul(curvature.reshape(spec.dim, spec.dim), away)
-        return curvature * away
+        dense = spec.curvature_form == "dense"
+        curved: Vector = curvature.reshape(spec.dim, spec.dim) @ away if dense else curvature * away
+        return curved
 
 
 def _sigmoid(z: Vector) -> Vector:

@@ -27,11 +27,12 @@ class Case:
             yield module
             return
         core = importlib.import_module("fedbuff._core")
-        core.force_level(self.level)
+        before = core.level()
+        assert core.force_level(self.level) and core.level() == self.level
         try:
             yield module
         finally:
-            core.force_level(core.available_levels()[0])
+            core.force_level(before)
 
     def __str__(self) -> str:
         return self.backend if self.level is None else f"{self.backend}-{self.level}"

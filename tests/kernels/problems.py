@@ -106,7 +106,6 @@ def quadratics(draw: st.DrawFn, dtype: Any, noise: bool = True) -> ProblemSpec:
         curvature=curvature.astype(dtype),
         curvature_form=form,
         noise_variance=draw(st.sampled_from([0.0, 0.5])) if noise else 0.0,
-        l2=draw(st.sampled_from([0.0, 0.125])),
     )
 
 

@@ -152,7 +152,7 @@ def test_local_sgd(
     def gradient(q: int, w: Array) -> Array:
         return step_gradient(spec, w, client, None if batches is None else batches[q], noise[q])
 
-    steepest = max(float(np.abs(gradient(q, w0)).max()) for q in range(steps)) + weight_decay
+    steepest = max(float(np.abs(gradient(q, w0)).max()) for q in range(steps)) + weight_decay + 0.01
     lr = 2.0 ** math.floor(math.log2(np.abs(w0).min() / (8 * steps * steepest)))
     with case.use() as backend:
         problem = backend.bind(spec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,7 +120,6 @@ def test_losses_are_those_of_the_definitions() -> None:
 @few
 def test_full_batch_on_a_quadratic_has_a_closed_form(spec: ProblemSpec, seed: int, steps: int) -> None:
     """delta = (I - (I - eta A)^Q) (w - c)."""
-    spec = replace(spec, l2=0.0)
     assert spec.center is not None and spec.curvature is not None
     w, eta, dim = start(spec, seed), 0.125, spec.dim
     for client in range(spec.n_clients):
