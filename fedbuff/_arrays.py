@@ -17,7 +17,7 @@ _BLOCK = 1 << 20
 
 def model_dtype(name: str, dtype: DTypeLike) -> np.dtype[np.floating]:
     """float32 or float64 in this machine's byte order, or a TypeError."""
-    given = np.dtype(dtype)
+    given: np.dtype[Any] = np.dtype(dtype)
     if given.newbyteorder("=") not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise TypeError(f"{name}: expected float32 or float64, got {given}; convert it, as with .astype(np.float32)")
     if not given.isnative:

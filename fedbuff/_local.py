@@ -50,7 +50,9 @@ class LocalSGD:
         if sizes.ndim != 1 or sizes.dtype.kind not in "iu":
             raise TypeError("batch_size: expected an int, one int per client, or None")
         if sizes.size == 0 or sizes.min() < 1:
-            raise ValueError(f"batch_size: client {int(np.argmin(sizes)) if sizes.size else 0} has no batch of at least 1")
+            raise ValueError(
+                f"batch_size: client {int(np.argmin(sizes)) if sizes.size else 0} has no batch of at least 1"
+            )
         sizes = sizes.astype(np.int64)
         sizes.flags.writeable = False
         object.__setattr__(self, "batch_size", sizes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -75,7 +76,7 @@ class Problem:
         if len(spec.sizes) > 2:
             key = count("seed", seed, low=0)
             begin = 0
-            for layer, (n_in, n_out) in enumerate(zip(spec.sizes, spec.sizes[1:], strict=False)):
+            for layer, (n_in, n_out) in enumerate(pairwise(spec.sizes)):
                 n = n_in * n_out
                 variance = 2.0 / n_in if spec.activation == "relu" else 2.0 / (n_in + n_out)
                 normals = backends.current().normals(key, 0, 0, layer, _INITIAL_MODEL, n)
@@ -275,7 +276,9 @@ class LeastSquares(_Rows):
         fields = self._prepare(X, y, clients, client_weights, copy, l2)
         target = as_array("y", y)
         if target.dtype != fields["dtype"]:
-            raise TypeError(f"y: expected {fields['dtype']}, as X, got {target.dtype}; pass y.astype(np.{fields['dtype']})")
+            raise TypeError(
+                f"y: expected {fields['dtype']}, as X, got {target.dtype}; pass y.astype(np.{fields['dtype']})"
+            )
         if not all_finite(target):
             raise ValueError(f"y: row {int(np.argmin(np.isfinite(target)))} is not finite")
         n_features = fields["x"].shape[1]
@@ -384,7 +387,7 @@ class MLP(_Classifier):
                 raise ValueError(f"data: X has {fields['x'].shape[1]} features, this problem {like.sizes[0]}")
             fields.update(sizes=like.sizes, intercept=like.intercept, activation=like.activation)
         sizes = fields["sizes"]
-        dim = sum((n_in + fields["intercept"]) * n_out for n_in, n_out in zip(sizes, sizes[1:], strict=False))
+        dim = sum((n_in + fields["intercept"]) * n_out for n_in, n_out in pairwise(sizes))
         self._set(
             ProblemSpec(**fields, dim=dim, head="softmax", label=self._targets(index, np.int32)),
             np.diff(self._group.offsets),
@@ -411,9 +414,7 @@ class Softmax(MLP):
         client_weights: ClientWeights = "equal",
         copy: bool = True,
     ) -> None:
-        super().__init__(
-            X, y, clients, hidden=(), l2=l2, intercept=intercept, client_weights=client_weights, copy=copy
-        )
+        super().__init__(X, y, clients, hidden=(), l2=l2, intercept=intercept, client_weights=client_weights, copy=copy)
 
 
 class Quadratic(Problem):
@@ -478,11 +479,15 @@ class _Grouping:
             self.offsets = given.astype(np.int64)
             return
         if given.size != n_rows:
-            raise ValueError(f"clients: expected {n_rows} client numbers, or offsets from 0 to {n_rows}, got {given.size}")
+            raise ValueError(
+                f"clients: expected {n_rows} client numbers, or offsets from 0 to {n_rows}, got {given.size}"
+            )
         if given.min() < 0:
             raise ValueError(f"clients: row {int(np.argmin(given))} has client {given.min()}")
         if given.max() >= n_rows:
-            raise ValueError(f"clients: row {int(np.argmax(given))} has client {given.max()}, of at most {n_rows} clients")
+            raise ValueError(
+                f"clients: row {int(np.argmax(given))} has client {given.max()}, of at most {n_rows} clients"
+            )
         counts = np.bincount(given)
         if counts.min() == 0:
             raise ValueError(f"clients: client {int(np.argmin(counts))} has no rows; number them 0 to n - 1")
@@ -560,7 +565,7 @@ def _client_weight(given: ClientWeights, samples: NDArray[np.int64]) -> NDArray[
             raise ValueError(f"client_weights: expected {len(samples)} numbers, got shape {raw.shape}")
         if not np.isfinite(raw).all() or raw.min() < 0 or raw.sum() == 0:
             raise ValueError("client_weights: expected finite numbers >= 0, not all of them 0")
-    return raw / raw.sum()
+    return np.asarray(raw / raw.sum(), np.float64)
 
 
 def _curvature(

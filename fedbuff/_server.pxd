@@ -22,7 +22,7 @@ cdef class Server:
     cdef fb_status download_raw(self, int64_t* version_out, fb_model** model_out) noexcept nogil
     cdef fb_status cancel_raw(self, int64_t version) noexcept nogil
 
-    cdef int grow_table(self, int64_t version) except -1
+    cdef int grow_table(self, int64_t staleness) except -1
     cdef double sample_weight(self, double n_samples) except? -1.0
     cdef object as_array(self, fb_model* model)
     cdef object copy_of(self, const void* values)

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from . import staleness as _staleness
-from ._strategy import SGD, Adam, Rule
 from ._arrays import Floats as Vector
+from ._strategy import SGD, Adam, Rule
 
 __all__ = ["FORMAT", "FORMAT_NUMBER", "ServerState", "read_server", "write_server"]
 

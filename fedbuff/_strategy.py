@@ -99,7 +99,9 @@ class Rule:
         """s_j of an update that is this stale; an error where the function does not give a finite number >= 0."""
         weight = float(self.staleness(staleness))
         if not math.isfinite(weight) or weight < 0:
-            raise ValueError(f"staleness: the function gave {weight} for staleness {staleness}; it must be finite and >= 0")
+            raise ValueError(
+                f"staleness: the function gave {weight} for staleness {staleness}; it must be finite and >= 0"
+            )
         return weight
 
 
@@ -220,9 +222,7 @@ _PRESETS: dict[str, Callable[[dict[str, Any]], FedBuff]] = {
     "nguyen": _preset(staleness=_INVERSE_SQRT, norm="arrivals", server_lr=1.0),
     "flsim": _preset_flsim,
     "flame": _preset(staleness=_INVERSE_SQRT, norm="arrivals", server_lr=1.0),
-    "federatedscope": _preset(
-        staleness=_staleness.Polynomial(1.0), weights="samples", norm="weights", server_lr=1.0
-    ),
+    "federatedscope": _preset(staleness=_staleness.Polynomial(1.0), weights="samples", norm="weights", server_lr=1.0),
     "nvflare": _preset(norm="arrivals", server_lr=1.0),
     "appfl": _preset_appfl,
     "fedscale": _preset(staleness=_INVERSE_SQRT, base="current", norm="scaled_weights", server_lr=1.0),

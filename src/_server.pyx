@@ -134,12 +134,19 @@ cdef class Server:
     cdef fb_status cancel_raw(self, int64_t version) noexcept nogil:
         return fb_server_cancel(self.server, version)
 
-    cdef int grow_table(self, int64_t version) except -1:
-        """Works s out for every staleness that an update on `version` may have by now."""
-        wanted = max(2 * self.n_table, fb_server_version(self.server) - version + 1, 16)
-        table = np.array([self.rule.staleness_weight(t) for t in range(wanted)])
-        check(fb_server_set_staleness(self.server, <const double*> address(table), wanted))
-        self.n_table = wanted
+    cdef int grow_table(self, int64_t staleness) except -1:
+        """Works s out up to this staleness, and further where the function allows: the next call is then far off."""
+        table = []
+        for t in range(max(2 * staleness, 16)):
+            try:
+                table.append(self.rule.staleness_weight(t))
+            except Exception:
+                if t <= staleness:
+                    raise
+                break
+        weights = np.array(table)
+        check(fb_server_set_staleness(self.server, <const double*> address(weights), len(table)))
+        self.n_table = len(table)
         return 0
 
     cdef double sample_weight(self, double n_samples) except? -1.0:
@@ -210,12 +217,12 @@ cdef class Server:
         cdef fb_status status = FB_ERR_SHORT_TABLE
         cdef int32_t outcome = 0
         if self.n_table == 0:
-            self.grow_table(v)
+            self.grow_table(0)
         while status == FB_ERR_SHORT_TABLE:
             with nogil:
                 status = self.upload_raw(values, v, e, &outcome)
             if status == FB_ERR_SHORT_TABLE:
-                self.grow_table(v)
+                self.grow_table(fb_server_version(self.server) - v)
         if status == FB_OK:
             return outcome == FB_STEPPED
         self._refuse(status, array, v)

@@ -140,8 +140,7 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
                             fb_server** server_out) {
   if (!valid_rule(rule) || !valid_dtype(dtype) || dim < 1 || state == nullptr ||
       state->size < sizeof(fb_server_state) || state->w == nullptr || state->sum == nullptr || state->version < 0 ||
-      state->fill < 0 || state->fill >= rule->buffer_size || state->n_due < 0 ||
-      server_out == nullptr) {
+      state->fill < 0 || state->fill >= rule->buffer_size || state->n_due < 0 || server_out == nullptr) {
     return FB_ERR_ARGUMENT;
   }
   const bool momentum = rule->optimizer == FB_ADAM || rule->momentum != 0;
@@ -194,8 +193,8 @@ fb_status fb_step(fb_dtype dtype, int64_t dim, const void* w, const void* sum, d
 
 fb_status fb_aggregate(fb_dtype dtype, int64_t dim, const void* w, int64_t n_deltas, const void* const* delta,
                        const void* weight, double scale, void* w_out) {
-  if (!valid_dtype(dtype) || dim < 1 || w == nullptr || n_deltas < 0 || w_out == nullptr ||
-      !std::isfinite(scale) || (n_deltas > 0 && (delta == nullptr || weight == nullptr))) {
+  if (!valid_dtype(dtype) || dim < 1 || w == nullptr || n_deltas < 0 || w_out == nullptr || !std::isfinite(scale) ||
+      (n_deltas > 0 && (delta == nullptr || weight == nullptr))) {
     return FB_ERR_ARGUMENT;
   }
   return guarded([&] {

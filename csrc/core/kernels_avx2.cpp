@@ -1,6 +1,7 @@
 // The kernels for x86-64 CPUs with AVX2 and FMA.
 #if defined(__x86_64__)
 #include <immintrin.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -18,8 +19,8 @@
 
 namespace fedbuff::avx2 {
 
-#include "level/simd_avx2.hpp"
 #include "level/kernels.inl"
+#include "level/simd_avx2.hpp"
 
 extern const KernelTable table;
 const KernelTable table = {"avx2", make_kernels<float>(), make_kernels<double>()};

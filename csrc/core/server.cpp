@@ -311,7 +311,7 @@ class Server final : public fb_server {
   std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
   double sum_weights_ = 0, sum_scaled_weights_ = 0;
   std::vector<double> staleness_weight_;  // by staleness; empty: always 1
-  std::deque<Due> due_;  // versions first_version() .. version_
+  std::deque<Due> due_;                   // versions first_version() .. version_
 };
 
 }  // namespace

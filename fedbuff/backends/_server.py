@@ -11,23 +11,18 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._strategy import Adam, Rule
-from ._server_file import ServerState, read_server, write_server
+from .._arrays import as_model, as_vector, model_dtype, read_only
+from .._server_checks import norm_error, not_finite, positive, version_error
+from .._server_file import ServerState, read_server, write_server
+from .._strategy import Adam, rule_of
 from ._spec import Vector
 
-__all__ = ["DeltaBuffer", "Kernels", "Server", "Strategy", "as_vector", "model_dtype"]
-
-
-class Strategy(Protocol):
-    """Anything that says what the server computes."""
-
-    @property
-    def rule(self) -> Rule: ...
+__all__ = ["DeltaBuffer", "Kernels", "Server"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,58 +35,6 @@ class Kernels:
     adam_step: Callable[
         [Vector, Vector, float, float, tuple[float, float], float, float, int, Vector, Vector, Vector], None
     ]
-
-
-def model_dtype(name: str, dtype: DTypeLike) -> np.dtype[np.floating]:
-    """float32 or float64 in this machine's byte order, or a TypeError."""
-    given: np.dtype[Any] = np.dtype(dtype)
-    if given.newbyteorder("=") not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise TypeError(f"{name}: expected float32 or float64, got {given}; convert it, as with .astype(np.float32)")
-    if not given.isnative:
-        raise TypeError(f"{name}: {given.str} is byte-swapped; pass {name}.astype(np.{given.newbyteorder('=')})")
-    return given
-
-
-def as_vector(name: str, value: Any, dim: int, dtype: np.dtype[np.floating]) -> Vector:
-    """A view of anything with the buffer protocol or DLPack as a vector (dim) of the dtype: never a copy.
-
-    TypeError where it is no array, or of another dtype or byte order; ValueError where shape or layout do not fit.
-    """
-    array = _as_array(name, value)
-    if array.dtype != dtype:
-        if array.dtype.newbyteorder("=") == dtype:
-            raise TypeError(f"{name}: {array.dtype.str} is byte-swapped; pass {name}.astype(np.{dtype})")
-        raise TypeError(f"{name}: expected {dtype}, got {array.dtype}; pass {name}.astype(np.{dtype})")
-    if array.shape != (dim,):
-        raise ValueError(f"{name}: expected shape ({dim},), got {array.shape}")
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name}: not contiguous; pass np.ascontiguousarray({name})")
-    if not array.flags.aligned:
-        raise ValueError(f"{name}: not aligned; pass {name}.copy()")
-    return array
-
-
-def _as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
-    if isinstance(value, np.ndarray):
-        return value
-    if hasattr(value, "__dlpack__"):
-        try:
-            return np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise TypeError(f"{name}: DLPack gave no view on the CPU ({error})") from error
-    try:
-        return np.asarray(memoryview(value))
-    except TypeError:
-        raise TypeError(
-            f"{name}: expected an array (buffer protocol or DLPack), got {type(value).__name__}; "
-            f"pass np.asarray({name})"
-        ) from None
-
-
-def _read_only(array: Vector) -> Vector:
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 class Server:
@@ -112,21 +55,16 @@ class Server:
 
     kernels: ClassVar[Kernels]
 
-    def __init__(self, w0: Any, strategy: Strategy) -> None:
-        array = _as_array("w0", w0)
-        dtype = model_dtype("w0", array.dtype)
-        if array.ndim != 1 or array.size == 0:
-            raise ValueError(f"w0: expected a vector of at least one number, got shape {array.shape}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"w0: element {int(np.argmin(np.isfinite(array)))} is not finite")
-        rule = _rule_of(strategy)
-        dim = array.size
+    def __init__(self, w0: Any, strategy: object) -> None:
+        w = as_model("w0", w0)
+        rule = rule_of(strategy)
+        dim, dtype = w.size, w.dtype
         adam = isinstance(rule.optimizer, Adam)
         momentum = 0.0 if isinstance(rule.optimizer, Adam) else rule.optimizer.momentum
         self._restore(
             ServerState(
                 rule=rule,
-                w=np.array(array, dtype, order="C"),
+                w=w,
                 total=np.zeros(dim, dtype),
                 velocity=np.zeros(dim, dtype) if momentum != 0 else None,
                 first=np.zeros(dim, dtype) if adam else None,
@@ -169,7 +107,7 @@ class Server:
         """The current model, read-only; like a download it stays as it is while the server moves on."""
         with self._lock:
             self._shared = True
-            return _read_only(self._state.w)
+            return read_only(self._state.w)
 
     @property
     def outstanding(self) -> int:
@@ -188,7 +126,7 @@ class Server:
             state = self._state
             self._shared = True
             state.outstanding[state.version] = state.outstanding.get(state.version, 0) + 1
-            return state.version, _read_only(state.w)
+            return state.version, read_only(state.w)
 
     def upload(self, delta: Any, version: int, n_samples: float = 1) -> bool:
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
@@ -198,7 +136,7 @@ class Server:
         with self._lock:
             state, rule = self._state, self._rule
             version = self._check_version(version)
-            samples = _positive("n_samples", n_samples)
+            samples = positive("n_samples", n_samples)
             array = as_vector("delta", delta, state.w.size, state.w.dtype)
             staleness = state.version - version
             if rule.max_staleness is not None and staleness > rule.max_staleness:
@@ -213,8 +151,7 @@ class Server:
             start = state.kept.get(version)  # there where the base is "current" and the model has moved on
             current = None if start is None else state.w
             if not self.kernels.accumulate(state.total, array, se, current, start, self._spare):
-                index = int(np.argmin(np.isfinite(array)))
-                raise ValueError(f"delta: element {index} is {array[index]}; nothing was added")
+                raise not_finite(array)
             state.total, self._spare = self._spare, state.total
             state.weight_sum, state.scaled_weight_sum = weight_sum, scaled_weight_sum
             state.fill += 1
@@ -234,11 +171,11 @@ class Server:
             write_server(path, self._state)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], strategy: Strategy | None = None) -> Self:
+    def load(cls, path: str | os.PathLike[str], strategy: object | None = None) -> Self:
         """A server as it was saved. `strategy` is needed, and must be the same, where its staleness function is one of
         the user's own, which a file cannot hold; otherwise it may be given to be compared."""
         server = cls.__new__(cls)
-        server._restore(read_server(path, None if strategy is None else _rule_of(strategy)))
+        server._restore(read_server(path, None if strategy is None else rule_of(strategy)))
         return server
 
     def __repr__(self) -> str:
@@ -250,9 +187,7 @@ class Server:
     def _check_version(self, version: int) -> int:
         number = operator.index(version)
         if number not in self._state.outstanding:
-            if 0 <= number <= self._state.version:
-                raise ValueError(f"version {number} has no download left to return")
-            raise ValueError(f"version {number} was never given out; the server is at version {self._state.version}")
+            raise version_error(number, self._state.version)
         return number
 
     def _return_download(self, version: int) -> None:
@@ -272,7 +207,7 @@ class Server:
             "clients": float(rule.n_clients or 1),
         }[rule.norm]
         if norm == 0.0:
-            raise ValueError("the weights of this buffer sum to zero, there is nothing to divide by; nothing was added")
+            raise norm_error()
         return norm
 
     def _step(self, norm: float) -> None:
@@ -333,7 +268,7 @@ class DeltaBuffer:
     @property
     def sum(self) -> Vector:
         """The sum, read-only; valid until the next change of the buffer."""
-        return _read_only(self._sum)
+        return read_only(self._sum)
 
     def add(self, delta: Any, weight: float = 1.0) -> None:
         """sum + weight * delta; a delta that is not finite raises, and changes nothing."""
@@ -342,8 +277,7 @@ class DeltaBuffer:
         if not math.isfinite(factor):
             raise ValueError(f"weight: expected a finite number, got {factor}")
         if not self.kernels.accumulate(self._sum, array, factor, None, None, self._spare):
-            index = int(np.argmin(np.isfinite(array)))
-            raise ValueError(f"delta: element {index} is {array[index]}; nothing was added")
+            raise not_finite(array)
         self._sum, self._spare = self._spare, self._sum
         self._count += 1
 
@@ -370,17 +304,3 @@ class DeltaBuffer:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.count} deltas of {self.dim} {self.dtype} weights>"
-
-
-def _rule_of(strategy: Strategy) -> Rule:
-    rule = getattr(strategy, "rule", None)
-    if not isinstance(rule, Rule):
-        raise TypeError(f"strategy: expected a strategy such as fedbuff.FedBuff, got {type(strategy).__name__}")
-    return rule
-
-
-def _positive(name: str, value: float) -> float:
-    number = float(value)
-    if not math.isfinite(number) or number <= 0:
-        raise ValueError(f"{name}: expected a finite number > 0, got {number}")
-    return number

@@ -6,13 +6,13 @@
 // one is NaN), sqrt, abs, if_less, round, scale_by_power, sum_lanes and sum_lanes_of_4.
 #include "math.inl"
 // (order matters below: each part uses those above it)
-#include "vectors.inl"
-#include "linear.inl"
 #include "batch.inl"
-#include "scratch.inl"
+#include "linear.inl"
+#include "local.inl"
 #include "net.inl"
 #include "quadratic.inl"
-#include "local.inl"
+#include "scratch.inl"
+#include "vectors.inl"
 
 template <class T>
 std::size_t scratch_bytes(const Problem<T>& problem) {
@@ -21,6 +21,7 @@ std::size_t scratch_bytes(const Problem<T>& problem) {
 
 template <class T>
 constexpr Kernels<T> make_kernels() {
-  return {&scratch_bytes<T>, &local_sgd<T>, &client_gradient<T>, &count_correct<T>, &accumulate<T>,
-          &aggregate<T>,     &sgd_step<T>,  &adam_step<T>,       &dot<T>};
+  return {&scratch_bytes<T>, &local_sgd<T>,  &client_gradient<T>,
+          &count_correct<T>, &accumulate<T>, &aggregate<T>,
+          &sgd_step<T>,      &adam_step<T>,  &dot<T>};
 }

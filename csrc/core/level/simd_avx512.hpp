@@ -1,6 +1,5 @@
 // Vec<T> for AVX-512 (F, DQ, VL, BW): see level/README in kernels.inl for what a Vec must offer.
 
-
 template <class T>
 struct Vec;
 

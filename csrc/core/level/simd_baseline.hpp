@@ -1,5 +1,5 @@
-// Vec<T> of 16 bytes in the compiler's own vectors: SSE2 on x86-64, NEON on AArch64. Multiply and add stay two roundings.
-
+// Vec<T> of 16 bytes in the compiler's own vectors: SSE2 on x86-64, NEON on AArch64. Multiply and add stay two
+// roundings.
 
 template <class T>
 struct Vec {
