@@ -20,7 +20,7 @@ backend = pytest.importorskip("fedbuff.backends.numba")
 
 
 def softmax(dtype: Any, n_features: int = 3, frozen: bool = False, n_rows: int = 4) -> ProblemSpec:
-    arrays = {
+    arrays: dict[str, Any] = {
         "x": np.ones((n_rows, n_features), dtype),
         "label": np.zeros(n_rows, np.int32),
         "offsets": np.array([0, n_rows]),
