@@ -129,7 +129,7 @@ void bind_aggregate(py::module_& module) {
              py::arg("out"));
   module.def("dot", &dot, py::arg("x"), py::arg("y"));
   module.def("level", [] { return kernels().name; });
-  module.def("levels", &levels);
+  module.def("available_levels", &levels);
   module.def("force_level", [](const std::string& name) { return force_level(name.c_str()); }, py::arg("name"));
 }
 

@@ -14,7 +14,7 @@ inline __m256i lane_mask_64(int n) {
 template <>
 struct Vec<float> {
   static constexpr int kLanes = 8;
-  static constexpr int kDotRows = 2, kDotOuts = 5;
+  static constexpr int kDotRows = 2;
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 2;
   __m256 v;
 
@@ -30,7 +30,7 @@ struct Vec<float> {
 template <>
 struct Vec<double> {
   static constexpr int kLanes = 4;
-  static constexpr int kDotRows = 2, kDotOuts = 5;
+  static constexpr int kDotRows = 2;
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 2;
   __m256d v;
 

@@ -27,7 +27,9 @@ typedef enum fb_status {
   FB_ERR_MEMORY = 2,         /* out of memory; nothing changed */
   FB_ERR_NEVER_GIVEN = 3,    /* the server never gave out that version */
   FB_ERR_NOTHING_DUE = 4,    /* every download of that version was returned or cancelled already */
-  FB_ERR_NOT_FINITE = 5      /* the delta holds a NaN or an infinity; nothing changed */
+  FB_ERR_NOT_FINITE = 5,     /* the delta holds a NaN or an infinity; nothing changed */
+  FB_ERR_ZERO_NORM = 6,      /* the weights of the full buffer sum to zero; nothing changed */
+  FB_ERR_SHORT_TABLE = 7     /* staler than the table of staleness weights is long; nothing changed */
 } fb_status;
 
 typedef enum fb_dtype { FB_F32 = 0, FB_F64 = 1 } fb_dtype;
@@ -74,7 +76,8 @@ FB_API int64_t fb_server_dim(const fb_server* server);
 FB_API int64_t fb_server_version(const fb_server* server);
 FB_API int64_t fb_server_fill(const fb_server* server);    /* arrivals in the buffer */
 FB_API int64_t fb_server_dropped(const fb_server* server); /* arrivals refused as too stale */
-FB_API int64_t fb_server_live_models(const fb_server* server);
+FB_API int64_t fb_server_outstanding(const fb_server* server); /* downloads not yet returned or cancelled */
+FB_API int64_t fb_server_live_models(const fb_server* server); /* models kept, the current one included */
 
 /* The current model, held until fb_model_release: it does not change while it is held. */
 FB_API fb_model* fb_server_model(fb_server* server);
@@ -85,16 +88,19 @@ FB_API void fb_model_release(fb_model* model);
 FB_API fb_status fb_server_download(fb_server* server, int64_t* version_out, fb_model** model_out);
 FB_API fb_status fb_server_cancel(fb_server* server, int64_t version);
 
-/* delta (dim) = model downloaded - model after the local steps; counted s times e, s for its staleness and e for its
- * samples. *outcome_out (may be null): fb_outcome. */
-FB_API fb_status fb_server_upload(fb_server* server, const void* delta, int64_t version, double s, double e,
+/* s by staleness: weight[t] for an update that is t versions old. Copied. Without one, s is 1. */
+FB_API fb_status fb_server_set_staleness(fb_server* server, const double* weight, int64_t n_weights);
+
+/* delta (dim) = model downloaded - model after the local steps; it counts s(staleness) times e. *outcome_out (may be
+ * null): fb_outcome. */
+FB_API fb_status fb_server_upload(fb_server* server, const void* delta, int64_t version, double e,
                                   int32_t* outcome_out);
 
 /* The whole state, to save and restore. Pointers in a state that was read point into the server and hold until its next
  * call; `due`, `due_version` and `kept` are the caller's arrays of n_due entries (call with them null for n_due). */
 typedef struct fb_server_state {
   uint32_t size;
-  int64_t version, fill, steps, dropped;
+  int64_t version, fill, dropped;
   double sum_weights, sum_scaled_weights;
   const void* w;
   const void* sum;       /* (dim); meaningful where fill > 0 */
