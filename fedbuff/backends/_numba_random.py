@@ -1,12 +1,15 @@
 # mypy: allow-untyped-defs
-"""Philox and the portable log and sincos, compiled by Numba for scalars from the source that NumPy runs on arrays."""
+"""Philox and the portable functions, compiled by Numba for scalars from the source that NumPy runs on arrays.
+
+Importing this teaches Numba all of them, and the three helpers that differ between arrays and scalars.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numba.extending import overload, register_jitable
 
-from . import _portable_math
+from . import _philox, _portable_math
 from ._philox import key_words, philox_words, unit_double
 from ._portable_math import log_positive, sincos2pi
 
@@ -28,5 +31,18 @@ def _select(condition, yes, no):
     return lambda condition, yes, no: yes if condition else no
 
 
-for _function in (philox_words, unit_double, _portable_math.reduce_argument, log_positive, sincos2pi):
+for _function in (
+    _philox.philox_words,
+    _philox.unit_double,
+    _philox.multiply_high,
+    _portable_math.reduce_argument,
+    _portable_math.log_positive,
+    _portable_math.log_two_doubles,
+    _portable_math.exact_product,
+    _portable_math.exp_sum,
+    _portable_math.pow,
+    _portable_math.sincos2pi,
+    _portable_math.standard_normal,
+    _portable_math.draw_words,
+):
     register_jitable(_function)

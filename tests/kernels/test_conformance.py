@@ -177,7 +177,7 @@ def test_local_sgd(
         rows = owned if batches is None else owned[0] + batches[q]
         limit = bounds(spec, w, rows, client)
         n = summands(spec, len(rows))
-        if limit.safe <= tolerance.LOCAL_SGD.allowed(1.0, n, dtype):
+        if limit.safe <= tolerance.IN_DOUBT.allowed(1.0, n, dtype):
             break
         direction = gradient(q, w) + weight_decay * w + prox * (w - origin)
         want = w - lr * direction - momentum * (before - w)
@@ -220,7 +220,7 @@ def check_objective(
     n = summands(spec, max(len(rows_of(spec, i)) for i in range(spec.n_clients)))
     limit = weighted(parts, weights)
     declared.check(value, want_value, terms=limit.value, n=n, dtype=w.dtype)
-    assume(limit.safe > declared.allowed(1.0, n, w.dtype))
+    assume(limit.safe > tolerance.IN_DOUBT.allowed(1.0, n, w.dtype))
     declared.check(gradient, want, terms=limit.gradient, n=n, dtype=w.dtype)
 
 
@@ -283,8 +283,8 @@ def test_count_correct(case: Case, dtype: str, data: st.DataObject, seed: int) -
     want = reference.bind(cast(spec, np.float64)).count_correct(begin, end, w.astype(np.float64))
     if begin < end:
         margin = bounds(spec, w, np.arange(begin, end)).margin
-        doubtful = margin > 0  # a score of exactly 0, as of a row without entries, is not in doubt
-        assume(not np.any(doubtful & (margin <= tolerance.LOCAL_SGD.allowed(1.0, summands(spec, 1), dtype))))
+        doubtful = 0 < margin  # a score of exactly 0, as of a row without entries, is not in doubt
+        assume(not np.any(doubtful & (margin <= tolerance.IN_DOUBT.allowed(1.0, summands(spec, 1), dtype))))
     tolerance.COUNT_CORRECT.check(got, want)
 
 

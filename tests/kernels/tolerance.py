@@ -63,14 +63,15 @@ def _within(error: NDArray[Any], allowed: NDArray[Any], got: NDArray[Any], want:
 PHILOX = Exact()
 BATCH_ROWS = Exact()
 NORMALS = Exact()
-COUNT_CORRECT = Exact()  # but for rows whose scores are closer than LOCAL_SGD's class allows
+COUNT_CORRECT = Exact()  # but for rows whose scores are in doubt
 FINITE = Exact()
-LOCAL_SGD = Backward(2.0)  # one step at a time, from equal states
-CLIENT_GRADIENT = Backward(2.0)
-GRADIENT = Backward(2.0)
+LOCAL_SGD = Backward(0.125)  # one step at a time, from equal states
+CLIENT_GRADIENT = Backward(0.125)
+GRADIENT = Backward(0.125)
+IN_DOUBT = Backward(2.0)  # a score or a relu's input this close to a switch may fall on either side
 ACCUMULATE = Backward(1.0)
 AGGREGATE = Backward(1.0)
 SGD_STEP = Backward(1.0)
-ADAM_STEP = Backward(2.0)
+ADAM_STEP = Backward(1.0)
 DOT = Backward(1.0)  # eps of float64, whatever the vectors are
 PREFIX = Exact()  # steps=q is the beginning of steps=Q; outputs that alias an input change nothing
