@@ -1,5 +1,6 @@
 """Replay asynchronous federated learning (FedBuff) on a CPU, exactly and fast."""
 
+from . import traces
 from ._delays import (
     Constant,
     DelayModel,
@@ -39,4 +40,5 @@ __all__ = [
     "load_schedule",
     "read_arrival_log",
     "read_trace",
+    "traces",
 ]

@@ -1,8 +1,8 @@
 """Every invariant of a schedule, each one vectorised.
 
-From the description it takes strategy.max_wait (a time trigger), strategy.max_staleness, and in_flight ("allow": a client
-may have several tasks at once); source.kind "arrival_log" or "uniform_arrivals" leaves out what only an event loop
-promises.
+The description tells strategy.max_wait (a time trigger), strategy.max_staleness, and whether in_flight is "allow" (a
+client may have several tasks at once); source.kind "arrival_log" or "uniform_arrivals" leaves out what only an event
+loop promises.
 """
 
 from __future__ import annotations

@@ -302,7 +302,11 @@ class DelayModel:
             "kind": "delay_model",
             "n_clients": self.n_clients,
             **{name: getattr(self, name).describe() for name in ("wait", "download", "compute", "upload")},
-            "client_speed": speed.describe() if isinstance(speed, Distribution) else None if speed is None else digest(speed),
+            "client_speed": speed.describe()
+            if isinstance(speed, Distribution)
+            else None
+            if speed is None
+            else digest(speed),
             "n_samples": None if self.n_samples is None else digest(self.n_samples),
             "availability": None if self.availability is None else self.availability.describe(),
         }

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._delays import Distribution, Empirical, Exponential, HalfNormal, LogNormal, Pareto, TruncatedNormal, Uniform, Weibull
+from ._delays import (
+    Distribution,
+    Empirical,
+    Exponential,
+    HalfNormal,
+    LogNormal,
+    Pareto,
+    TruncatedNormal,
+    Uniform,
+    Weibull,
+)
 from ._files import optional
 
 Samples = NDArray[np.float64]
@@ -68,7 +78,7 @@ def _exponential(x: Samples) -> tuple[Distribution, Cdf]:
 
 
 def _half_normal(x: Samples) -> tuple[Distribution, Cdf]:
-    from scipy.special import erf
+    erf = optional("scipy.special", "fit", "fitting").erf
 
     scale = math.sqrt(float(np.mean(x * x)))
     if scale == 0:
@@ -77,8 +87,9 @@ def _half_normal(x: Samples) -> tuple[Distribution, Cdf]:
 
 
 def _truncated_normal(x: Samples) -> tuple[Distribution, Cdf]:
-    from scipy.optimize import minimize
-    from scipy.special import log_ndtr, ndtr
+    minimize = optional("scipy.optimize", "fit", "fitting").minimize
+    special = optional("scipy.special", "fit", "fitting")
+    log_ndtr, ndtr = special.log_ndtr, special.ndtr
 
     mean, deviation = float(x.mean()), float(x.std())
     if deviation == 0:
@@ -90,14 +101,16 @@ def _truncated_normal(x: Samples) -> tuple[Distribution, Cdf]:
         square = (deviation**2 + (mean - loc) ** 2) / (2 * scale**2)
         return float(square + math.log(scale) + log_ndtr(loc / scale))
 
-    best: Any = minimize(cost, np.array([mean / deviation, 0.0]), method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-12})
+    best: Any = minimize(
+        cost, np.array([mean / deviation, 0.0]), method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-12}
+    )
     loc, scale = float(best.x[0]) * deviation, math.exp(float(best.x[1])) * deviation
     below = float(ndtr(-loc / scale))
     return TruncatedNormal(loc, scale), lambda at: (ndtr((at - loc) / scale) - below) / (1.0 - below)
 
 
 def _log_normal(x: Samples) -> tuple[Distribution, Cdf]:
-    from scipy.special import ndtr
+    ndtr = optional("scipy.special", "fit", "fitting").ndtr
 
     log = _positive_log(x)
     mean, sigma = float(log.mean()), float(log.std())
@@ -115,7 +128,7 @@ def _pareto(x: Samples) -> tuple[Distribution, Cdf]:
 
 
 def _weibull(x: Samples) -> tuple[Distribution, Cdf]:
-    from scipy.optimize import brentq
+    brentq = optional("scipy.optimize", "fit", "fitting").brentq
 
     log = _positive_log(x)
     log_mean, top = float(log.mean()), float(log[-1])

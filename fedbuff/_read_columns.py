@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -136,12 +137,7 @@ def _read_csv(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]:
     if not names:
         raise TraceError("the file is empty")
     present = _present(names, wanted)
-    try:
-        import pyarrow.csv  # noqa: F401
-    except ImportError:
-        read = _parse_with_numpy
-    else:
-        read = _parse_with_arrow
+    read = _parse_with_numpy if find_spec("pyarrow") is None else _parse_with_arrow
     try:
         return read(path, names, present)
     except TraceError:
@@ -152,9 +148,8 @@ def _read_csv(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]:
 
 
 def _parse_with_arrow(path: Path, names: list[str], present: Mapping[str, Wanted]) -> dict[str, Column]:
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
+    pa = optional("pyarrow", "parquet", "this reader")
+    arrow_csv = optional("pyarrow.csv", "parquet", "this reader")
     text = pa.dictionary(pa.int32(), pa.string())
     types = {"label": text, "flag": text, "integer": pa.int64(), "number": pa.float64()}
     with open(path, "rb") as raw:
@@ -232,7 +227,9 @@ def _check_text(text: str, key: str, kind: Kind, row: int) -> None:
         try:
             int(text) if kind == "integer" else float(text)
         except ValueError:
-            raise TraceError(f"{key} {text!r} is not {'an integer' if kind == 'integer' else 'a number'}", row) from None
+            raise TraceError(
+                f"{key} {text!r} is not {'an integer' if kind == 'integer' else 'a number'}", row
+            ) from None
 
 
 # NPZ
@@ -273,7 +270,8 @@ def _read_parquet(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]
         text = [
             column.name
             for column in present.values()
-            if pa.types.is_string(schema.field(column.name).type) or pa.types.is_large_string(schema.field(column.name).type)
+            if pa.types.is_string(schema.field(column.name).type)
+            or pa.types.is_large_string(schema.field(column.name).type)
         ]
         table = pq.read_table(
             path, columns=sorted({column.name for column in present.values()}), read_dictionary=text, partitioning=None
@@ -288,8 +286,7 @@ def _read_parquet(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]
 
 
 def _from_arrow(column: Any, wanted: Wanted) -> Column:
-    import pyarrow as pa
-
+    pa = optional("pyarrow", "parquet", "this reader")
     name, kind = wanted.name, wanted.kind
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy())[0]) + 1

@@ -11,17 +11,16 @@ from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._check_schedule import check_schedule
+from ._delays import DelayModel, Distribution
 from ._files import file_format, optional, replacing
 from ._trace import PARTS, ArrivalLog, Trace, digest, spread
-
-if TYPE_CHECKING:
-    from ._delays import DelayModel
+from .backends._portable_math import COMPONENT_SPEED, draw
 
 FORMATS = {".npz": "npz", ".parquet": "parquet"}
 FORMAT_VERSION = 1
@@ -196,7 +195,7 @@ class Schedule:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_state, ({name: value for name, value in self._state().items()},)
+        return _from_state, (self._state(),)
 
     def _state(self) -> dict[str, Any]:
         names = [*(name for group in self._GROUPS for name in group), *SCALARS]
@@ -206,7 +205,7 @@ class Schedule:
         """The server steps a:b, as a schedule whose first_step is a.
 
         Its rows are those after the arrival that made step a - 1, up to the one that made step b - 1; in flight are the
-        tasks that had started by then. Step and version numbers stay as they were.
+        tasks that had started before that. Step and version numbers stay as they were.
         """
         if not isinstance(steps, slice) or steps.step not in (None, 1):
             raise TypeError("a schedule is sliced by server step: schedule[a:b]")
@@ -215,30 +214,24 @@ class Schedule:
         if (begin, end) == (0, self.n_steps):
             return self
         ends = self._step_ends()
-        first = int(ends[begin - 1]) if begin else 0
-        last = int(ends[end - 1]) if end else 0
-        now = float(self.step_time[end - 1]) if end else 0.0
-        state = self._state()
-        later = slice(last, None)
+        first, last = (int(ends[at - 1]) if at else 0 for at in (begin, end))
+        newest = self.first_step + end
         flying = {
-            name: np.concatenate([getattr(self, name.removeprefix("in_flight_"))[later], getattr(self, name)])
+            name: np.concatenate([getattr(self, name.removeprefix("in_flight_"))[last:], getattr(self, name)])
             for name in IN_FLIGHT_COLUMNS
         }
-        there = (flying["in_flight_start_time"] <= now) & (flying["in_flight_version"] <= self.first_step + end)
-        for name, values in flying.items():
-            state[name] = values[there]
-        for name in ROW_COLUMNS:
-            state[name] = state[name][first:last]
-        for name in STEP_COLUMNS:
-            state[name] = state[name][begin:end].copy()
+        there = np.flatnonzero(flying["in_flight_version"] < newest)  # the others started after the last step here
+        there = there[np.lexsort((flying["in_flight_task"][there], flying["in_flight_client"][there]))]
+        state = self._state()
+        state |= {name: values[there] for name, values in flying.items()}
+        state |= {name: state[name][first:last] for name in ROW_COLUMNS}
+        state |= {name: state[name][begin:end].copy() for name in STEP_COLUMNS}
         state["first_step"] = self.first_step + begin
         state["started_on_0"] = int(self.step_started[begin - 1]) if begin else self.started_on_0
-        newest = state["first_step"] + end - begin
-        on_newest = sum(int(np.count_nonzero(state[name] == newest)) for name in ("version", "in_flight_version"))
         if end > begin:
-            state["step_started"][-1] = on_newest
+            state["step_started"][-1] = 0
         else:
-            state["started_on_0"] = on_newest
+            state["started_on_0"] = 0
         return _from_state(state)
 
     def _step_ends(self) -> NDArray[np.int64]:
@@ -328,22 +321,20 @@ class Schedule:
         return frame
 
     def to_chrome_trace(self, path: str | os.PathLike[str], source: Trace | DelayModel | None = None) -> None:
-        """Writes .json (or .json.gz) for Perfetto or chrome://tracing: a line of tasks per client, and the server's steps.
+        """Writes .json or .json.gz for Perfetto or chrome://tracing: the tasks of every client, and the server's steps.
 
         With the delays that made the schedule, a task shows its download, compute and upload.
         """
         form = file_format(path, {".json": "json", ".json.gz": "gzip"})
         if np.isnan(self.start_time).any():
             raise ValueError("the schedule has no start times: it comes from a log without them")
-        with replacing(path) as beside:
-            opened = gzip.open(beside, "wt") if form == "gzip" else open(beside, "w")
-            with opened as file:
-                file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
-                file.write('{"name":"process_name","ph":"M","pid":0,"args":{"name":"server"}},\n')
-                file.write('{"name":"process_name","ph":"M","pid":1,"args":{"name":"clients"}}')
-                for line in self._chrome_events(source):
-                    file.write(line)
-                file.write("\n]}\n")
+        with replacing(path) as beside, gzip.open(beside, "wt") if form == "gzip" else open(beside, "w") as file:
+            file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+            file.write('{"name":"process_name","ph":"M","pid":0,"args":{"name":"server"}},\n')
+            file.write('{"name":"process_name","ph":"M","pid":1,"args":{"name":"clients"}}')
+            for line in self._chrome_events(source):
+                file.write(line)
+            file.write("\n]}\n")
 
     def _chrome_events(self, source: Trace | DelayModel | None) -> Any:
         micro = 1e6
@@ -403,9 +394,19 @@ def task_parts(
         begin, sizes = source.offsets[:-1][client], np.diff(source.offsets)[client]
         row = begin + task.astype(np.int64) % sizes
         return {name: getattr(source, name)[row] for name in PARTS}
-    from ._resolve import model_parts
-
-    return model_parts(source, seed, client, task)
+    parts = {}
+    for component, name in enumerate(PARTS):
+        law: Distribution = getattr(source, name)
+        parts[name] = draw(law.kind, law.params, getattr(law, "samples", None), seed, client, task, component)
+    speed = source.client_speed
+    if isinstance(speed, Distribution):
+        samples = getattr(speed, "samples", None)
+        parts["compute"] = parts["compute"] * draw(speed.kind, speed.params, samples, seed, client, 0, COMPONENT_SPEED)
+    elif speed is not None:
+        parts["compute"] = parts["compute"] * speed[client]
+    if source.n_samples is not None:
+        parts["compute"] = parts["compute"] * source.n_samples[client]
+    return parts
 
 
 class ScheduleWriter:
@@ -539,11 +540,13 @@ def _load_parquet(path: Path) -> Schedule:
         return found
 
     in_flight = {name: name.removeprefix("in_flight_") for name in IN_FLIGHT_COLUMNS}
-    return Schedule(
-        **header,
-        **columns("arrival", {name: name for name in ROW_COLUMNS}, ROW_COLUMNS),
-        **columns("step", {"step_time": "arrive_time", "step_started": "started"}, STEP_COLUMNS),
-        **columns("in_flight", in_flight, IN_FLIGHT_COLUMNS),
+    return _from_state(
+        {
+            **header,
+            **columns("arrival", {name: name for name in ROW_COLUMNS}, ROW_COLUMNS),
+            **columns("step", {"step_time": "arrive_time", "step_started": "started"}, STEP_COLUMNS),
+            **columns("in_flight", in_flight, IN_FLIGHT_COLUMNS),
+        }
     )
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._files import file_format, optional, replacing
-from ._read_columns import FORMATS, Column, Kind, Labels, TraceError, Wanted, read_columns
+from ._read_columns import FORMATS, Column, Kind, Labels, Wanted, read_columns
+from ._read_columns import TraceError as TraceError
 from .backends._philox import STREAM_DELAYS, multiply_high, philox
 
 if TYPE_CHECKING:
@@ -96,12 +97,17 @@ def _check_times(columns: Mapping[str, NDArray[np.float64]]) -> None:
         raise TraceError(f"{name} {what}", row + 1)
 
 
-def stable_order(codes: NDArray[np.int64], n_codes: int) -> NDArray[np.int64]:
-    """The stable sorting permutation of codes in 0 .. n_codes - 1, in linear time: NumPy sorts 16-bit keys by radix."""
-    order = np.argsort((codes & 0xFFFF).astype(np.uint16), kind="stable")
-    if n_codes > 1 << 16:
-        order = order[np.argsort((codes[order] >> 16).astype(np.uint16), kind="stable")]
-    return order
+def stable_order(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The stable sorting permutation of codes in 0 .. 2^31 - 1.
+
+    Sorting (code, row) packed into 64 bits is three times as fast as a stable argsort (NumPy 2, 10^7 rows).
+    """
+    bits = max(codes.size - 1, 1).bit_length()
+    packed = codes.astype(np.uint64) << np.uint64(bits)
+    packed |= np.arange(codes.size, dtype=np.uint64)
+    packed.sort()
+    packed &= np.uint64((1 << bits) - 1)
+    return packed.view(np.int64)
 
 
 def _show(label: Any) -> str:
@@ -165,7 +171,7 @@ def code_clients(
 
 
 def _integer_labels(values: NDArray[np.int64]) -> Labels:
-    if values.size and 0 <= values.min() and values.max() < 4 * values.size + 1024:
+    if values.size and values.min() >= 0 and values.max() < 4 * values.size + 1024:
         return Labels(values, np.arange(int(values.max()) + 1, dtype=np.int64))
     ids, inverse = np.unique(values, return_inverse=True)
     return Labels(inverse.astype(np.int64), ids)
@@ -192,8 +198,8 @@ class Availability:
     """When each client can work: half-open windows [begin, end), sorted and disjoint per client.
 
     Client i has windows offsets[i]:offsets[i + 1] of `begin` and `end`; one without windows never works. With `period`
-    (one float64 per client; given as one number or one each) the windows repeat: client i at time t is as at
-    t mod period[i]. `policy` says what becomes of a task outside its window: it waits to start and then runs through
+    (a float, or a float64 array of one for each client where they differ) the windows repeat: a client at time t is as
+    at t mod its period. `policy` says what becomes of a task outside its window: it waits to start and then runs on
     ("wait"), also stops while the client is away and goes on later ("pause"), or is lost when the window closes
     ("abort").
     """
@@ -202,7 +208,7 @@ class Availability:
     offsets: NDArray[np.int64]
     begin: NDArray[np.float64]
     end: NDArray[np.float64]
-    period: NDArray[np.float64] | None
+    period: float | NDArray[np.float64] | None
     policy: Policy
 
     def __init__(
@@ -242,24 +248,33 @@ class Availability:
         if overlap.size:
             at = int(overlap[0])
             raise TraceError(
-                f"the window from {start[at + 1]} of client {codes[at + 1]} overlaps that from {start[at]} to {stop[at]}",
+                f"client {codes[at + 1]}: the window from {start[at + 1]} overlaps that from {start[at]} to {stop[at]}",
                 int(order[at + 1]) + 1,
             )
         joined = same & (start[1:] == stop[:-1])
-        first, last = np.append(True, ~joined)[: codes.size], np.append(~joined, True)[-codes.size or None :]
+        first, last = np.append(True, ~joined)[: codes.size], np.append(~joined, True)[: codes.size]
         self._set(n_clients, _offsets(codes[first], n_clients), start[first], stop[last], periods, policy)
 
     def _set(self, n: int, offsets: Any, begin: Any, end: Any, period: Any, policy: Policy) -> None:
-        for name, value in (("offsets", offsets), ("begin", begin), ("end", end), ("period", period)):
-            object.__setattr__(self, name, None if value is None else _frozen(value))
+        for name, value in (("offsets", offsets), ("begin", begin), ("end", end)):
+            object.__setattr__(self, name, _frozen(value))
+        if period is not None and period.size:
+            period = float(period[0]) if np.all(period == period[0]) else _frozen(period)
+        object.__setattr__(self, "period", period)
         object.__setattr__(self, "n_clients", n)
         object.__setattr__(self, "policy", policy)
+
+    @property
+    def periods(self) -> NDArray[np.float64] | None:
+        """The period of every client, or None."""
+        return None if self.period is None else np.broadcast_to(self.period, (self.n_clients,))
 
     def available(self, client: ArrayLike, time: ArrayLike) -> NDArray[np.bool_]:
         """Whether each client is there at each time, by binary search."""
         codes, at = np.broadcast_arrays(np.asarray(client, dtype=np.int64), np.asarray(time, dtype=np.float64))
-        if self.period is not None:
-            at = np.fmod(at, self.period[codes])
+        periods = self.periods
+        if periods is not None:
+            at = np.fmod(at, periods[codes])
         low, high = self.offsets[codes], self.offsets[codes + 1]
         first = low.copy()
         while np.any(low < high):  # log2(windows) rounds: low becomes the first window that begins after `at`
@@ -277,13 +292,14 @@ class Availability:
         """The availability of clients[0], clients[1], ... as that of clients 0, 1, ..."""
         rows, offsets = _take_groups(self.offsets, clients)
         taken = Availability.__new__(Availability)
-        period = None if self.period is None else self.period[clients]
+        periods = self.periods
+        period = None if periods is None else periods[clients]
         taken._set(clients.size, offsets, self.begin[rows], self.end[rows], period, self.policy)
         return taken
 
     def describe(self) -> dict[str, Any]:
         """What it is, as JSON can hold it."""
-        content = digest(self.offsets, self.begin, self.end, self.period)
+        content = digest(self.offsets, self.begin, self.end, self.periods)
         return {"kind": "availability", "policy": self.policy, "windows": self.begin.size, "sha256": content}
 
     def __eq__(self, other: object) -> bool:
@@ -386,7 +402,7 @@ class Trace:
             if values is None:
                 columns[name] = np.zeros(codes.size)
             else:
-                columns[name] = values.copy() if order is None else values[order]
+                columns[name] = values.copy() if order is None else values.take(order)
         if flags is None:
             flags = np.ones(codes.size, dtype=np.bool_)
         elif order is not None:
@@ -549,7 +565,7 @@ class Trace:
             windows = self.availability
             columns |= {"availability_offsets": windows.offsets, "availability_begin": windows.begin}
             columns |= {"availability_end": windows.end, "availability_policy": np.array(windows.policy)}
-            columns |= {} if windows.period is None else {"availability_period": windows.period}
+            columns |= {} if windows.period is None else {"availability_period": np.asarray(windows.period)}
         with replacing(path) as beside:
             write_columns(beside, form, columns, compressed=os.fspath(path).endswith(".gz"))
 
@@ -600,7 +616,7 @@ def _row_order(
     codes: NDArray[np.int64], tasks: NDArray[np.int64] | None, offsets: NDArray[np.int64], ids: NDArray[Any]
 ) -> NDArray[np.int64] | None:
     """The permutation that sorts rows by client, then task; None where they are sorted."""
-    order = None if bool(np.all(codes[1:] >= codes[:-1])) else stable_order(codes, ids.size)
+    order = None if bool(np.all(codes[1:] >= codes[:-1])) else stable_order(codes)
     if tasks is None:
         return order
     expected = np.arange(codes.size) - np.repeat(offsets[:-1], np.diff(offsets))
@@ -627,8 +643,8 @@ def _row_order(
 class ArrivalLog:
     """Arrivals as they happened, in their order: who, on which version or since when, and when it arrived.
 
-    `version` or `start_time` may be None, not both. Versions are checked against the order as far as every server
-    allows: row r (from 0) cannot hold a version above r, and with both columns a later start cannot have an older version.
+    `version` or `start_time` may be None, not both. Versions are checked against the order as far as that is possible
+    without knowing the server: row r (from 0) cannot hold a version above r, and a later start not an older version.
     """
 
     n_clients: int
@@ -665,7 +681,13 @@ class ArrivalLog:
                 raise TraceError(f"start_time {start[row]} is after arrive_time {arrive[row]}", row + 1)
         if made_on is not None:
             self._check_versions(made_on, start)
-        fields = {"client_ids": ids, "client": codes.copy(), "version": made_on, "start_time": start, "arrive_time": arrive}
+        fields = {
+            "client_ids": ids,
+            "client": codes.copy(),
+            "version": made_on,
+            "start_time": start,
+            "arrive_time": arrive,
+        }
         for name, array in fields.items():
             object.__setattr__(self, name, None if array is None else _frozen(array))
         object.__setattr__(self, "n_clients", int(ids.size))
@@ -684,7 +706,8 @@ class ArrivalLog:
             if older.size:
                 row = int(order[older].min())
                 raise TraceError(
-                    f"version {version[row]} started at {start[row]}, when a newer version had already been started on", row + 1
+                    f"version {version[row]} started at {start[row]}, when a newer version had already been started on",
+                    row + 1,
                 )
 
     def check_versions(self, buffer_size: int) -> None:
@@ -696,7 +719,7 @@ class ArrivalLog:
         if wrong.size:
             row = int(wrong[0])
             raise TraceError(
-                f"version {self.version[row]} does not exist yet: {row} arrivals make {made[row]} steps of {buffer_size}",
+                f"version {self.version[row]} does not exist yet: {row} arrivals make {made[row]} server steps",
                 row + 1,
             )
 
@@ -731,7 +754,9 @@ class ArrivalLog:
 # Files
 
 
-def write_columns(beside: os.PathLike[str], form: str, columns: Mapping[str, NDArray[Any]], *, compressed: bool) -> None:
+def write_columns(
+    beside: os.PathLike[str], form: str, columns: Mapping[str, NDArray[Any]], *, compressed: bool
+) -> None:
     """Writes columns as CSV, NPZ or Parquet to a path whose name says nothing about the format."""
     if form == "npz":
         with open(beside, "wb") as file:
@@ -750,9 +775,7 @@ def write_columns(beside: os.PathLike[str], form: str, columns: Mapping[str, NDA
             writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
 
-def _wanted(
-    columns: Mapping[str, str | None] | None, known: Mapping[str, tuple[Kind, bool]]
-) -> dict[str, Wanted]:
+def _wanted(columns: Mapping[str, str | None] | None, known: Mapping[str, tuple[Kind, bool]]) -> dict[str, Wanted]:
     names = dict(columns or {})
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -803,7 +826,11 @@ def read_trace(
     if availability is None and file_format(path, FORMATS) == "npz":
         availability = _stored_availability(path)
     if ("compute" in read) == ("total" in read):
-        both = "compute and total: leave one out with columns={'total': None}" if "compute" in read else "neither compute nor total"
+        both = (
+            "compute and total: leave one out with columns={'total': None}"
+            if "compute" in read
+            else "neither compute nor total"
+        )
         raise TraceError(f"the file has {both}", path=path)
     if "total" in read:
         read = {name: values for name, values in read.items() if name not in ("download", "upload")}
