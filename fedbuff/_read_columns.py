@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import os
 import warnings
 import zipfile
@@ -142,7 +143,7 @@ def _read_csv(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]:
         return read(path, names, present)
     except TraceError:
         raise
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile, Warning) as error:  # pyarrow's errors are ValueErrors
+    except (ValueError, EOFError, zlib.error, OSError, Warning) as error:  # pyarrow's are ValueErrors and OSErrors
         _locate_csv_error(path, names, present)
         raise TraceError(f"cannot read the file: {error}") from error
 
@@ -170,12 +171,17 @@ def _parse_with_arrow(path: Path, names: list[str], present: Mapping[str, Wanted
 def _parse_with_numpy(path: Path, names: list[str], present: Mapping[str, Wanted]) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     dtypes: dict[str, Any] = {"label": np.str_, "flag": np.str_, "integer": np.int64, "number": np.float64}
+    with _open_text(path) as file:
+        next(csv.reader(file))
+        text = file.read()
+    if '"' in text or _is_ragged(text.encode(), len(names)):
+        _locate_csv_error(path, names, present)
     for key, column in present.items():
-        with _open_text(path) as file, warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("error")  # "no data", and integers that are written as floats
-            next(csv.reader(file))
+            warnings.filterwarnings("ignore", "Input line")  # a blank line
             values = np.loadtxt(
-                file,
+                io.StringIO(text, newline=None),
                 dtype=dtypes[column.kind],
                 delimiter=",",
                 usecols=names.index(column.name),
@@ -192,6 +198,16 @@ def _parse_with_numpy(path: Path, names: list[str], present: Mapping[str, Wanted
         else:
             columns[key] = values
     return columns
+
+
+def _is_ragged(text: bytes, n_fields: int) -> bool:
+    """Whether some line that is not blank has another number of fields; quotes are not looked at."""
+    data = np.frombuffer(text if text.endswith(b"\n") else text + b"\n", dtype=np.uint8)
+    ends = np.flatnonzero(data == ord("\n"))
+    commas = np.diff(np.searchsorted(np.flatnonzero(data == ord(",")), ends), prepend=0)
+    length = np.diff(ends, prepend=-1) - 1
+    blank = (length == 0) | ((length == 1) & (data[ends - 1] == ord("\r")))
+    return bool(np.any(~blank & (commas != n_fields - 1)))
 
 
 def _locate_csv_error(path: Path, names: list[str], present: Mapping[str, Wanted]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import fedbuff as fb
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import fedbuff as fb
 
 
 @settings(max_examples=80, deadline=None)
@@ -79,7 +80,10 @@ def test_log_keeps_order_and_checks_it() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: fb.ArrivalLog([0, 0], [2.0, 1.0], version=[0, 0]), "row 2: arrive_time 1.0 is before the row above, 2.0"),
+        (
+            lambda: fb.ArrivalLog([0, 0], [2.0, 1.0], version=[0, 0]),
+            "row 2: arrive_time 1.0 is before the row above, 2.0",
+        ),
         (lambda: fb.ArrivalLog([0], [1.0], start_time=[2.0]), "row 1: start_time 2.0 is after arrive_time 1.0"),
         (lambda: fb.ArrivalLog([0, 0], [1, 2], version=[0, 2]), "row 2: version 2 does not exist yet: 1 arrivals came"),
         (lambda: fb.ArrivalLog([0], [1.0], version=[-1]), "row 1: version -1 is negative"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 
-import fedbuff as fb
 import numpy as np
 import pytest
+
+import fedbuff as fb
 from fedbuff.backends._portable_math import draw
 
 EXAMPLES = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fedbuff as fb
 import numpy as np
 import pytest
-from fedbuff._trace import stable_order
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import fedbuff as fb
+from fedbuff._trace import stable_order
 
 
 def brute_groups(clients, values):
