@@ -521,11 +521,11 @@ def _load_npz(path: Path) -> Schedule:
 
 def _load_parquet(path: Path) -> Schedule:
     pq = optional("pyarrow.parquet", "parquet", "reading Parquet")
-    table = pq.read_table(path, partitioning=None)
-    metadata = table.schema.metadata or {}
+    metadata = pq.read_metadata(path).metadata or {}
     if b"fedbuff_schedule" not in metadata:
         raise ValueError("its metadata has no entry fedbuff_schedule")
     header = _read_header(metadata[b"fedbuff_schedule"].decode())
+    table = pq.read_table(path, partitioning=None)
     event = _codes(table.column("event"), list(_EVENTS))
 
     def columns(kind: str, names: Mapping[str, str], types: Mapping[str, type[np.generic]]) -> dict[str, NDArray[Any]]:
