@@ -14,20 +14,26 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::uint32_t kBusy = std::uint32_t{1} << 31;
 constexpr std::uint32_t kAttempts = 64;
+constexpr std::uint64_t kNoBlock = std::uint64_t{1} << 63;
 constexpr std::uint64_t kEnd = 0;
 constexpr std::uint64_t kStart = 1;
 constexpr std::uint64_t kRetry = 2;
-constexpr std::uint32_t kNoSlot = static_cast<std::uint32_t>(Event::kMaxSlots - 1);
+constexpr std::uint32_t kNoSlot = 0;  // the requests of rounds, of the open loop and of the line; tasks have slots from 1
 
 enum class SlotState : std::uint8_t { Free, Waiting, Running };
 
 struct Slot {
-  double start;  // while it waits: the duration to come
-  std::int64_t version;
-  std::uint32_t client;
-  std::uint32_t task;
-  TaskStatus status;
-  SlotState state;
+  double start = 0.0;  // while it waits: the duration to come
+  std::int64_t version = 0;
+  std::uint32_t client = 0;
+  std::uint32_t task = 0;
+  TaskStatus status = TaskStatus::Used;
+  SlotState state = SlotState::Free;
+};
+
+struct FetchClient {
+  const std::vector<std::uint32_t>* clients;
+  void operator()(const Slot& slot) const { __builtin_prefetch(clients->data() + slot.client); }
 };
 
 std::uint64_t bits_of(double x) { return portable::detail::bits_of(x); }
@@ -167,11 +173,11 @@ class ScheduleResolver::Loop {
   ChunkEnd run(const ScheduleColumns& out) { return (this->*run_)(out); }
 
   SchedulePlan plan_;
+  std::uint32_t asked_first_ = 0;  // slots of a closed loop that have asked for their first client
   Windows windows_;
   BatchDraws draws_;
-  EventQueue queue_;
-  EventQueue boundaries_;  // the next opening or closing of each client's windows, where eligibility is tracked
-  std::vector<Slot> slots_;
+  EventQueue<Slot, FetchClient> queue_;  // holds the slots
+  EventHeap boundaries_;  // the next opening or closing of each client's windows, where eligibility is tracked
   std::vector<std::uint32_t> clients_;  // tasks started, and kBusy
   std::vector<std::uint8_t> open_;      // tracked: inside a window
   ClientSet eligible_;                  // tracked
@@ -252,7 +258,7 @@ class ScheduleResolver::Loop {
                                      stream_word(Stream::ClientSelection, 0));
     return std::uint64_t{w.word[0]} << 32 | w.word[1];
   }
-  std::uint64_t ahead_begin_ = ~std::uint64_t{0};  // first start of the block at hand
+  std::uint64_t ahead_begin_ = kNoBlock;  // first start of the block at hand
   std::uint32_t ahead_client_[kDrawBatch];
   std::uint32_t ahead_task_[kDrawBatch];
   double ahead_wait_[kDrawBatch];
@@ -268,6 +274,7 @@ ScheduleResolver::Loop::Loop(const SchedulePlan& plan)
     : plan_(plan),
       windows_{plan.window_policy, plan.window_offsets, plan.window_begin, plan.window_end, plan.period},
       draws_(batch_draws(plan.wide)),
+      queue_(FetchClient{&clients_}),
       overlap_(plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap) {
   const std::size_t n = static_cast<std::size_t>(plan.n_clients);
   const bool drawn = plan.mode != Mode::SlotIsClient;
@@ -279,7 +286,8 @@ ScheduleResolver::Loop::Loop(const SchedulePlan& plan)
     throw std::length_error("at most 67,108,862 clients");
   }
   clients_.assign(n, 0);
-  slots_.assign(static_cast<std::size_t>(plan.n_slots), Slot{0.0, 0, 0, 0, TaskStatus::Used, SlotState::Free});
+  // One more for the requests of rounds and of the open loop, which hold no task.
+  queue_.add_slots(static_cast<std::size_t>(plan.n_slots) + 1);
   for (std::uint32_t c = 0; c < n; ++c) {
     spent_ += tasks_left(c, 0) ? 0 : 1;
   }
@@ -299,9 +307,7 @@ ScheduleResolver::Loop::Loop(const SchedulePlan& plan)
     }
   }
   if (plan.mode == Mode::SlotIsClient || plan.mode == Mode::Pool) {
-    for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
-      queue_.put(Event::make(0.0, kStart, counters_.created++, slot));
-    }
+    counters_.created = static_cast<std::uint64_t>(plan.n_slots);  // the first requests, which never enter the queue
   } else {
     const double first = plan.mode == Mode::OpenLoop ? open_start(0.0, 0) : 0.0;
     queue_.put(Event::make(first, kStart, counters_.created++, kNoSlot));
@@ -337,7 +343,7 @@ template <bool kRecorded>
 void ScheduleResolver::Loop::look_ahead(std::uint64_t start) {
   const std::uint64_t n = static_cast<std::uint64_t>(plan_.n_clients);
   std::uint64_t word[kDrawBatch];
-  if (ahead_begin_ == ~std::uint64_t{0}) {
+  if (ahead_begin_ == kNoBlock) {
     draws_.selection(plan_.seed, start, 0, word);
     for (int i = 0; i < kDrawBatch; ++i) {
       next_client_[i] = static_cast<std::uint32_t>(multiply_high(word[i], n));
@@ -465,7 +471,6 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
   const std::int64_t buffer_size = plan_.buffer_size;
   const double timeout = plan_.timeout;
   const ScheduleColumns o = out;
-  Slot* slots = slots_.data();
   Counters s = counters_;
   std::int64_t rows = 0;
   std::int64_t steps = 0;
@@ -497,7 +502,7 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
   };
   // The task in `slot` starts now.
   const auto begin = [&](std::uint32_t slot_index, double duration) {
-    Slot& slot = slots[slot_index];
+    Slot& slot = queue_.payload(slot_index);
     bool ok = true;
     if constexpr (kRecorded) {
       ok = plan_.row_ok[recorded_row(slot.client, slot.task)] != 0;
@@ -532,8 +537,8 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
         update<kPlain>(client);
       }
     }
-    slots[slot_index].client = client;
-    slots[slot_index].task = task;
+    queue_.payload(slot_index).client = client;
+    queue_.payload(slot_index).task = task;
     double wait;
     double duration;
     if constexpr (kRecorded) {
@@ -557,8 +562,8 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
       }
     }
     if (ready > s.now) {
-      slots[slot_index].state = SlotState::Waiting;
-      slots[slot_index].start = duration;
+      queue_.payload(slot_index).state = SlotState::Waiting;
+      queue_.payload(slot_index).start = duration;
       queue_.put(Event::make(ready, kStart, s.created++, slot_index));
     } else {
       begin(slot_index, duration);
@@ -573,8 +578,8 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
   };
   const auto ask = [&](std::uint32_t slot_index) {
     if constexpr (kMode == Mode::SlotIsClient) {
-      if (kPlain || tasks_left(slot_index, clients_[slot_index] & ~kBusy)) {
-        assign(slot_index, slot_index, 0);
+      if (kPlain || tasks_left(slot_index - 1, clients_[slot_index - 1] & ~kBusy)) {
+        assign(slot_index - 1, slot_index, 0);
       }
     } else if constexpr (kPlain) {
       const auto client = static_cast<std::uint32_t>(draw());
@@ -596,7 +601,7 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
         }
         hungry_ = !line_.empty();
       } else if (kMode == Mode::Rounds) {
-        for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(plan_.n_slots); ++i) {
+        for (std::uint32_t i = 1; i <= static_cast<std::uint32_t>(plan_.n_slots); ++i) {
           const std::int64_t client = draw();
           if (client < 0) {
             break;
@@ -612,12 +617,11 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
             slot = free_slots_.back();
             free_slots_.pop_back();
           } else {
-            if (slots_.size() >= Event::kMaxSlots - 1) {
-              throw std::length_error("more than 67,108,862 tasks in flight");
+            if (queue_.n_slots() >= Event::kMaxSlots) {
+              throw std::length_error("more than 67,108,863 tasks in flight");
             }
-            slot = static_cast<std::uint32_t>(slots_.size());
-            slots_.push_back(Slot{0.0, 0, 0, 0, TaskStatus::Used, SlotState::Free});
-            slots = slots_.data();
+            slot = static_cast<std::uint32_t>(queue_.n_slots());
+            queue_.add_slots(1);
           }
           assign(static_cast<std::uint32_t>(client), slot, s.starts);
         }
@@ -629,12 +633,24 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
     }
   };
 
-  if (s.created + 4 * static_cast<std::uint64_t>(o.n_rows) + 4 * slots_.size() >= Event::kMaxNumber) {
+  if (s.created + 4 * static_cast<std::uint64_t>(o.n_rows) + 4 * queue_.n_slots() >= Event::kMaxNumber) {
     throw std::length_error("more than 68,719,476,735 events in one schedule");
   }
   for (;;) {
     if (rows + margin > o.n_rows || steps + 2 > o.n_steps) {
       break;
+    }
+    if constexpr (kClosed) {
+      // The first requests come before all others at time 0, and after what has already ended then.
+      if (asked_first_ < static_cast<std::uint32_t>(plan_.n_slots)) {
+        if (queue_.empty() || queue_.top().time_bits > 0 || queue_.top().kind() != static_cast<int>(kEnd)) {
+          ask(++asked_first_);
+          if (asked_first_ == static_cast<std::uint32_t>(plan_.n_slots) && !queue_.empty()) {
+            queue_.lay_out_again();
+          }
+          continue;
+        }
+      }
     }
     if constexpr (!kPlain) {
       if (hungry_) {
@@ -684,7 +700,7 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
     if (round_over || top.kind() == static_cast<int>(kEnd)) {
       const std::uint32_t slot_index = top.slot();
       if (!round_over) {
-        Slot& slot = slots[slot_index];
+        Slot& slot = queue_.payload(slot_index);
         const std::int64_t staleness = s.version - slot.version;
         TaskStatus status = slot.status;
         if (staleness > max_staleness && status == TaskStatus::Used) {
@@ -710,7 +726,8 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
       if constexpr (kMode == Mode::Rounds) {
         if (stepped || round_over || live_ == 0) {
           stepped = s.fill > 0;
-          for (Slot& other : slots_) {
+          for (std::uint32_t i = 1; i < queue_.n_slots(); ++i) {
+            Slot& other = queue_.payload(i);
             if (other.state != SlotState::Free) {
               if (other.state == SlotState::Waiting) {
                 other.start = s.now;
@@ -740,11 +757,6 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
         const bool alone = queue_.top().time_bits > top.time_bits;
         if (kPlain && alone) {
           ask(slot_index);
-          const Event* coming = queue_.first_five();
-          for (int i = 1; i < 5; ++i) {
-            __builtin_prefetch(&slots[coming[i].slot()]);
-          }
-          __builtin_prefetch(&clients_[slots[coming[0].slot()].client]);
         } else {
           queue_.put(Event::make(s.now, kStart, s.created++, slot_index));
         }
@@ -755,8 +767,8 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
     }
 
     const std::uint32_t slot_index = top.slot();
-    if (slot_index != kNoSlot && slots[slot_index].state == SlotState::Waiting) {
-      begin(slot_index, slots[slot_index].start);
+    if (slot_index != kNoSlot && queue_.payload(slot_index).state == SlotState::Waiting) {
+      begin(slot_index, queue_.payload(slot_index).start);
     } else {
       if (top.kind() == static_cast<int>(kRetry)) {
         retry_time_ = kInfinity;
@@ -793,7 +805,8 @@ std::int64_t ScheduleResolver::started() const { return loop_->counters_.started
 
 std::vector<TaskInFlight> ScheduleResolver::in_flight() const {
   std::vector<TaskInFlight> tasks;
-  for (const Slot& slot : loop_->slots_) {
+  for (std::uint32_t i = 1; i < loop_->queue_.n_slots(); ++i) {
+    const Slot& slot = loop_->queue_.payload(i);
     if (slot.state == SlotState::Running) {
       tasks.push_back({static_cast<std::int32_t>(slot.client), slot.task, slot.version, slot.start});
     }
