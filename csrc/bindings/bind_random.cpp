@@ -1,4 +1,5 @@
 #include "bindings.hpp"
+#include "normal.hpp"
 #include "numpy_views.hpp"
 #include "philox.hpp"
 
@@ -19,10 +20,41 @@ void philox(std::uint64_t seed, const py::object& counter, const py::object& wor
   }
 }
 
+py::array_t<std::int64_t> batch_rows(std::uint64_t seed, std::uint32_t client, std::uint32_t task, std::uint32_t step,
+                                     std::uint32_t n_rows, std::uint32_t batch) {
+  py::array_t<std::int64_t> rows(batch);
+  std::int64_t* out = rows.mutable_data();
+  for (std::uint32_t j = 0; j < batch; ++j) {
+    const PhiloxBlock block = philox4x32(seed, client, task, step, stream_word(Stream::Batches, j / 4));
+    out[j] = index_below(block.word[j % 4], n_rows);
+  }
+  return rows;
+}
+
+py::array_t<double> normals(std::uint64_t seed, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
+                            std::uint32_t stream, py::ssize_t n) {
+  py::array_t<double> values(n);
+  double* out = values.mutable_data();
+  for (py::ssize_t i = 0; i < n; i += 2) {
+    double pair[2];
+    const auto block = static_cast<std::uint32_t>(i / 2);
+    normal_pair(philox4x32(seed, c0, c1, c2, stream_word(static_cast<Stream>(stream), block)), pair);
+    out[i] = pair[0];
+    if (i + 1 < n) {
+      out[i + 1] = pair[1];
+    }
+  }
+  return values;
+}
+
 }  // namespace
 
 void bind_random(py::module_& module) {
   module.def("philox", &philox, py::arg("seed"), py::arg("counter"), py::arg("words_out"));
+  module.def("batch_rows", &batch_rows, py::arg("seed"), py::arg("client"), py::arg("task"), py::arg("step"),
+             py::arg("n_rows"), py::arg("batch"));
+  module.def("normals", &normals, py::arg("seed"), py::arg("c0"), py::arg("c1"), py::arg("c2"), py::arg("stream"),
+             py::arg("n"));
 }
 
 }  // namespace fedbuff::bind

@@ -26,8 +26,8 @@ struct StepConfig {
 // end in _out; they alias no input unless said.
 template <class T>
 struct Kernels {
-  // Bytes of scratch memory that `local_sgd` and `client_gradient` need for one thread, 64-byte aligned.
-  std::size_t (*scratch_bytes)(const Problem<T>& problem, std::int64_t max_batch);
+  // Bytes of scratch memory that one thread needs, 64-byte aligned and zero before its first use with a problem.
+  std::size_t (*scratch_bytes)(const Problem<T>& problem);
 
   // delta_out = w - (w after config.steps steps). (dim)
   void (*local_sgd)(const Problem<T>& problem, const LocalConfig& config, const Task& task, const T* w, void* scratch,
@@ -40,8 +40,8 @@ struct Kernels {
   std::int64_t (*count_correct)(const Problem<T>& problem, std::int64_t begin, std::int64_t end, const T* w,
                                 void* scratch);
 
-  // sum_out = sum + weight * (delta + (current - start)), the bracket only where start is not null. Returns whether
-  // every delta was finite. sum_out may be sum.
+  // sum_out = sum + weight * (delta + (current - start)), the inner bracket only where start is not null; a null sum is
+  // zero. Returns whether every delta was finite. sum_out may be sum.
   bool (*accumulate)(std::int64_t dim, const T* sum, const T* delta, T weight, const T* current, const T* start,
                      T* sum_out);
 

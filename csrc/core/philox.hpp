@@ -33,20 +33,30 @@ constexpr std::uint32_t stream_word(Stream stream, std::uint32_t block) {
   return static_cast<std::uint32_t>(stream) << 28 | block;
 }
 
-constexpr PhiloxBlock philox4x32(std::uint64_t seed, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
-                                 std::uint32_t c3) {
+// The ten rounds, in place, on N counters side by side: their multiplications overlap, or fill a vector.
+template <int N>
+inline __attribute__((always_inline)) constexpr void philox_rounds(std::uint64_t seed, std::uint32_t* c0,
+                                                                   std::uint32_t* c1, std::uint32_t* c2,
+                                                                   std::uint32_t* c3) {
   std::uint32_t k0 = static_cast<std::uint32_t>(seed);
   std::uint32_t k1 = static_cast<std::uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0;
-    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    c1 = static_cast<std::uint32_t>(p1);
-    c2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c3 = static_cast<std::uint32_t>(p0);
+    for (int i = 0; i < N; ++i) {
+      const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0[i];
+      const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c2[i];
+      c0[i] = static_cast<std::uint32_t>(p1 >> 32) ^ c1[i] ^ k0;
+      c1[i] = static_cast<std::uint32_t>(p1);
+      c2[i] = static_cast<std::uint32_t>(p0 >> 32) ^ c3[i] ^ k1;
+      c3[i] = static_cast<std::uint32_t>(p0);
+    }
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
+}
+
+constexpr PhiloxBlock philox4x32(std::uint64_t seed, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
+                                 std::uint32_t c3) {
+  philox_rounds<1>(seed, &c0, &c1, &c2, &c3);
   return {{c0, c1, c2, c3}};
 }
 

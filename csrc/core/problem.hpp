@@ -23,6 +23,7 @@ struct Problem {
   Family family;
   std::int64_t n_clients;
   std::int64_t dim;
+  std::int64_t max_rows;              // of the largest client
   const std::int64_t* offsets;        // (n_clients + 1), Net and Sparse
   const double* client_weight;        // (n_clients), sums to 1: f = sum_i client_weight[i] f_i
 

@@ -1,0 +1,175 @@
+// The client's side: Q local steps, and the exact gradient of one client's objective.
+
+// sum += the gradient of the regularisers at w; returns their value.
+template <class T>
+double regularise(const Problem<T>& p, const T* w, bool want_loss, T* sum) {
+  using V = Vec<T>;
+  if (sum != nullptr && (p.l2 != 0 || p.nonconvex != 0)) {
+    const V l2 = V::set(static_cast<T>(p.l2)), twice = V::set(static_cast<T>(2 * p.nonconvex)), one = V::set(T(1));
+    for_each_vec<T>(p.dim, [=](std::int64_t j, auto n) {
+      const V at = load(w + j, n);
+      const V q = madd(at, at, one);
+      store(madd(at, l2 + twice / (q * q), load(sum + j, n)), sum + j, n);
+    });
+  }
+  double value = 0;
+  if (want_loss && p.l2 != 0) {
+    value += 0.5 * p.l2 * dot(p.dim, w, w);
+  }
+  if (want_loss && p.nonconvex != 0) {
+    double total = 0;
+    for (std::int64_t j = 0; j < p.dim; ++j) {
+      const double square = static_cast<double>(w[j]) * static_cast<double>(w[j]);
+      total += square / (1 + square);
+    }
+    value += p.nonconvex * total;
+  }
+  return value;
+}
+
+// The gradient over all rows of a client, added to sum unless that is null; returns the mean loss where wanted.
+template <class T>
+double rows_gradient(const Problem<T>& p, const Scratch<T>& s, std::int64_t client, const T* w, bool want_loss, T* sum) {
+  const std::int64_t n_rows = p.rows(client);
+  const T share = static_cast<T>(1.0 / static_cast<double>(n_rows));
+  double loss = 0;
+  for (std::int64_t begin = 0; begin < n_rows; begin += kBlockRows) {
+    const std::int64_t n = n_rows - begin < kBlockRows ? n_rows - begin : kBlockRows;
+    for (std::int64_t r = 0; r < n; ++r) {
+      s.row[r] = static_cast<std::uint32_t>(begin + r);
+      s.scale[r] = share;
+    }
+    loss += block_gradient(p, s, w, p.offsets[client], n, want_loss, sum);
+  }
+  return loss / static_cast<double>(n_rows);
+}
+
+// Draws part of a step's batch into s.row and s.scale, merged where it pays; each draw counts `share`.
+template <class T>
+std::int64_t prepare_batch(const Problem<T>& p, const Scratch<T>& s, const Task& task, std::int64_t step,
+                           std::int64_t begin, T share) {
+  const std::int64_t n_rows = p.rows(task.client);
+  std::int64_t n = task.batch - begin < kBlockRows ? task.batch - begin : kBlockRows;
+  draw_rows(task, step, begin, n, n_rows, s.row);
+  if (p.max_rows <= kMostRowsMerged) {
+    n = merge_repeats(s.row, n, s.seen, s.row, s.scale);
+    for (std::int64_t r = 0; r < n; ++r) {
+      s.scale[r] *= share;
+    }
+  } else {
+    for (std::int64_t r = 0; r < n; ++r) {
+      s.scale[r] = share;
+    }
+  }
+  return n;
+}
+
+// The gradient of one local step's objective, into gradient_out.
+template <class T>
+void step_gradient(const Problem<T>& p, const Scratch<T>& s, const Task& task, std::int64_t step, const T* w,
+                   T* gradient_out) {
+  if (p.family == Family::Quadratic) {
+    quadratic_gradient(p, s, task.client, w, gradient_out == s.gradient ? s.velocity : s.gradient, gradient_out);
+    if (p.noise_variance != 0 && task.batch > 0) {
+      add_noise(p, task, step, gradient_out);
+    }
+    return;
+  }
+  fill_zero(p.dim, gradient_out);
+  if (task.batch == 0) {
+    rows_gradient(p, s, task.client, w, false, gradient_out);
+  } else {
+    const T share = static_cast<T>(1.0 / static_cast<double>(task.batch));
+    for (std::int64_t begin = 0; begin < task.batch; begin += kBlockRows) {
+      const std::int64_t n = prepare_batch(p, s, task, step, begin, share);
+      block_gradient(p, s, w, p.offsets[task.client], n, false, gradient_out);
+    }
+  }
+  regularise(p, w, false, gradient_out);
+}
+
+template <class T>
+void local_sgd(const Problem<T>& p, const LocalConfig& config, const Task& task, const T* w, void* memory,
+               T* delta_out) {
+  using V = Vec<T>;
+  const Scratch<T> s(p, memory);
+  T* at = s.w;
+  copy(p.dim, w, at);
+  const bool rows = p.family != Family::Quadratic;
+  const bool in_place = rows && config.plain() && p.l2 == 0 && p.nonconvex == 0 && task.batch > 0 &&
+                        task.batch <= kBlockRows;
+  const V minus_lr = V::set(static_cast<T>(-config.lr));
+  if (in_place) {
+    // The whole batch fits one block: its gradient, times -lr, goes straight into the model.
+    const T share = static_cast<T>(-config.lr / static_cast<double>(task.batch));
+    for (std::int64_t q = 0; q < config.steps; ++q) {
+      const std::int64_t n = prepare_batch(p, s, task, q, 0, share);
+      block_gradient(p, s, at, p.offsets[task.client], n, false, at);
+    }
+  } else if (config.plain()) {
+    T* g = s.gradient;
+    for (std::int64_t q = 0; q < config.steps; ++q) {
+      step_gradient(p, s, task, q, at, g);
+      for_each_vec<T>(p.dim, [=](std::int64_t j, auto n) { store(madd(minus_lr, load(g + j, n), load(at + j, n)), at + j, n); });
+    }
+  } else {
+    // delta_out serves as the gradient until the end: the velocity needs the third vector.
+    T* g = delta_out;
+    T* velocity = s.velocity;
+    fill_zero(p.dim, velocity);
+    const V momentum = V::set(static_cast<T>(config.momentum));
+    const V decay = V::set(static_cast<T>(config.weight_decay)), prox = V::set(static_cast<T>(config.prox));
+    for (std::int64_t q = 0; q < config.steps; ++q) {
+      step_gradient(p, s, task, q, at, g);
+      for_each_vec<T>(p.dim, [=](std::int64_t j, auto n) {
+        const V here = load(at + j, n);
+        const V pull = madd(prox, here - load(w + j, n), madd(decay, here, load(g + j, n)));
+        const V v = madd(momentum, load(velocity + j, n), pull);
+        store(v, velocity + j, n);
+        store(madd(minus_lr, v, here), at + j, n);
+      });
+    }
+  }
+  subtract(p.dim, w, at, delta_out);
+}
+
+template <class T>
+double client_gradient(const Problem<T>& p, std::int64_t client, const T* w, void* memory, T* gradient_out) {
+  const Scratch<T> s(p, memory);
+  if (p.family == Family::Quadratic) {
+    T* g = gradient_out != nullptr ? gradient_out : s.velocity;
+    quadratic_gradient(p, s, client, w, s.gradient, g);
+    return 0.5 * dot(p.dim, s.gradient, g);
+  }
+  if (gradient_out != nullptr) {
+    fill_zero(p.dim, gradient_out);
+  }
+  const double loss = rows_gradient(p, s, client, w, true, gradient_out);
+  return loss + regularise(p, w, true, gradient_out);
+}
+
+template <class T>
+std::int64_t count_correct(const Problem<T>& p, std::int64_t begin, std::int64_t end, const T* w, void* memory) {
+  const Scratch<T> s(p, memory);
+  const std::int32_t n_outs = p.size[p.n_layers];
+  std::int64_t correct = 0;
+  for (std::int64_t first = begin; first < end; first += kBlockRows) {
+    const std::int64_t n = end - first < kBlockRows ? end - first : kBlockRows;
+    for (std::int64_t r = 0; r < n; ++r) {
+      s.row[r] = static_cast<std::uint32_t>(r);
+    }
+    block_scores(p, s, w, first, n);
+    for (std::int64_t r = 0; r < n; ++r) {
+      if (p.head == Head::Logistic) {
+        correct += (s.z[r] > T(0)) == (p.target[first + r] > T(0.5)) ? 1 : 0;
+        continue;
+      }
+      std::int32_t best = 0;
+      for (std::int32_t o = 1; o < n_outs; ++o) {
+        best = s.z[o * kBlockRows + r] > s.z[best * kBlockRows + r] ? o : best;
+      }
+      correct += best == p.label[first + r] ? 1 : 0;
+    }
+  }
+  return correct;
+}

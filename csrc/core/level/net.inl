@@ -1,0 +1,254 @@
+// A block of rows through a model: forward, the head, backward. No row is copied.
+
+// Where layer l's weights and bias stand in a model.
+template <class T>
+std::int64_t layer_offset(const Problem<T>& p, int layer) {
+  std::int64_t offset = 0;
+  for (int l = 0; l < layer; ++l) {
+    offset += (std::int64_t{p.size[l]} + (p.intercept ? 1 : 0)) * p.size[l + 1];
+  }
+  return offset;
+}
+
+// z (outputs, kBlockRows) turns from scores to scale[r] times the gradient of row r's loss, and the sum of losses is
+// returned where it is wanted. Row r's target or label is s.target[r].
+template <class T>
+double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows, bool want_loss) {
+  using V = Vec<T>;
+  const std::int64_t padded = (n_rows + V::kLanes - 1) / V::kLanes * V::kLanes;
+  const std::int32_t n_outs = p.size[p.n_layers];
+  for (std::int32_t o = 0; o < n_outs; ++o) {
+    for (std::int64_t r = n_rows; r < padded; ++r) {
+      s.z[o * kBlockRows + r] = T(0);
+    }
+  }
+  for (std::int64_t r = n_rows; r < padded; ++r) {
+    s.scale[r] = T(0);
+    s.target[r] = T(0);
+  }
+  double loss = 0;
+  switch (p.head) {
+    case Head::Squared:
+      for (std::int64_t r = 0; r < padded; r += V::kLanes) {
+        const V residual = V::load(s.z + r) - V::load(s.target + r);
+        residual.store(s.z + r);
+      }
+      if (want_loss) {
+        for (std::int64_t r = 0; r < n_rows; ++r) {
+          loss += 0.5 * static_cast<double>(s.z[r]) * static_cast<double>(s.z[r]);
+        }
+      }
+      for (std::int64_t r = 0; r < padded; r += V::kLanes) {
+        (V::load(s.z + r) * V::load(s.scale + r)).store(s.z + r);
+      }
+      break;
+    case Head::Logistic:
+      if (want_loss) {
+        for (std::int64_t r = 0; r < n_rows; ++r) {
+          const double z = static_cast<double>(s.z[r]);
+          loss += (z > 0 ? z : 0) + ::log1p(::exp(z > 0 ? -z : z)) - static_cast<double>(s.target[r]) * z;
+        }
+      }
+      for (std::int64_t r = 0; r < padded; r += V::kLanes) {
+        const V one = V::set(T(1));
+        const V probability = one / (one + exp(V::zero() - V::load(s.z + r)));
+        ((probability - V::load(s.target + r)) * V::load(s.scale + r)).store(s.z + r);
+      }
+      break;
+    case Head::Softmax:
+      for (std::int64_t r = 0; r < padded; r += V::kLanes) {
+        V top = V::load(s.z + r);
+        for (std::int32_t o = 1; o < n_outs; ++o) {
+          top = max(top, V::load(s.z + o * kBlockRows + r));
+        }
+        V total = V::zero();
+        if (want_loss) {
+          const int n = static_cast<int>(n_rows - r < V::kLanes ? n_rows - r : V::kLanes);
+          T tops[V::kLanes];
+          top.store(tops);
+          for (int i = 0; i < n; ++i) {
+            const auto label = static_cast<std::int64_t>(s.target[r + i]);
+            loss += static_cast<double>(tops[i]) - static_cast<double>(s.z[label * kBlockRows + r + i]);
+          }
+        }
+        for (std::int32_t o = 0; o < n_outs; ++o) {
+          const V e = exp(V::load(s.z + o * kBlockRows + r) - top);
+          e.store(s.z + o * kBlockRows + r);
+          total = total + e;
+        }
+        if (want_loss) {
+          const int n = static_cast<int>(n_rows - r < V::kLanes ? n_rows - r : V::kLanes);
+          T totals[V::kLanes];
+          total.store(totals);
+          for (int i = 0; i < n; ++i) {
+            loss += ::log(static_cast<double>(totals[i]));
+          }
+        }
+        const V factor = V::load(s.scale + r) / total;
+        for (std::int32_t o = 0; o < n_outs; ++o) {
+          (V::load(s.z + o * kBlockRows + r) * factor).store(s.z + o * kBlockRows + r);
+        }
+      }
+      for (std::int64_t r = 0; r < n_rows; ++r) {
+        const auto label = static_cast<std::int64_t>(s.target[r]);
+        s.z[label * kBlockRows + r] -= s.scale[r];
+      }
+      break;
+  }
+  return loss;
+}
+
+template <class T>
+void activate(Activation activation, std::int64_t n, T* a) {
+  using V = Vec<T>;
+  if (activation == Activation::Relu) {
+    // Zero first: max gives its second argument where one is NaN, and a NaN must show.
+    for_each_vec<T>(n, [=](std::int64_t j, auto k) { store(max(V::zero(), load(a + j, k)), a + j, k); });
+  } else {
+    for_each_vec<T>(n, [=](std::int64_t j, auto k) { store(tanh(load(a + j, k)), a + j, k); });
+  }
+}
+
+// g *= activation', written in terms of the activation a.
+template <class T>
+void multiply_slope(Activation activation, std::int64_t n, const T* a, T* g) {
+  using V = Vec<T>;
+  if (activation == Activation::Relu) {
+    for_each_vec<T>(n, [=](std::int64_t j, auto k) {
+      store(if_less(V::zero(), load(a + j, k), load(g + j, k), V::zero()), g + j, k);
+    });
+  } else {
+    for_each_vec<T>(n, [=](std::int64_t j, auto k) {
+      const V y = load(a + j, k);
+      store(load(g + j, k) * (V::set(T(1)) - y * y), g + j, k);
+    });
+  }
+}
+
+// Forward to s.z. s.x holds where the rows begin.
+template <class T>
+void net_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t n_rows) {
+  const T* const* x = s.x;
+  for (int l = 0; l < p.n_layers; ++l) {
+    const std::int64_t in = p.size[l], out = p.size[l + 1];
+    const T* bias = p.intercept ? w + in * out : nullptr;
+    const bool last = l + 1 == p.n_layers;
+    ScoresArgs<T> a{x, n_rows, in, w, bias, last ? s.z : s.hidden[l + 1], last ? 1 : out, last ? kBlockRows : 1};
+    scores(a, out);
+    if (!last) {
+      activate(p.activation, n_rows * out, s.hidden[l + 1]);
+      for (std::int64_t r = 0; r < n_rows; ++r) {
+        s.hidden_x[r] = s.hidden[l + 1] + r * out;
+      }
+      x = s.hidden_x;
+    }
+    w += in * out + (p.intercept ? out : 0);
+  }
+}
+
+// Backward from s.z: adds the gradient of the rows' scaled losses to sum (dim), which may be w.
+template <class T>
+void net_backward(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t n_rows, T* sum) {
+  const T* g = s.z;
+  std::int64_t g_row = 1, g_out = kBlockRows;
+  for (int l = p.n_layers - 1; l >= 0; --l) {
+    const std::int64_t in = p.size[l], out = p.size[l + 1], offset = layer_offset(p, l);
+    T* back = s.back[l % 2];
+    if (l > 0) {
+      // Before this layer's weights move: gradient of its inputs, the same loop with rows and outputs exchanged.
+      for (std::int64_t o = 0; o < out; ++o) {
+        s.weight_row[o] = w + offset + o * in;
+      }
+      fill_zero(n_rows * in, back);
+      add_rows(AddRowsArgs<T>{s.weight_row, out, in, g, g_out, g_row, back}, n_rows);
+      multiply_slope(p.activation, n_rows * in, s.hidden[l], back);
+      for (std::int64_t r = 0; r < n_rows; ++r) {
+        s.hidden_x[r] = s.hidden[l] + r * in;
+      }
+    }
+    add_rows(AddRowsArgs<T>{l > 0 ? s.hidden_x : s.x, n_rows, in, g, g_row, g_out, sum + offset}, out);
+    if (p.intercept) {
+      T* bias = sum + offset + in * out;
+      for (std::int64_t o = 0; o < out; ++o) {
+        T total = T(0);
+        for (std::int64_t r = 0; r < n_rows; ++r) {
+          total += g[r * g_row + o * g_out];
+        }
+        bias[o] += total;
+      }
+    }
+    g = back;
+    g_row = in;
+    g_out = 1;
+  }
+}
+
+template <class T>
+void sparse_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows) {
+  const T bias = p.intercept ? w[p.n_features] : T(0);
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    const std::int64_t row = first + s.row[r];
+    // Four sums in turn: a single one would wait for every addition.
+    T part[4] = {};
+    std::int64_t i = p.row_start[row];
+    const std::int64_t end = p.row_start[row + 1];
+    for (; i + 4 <= end; i += 4) {
+      for (int k = 0; k < 4; ++k) {
+        part[k] = madd(p.x[i + k], w[p.column[i + k]], part[k]);
+      }
+    }
+    for (int k = 0; i < end; ++i, ++k) {
+      part[k] = madd(p.x[i], w[p.column[i]], part[k]);
+    }
+    s.z[r] = ((part[0] + part[2]) + (part[1] + part[3])) + bias;
+  }
+}
+
+template <class T>
+void sparse_backward(const Problem<T>& p, const Scratch<T>& s, std::int64_t first, std::int64_t n_rows, T* sum) {
+  T total = T(0);
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    const std::int64_t row = first + s.row[r];
+    const T g = s.z[r];
+    for (std::int64_t i = p.row_start[row]; i < p.row_start[row + 1]; ++i) {
+      sum[p.column[i]] = madd(g, p.x[i], sum[p.column[i]]);
+    }
+    total += g;
+  }
+  if (p.intercept) {
+    sum[p.n_features] += total;
+  }
+}
+
+template <class T>
+void block_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows) {
+  if (p.family == Family::Sparse) {
+    sparse_scores(p, s, w, first, n_rows);
+    return;
+  }
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    s.x[r] = p.x + (first + s.row[r]) * p.n_features;
+  }
+  net_scores(p, s, w, n_rows);
+}
+
+// The rows s.row (numbered from `first`), each counting s.scale times: their gradient is added to sum unless that is
+// null, and the sum of their plain losses returned where wanted.
+template <class T>
+double block_gradient(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows,
+                      bool want_loss, T* sum) {
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    const std::int64_t row = first + s.row[r];
+    s.target[r] = p.head == Head::Softmax ? static_cast<T>(p.label[row]) : p.target[row];
+  }
+  block_scores(p, s, w, first, n_rows);
+  const double loss = apply_head(p, s, n_rows, want_loss);
+  if (sum != nullptr) {
+    if (p.family == Family::Sparse) {
+      sparse_backward(p, s, first, n_rows, sum);
+    } else {
+      net_backward(p, s, w, n_rows, sum);
+    }
+  }
+  return loss;
+}

@@ -1,0 +1,45 @@
+// FedBuff's server: a model, its version, a buffer, and who still owes an update on which version.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "fedbuff/fedbuff.h"
+#include "kernels.hpp"
+
+// A model that does not change while somebody holds it: a count of holders, then the values.
+struct fb_model {
+  std::atomic<std::int64_t> holders{1};
+  void* data = nullptr;  // 64-byte aligned
+
+  static fb_model* create(std::size_t bytes);  // throws std::bad_alloc
+  void hold() { holders.fetch_add(1, std::memory_order_relaxed); }
+  void release();
+};
+
+// What every dtype's server can do. All calls are thread-safe.
+struct fb_server {
+  virtual ~fb_server() = default;
+  virtual fb_status upload(const void* delta, std::int64_t version, double s, double e, std::int32_t* outcome_out) = 0;
+  virtual fb_status cancel(std::int64_t version) = 0;
+  virtual fb_model* download(std::int64_t* version_out) = 0;  // null version: just the model
+  virtual void get_state(fb_server_state& state) = 0;
+  virtual void restore(const fb_server_state& state) = 0;
+
+  virtual std::int64_t dim() const = 0;
+  virtual std::int64_t version() const = 0;
+  virtual std::int64_t fill() const = 0;
+  virtual std::int64_t dropped() const = 0;
+  virtual std::int64_t live_models() const = 0;
+};
+
+namespace fedbuff {
+
+// Throws std::bad_alloc. The rule is taken as valid.
+std::unique_ptr<fb_server> make_server(const fb_rule& rule, fb_dtype dtype, std::int64_t dim, const void* w0);
+
+}  // namespace fedbuff

@@ -1,0 +1,156 @@
+#include "workspace.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <thread>
+
+#include "dispatch.hpp"
+
+namespace fedbuff {
+
+namespace {
+
+constexpr std::int64_t kMostParts = 32;
+constexpr std::int64_t kPartBytes = std::int64_t{1} << 26;  // of partial sums in all
+
+std::int64_t count_parts(std::int64_t n_clients, std::int64_t dim) {
+  const std::int64_t fit = std::max<std::int64_t>(2, kPartBytes / (8 * dim));
+  return std::min({n_clients, kMostParts, fit});
+}
+
+// Calls work(0) .. work(n - 1) on up to `threads` threads, this one included; the first exception comes back here.
+template <class Work>
+void run_parallel(std::int64_t n, int threads, Work work) {
+  std::atomic<std::int64_t> next{0};
+  std::exception_ptr error;
+  std::mutex error_mutex;
+  const auto loop = [&] {
+    try {
+      for (std::int64_t i = next.fetch_add(1); i < n; i = next.fetch_add(1)) {
+        work(i);
+      }
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(error_mutex);
+      error = std::current_exception();
+    }
+  };
+  std::vector<std::thread> pool;
+  for (std::int64_t t = 1; t < std::min<std::int64_t>(threads, n); ++t) {
+    pool.emplace_back(loop);
+  }
+  loop();
+  for (std::thread& thread : pool) {
+    thread.join();
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+}  // namespace
+
+// Scratch memory for the time of one call.
+template <class T>
+class Workspace<T>::Loan {
+ public:
+  explicit Loan(Workspace& owner) : owner_(owner), memory_(owner.take()) {}
+  ~Loan() { owner_.give_back(std::move(memory_)); }
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
+  void* get() const { return memory_.get(); }
+
+ private:
+  Workspace& owner_;
+  Memory memory_;
+};
+
+template <class T>
+typename Workspace<T>::Memory Workspace<T>::take() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!idle_.empty()) {
+      Memory memory = std::move(idle_.back());
+      idle_.pop_back();
+      return memory;
+    }
+  }
+  const std::size_t bytes = std::max<std::size_t>(64, kernels().of<T>().scratch_bytes(problem_));
+  Memory memory(std::aligned_alloc(64, bytes));
+  if (!memory) {
+    throw std::bad_alloc();
+  }
+  std::memset(memory.get(), 0, bytes);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  idle_.reserve(idle_.size() + 1);
+  return memory;
+}
+
+template <class T>
+void Workspace<T>::give_back(Memory memory) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (idle_.size() < idle_.capacity()) {
+    idle_.push_back(std::move(memory));
+  }
+}
+
+template <class T>
+void Workspace<T>::local_sgd(const LocalConfig& config, const Task& task, const T* w, T* delta_out) {
+  const Loan scratch(*this);
+  kernels().of<T>().local_sgd(problem_, config, task, w, scratch.get(), delta_out);
+}
+
+template <class T>
+double Workspace<T>::client_gradient(std::int64_t client, const T* w, T* gradient_out) {
+  const Loan scratch(*this);
+  return kernels().of<T>().client_gradient(problem_, client, w, scratch.get(), gradient_out);
+}
+
+template <class T>
+std::int64_t Workspace<T>::count_correct(std::int64_t begin, std::int64_t end, const T* w) {
+  const Loan scratch(*this);
+  return kernels().of<T>().count_correct(problem_, begin, end, w, scratch.get());
+}
+
+template <class T>
+double Workspace<T>::gradient(const T* w, T* gradient_out, int threads) {
+  const std::size_t dim = static_cast<std::size_t>(problem_.dim);
+  const std::int64_t parts = count_parts(problem_.n_clients, problem_.dim);
+  const bool wanted = gradient_out != nullptr;
+  std::vector<double> sum(wanted ? static_cast<std::size_t>(parts) * dim : 0);
+  std::vector<double> value(static_cast<std::size_t>(parts));
+  run_parallel(parts, threads, [&](std::int64_t part) {
+    const Loan scratch(*this);
+    std::vector<T> one(wanted ? dim : 0);
+    double* total = wanted ? sum.data() + static_cast<std::size_t>(part) * dim : nullptr;
+    const std::int64_t begin = problem_.n_clients * part / parts;
+    const std::int64_t end = problem_.n_clients * (part + 1) / parts;
+    for (std::int64_t client = begin; client < end; ++client) {
+      const double weight = problem_.client_weight[client];
+      value[static_cast<std::size_t>(part)] +=
+          weight * kernels().of<T>().client_gradient(problem_, client, w, scratch.get(), wanted ? one.data() : nullptr);
+      for (std::size_t j = 0; j < one.size(); ++j) {
+        total[j] += weight * static_cast<double>(one[j]);
+      }
+    }
+  });
+  double f = 0;
+  for (const double part : value) {
+    f += part;
+  }
+  for (std::size_t j = 0; wanted && j < dim; ++j) {
+    double total = 0;
+    for (std::size_t part = 0; part < value.size(); ++part) {
+      total += sum[part * dim + j];
+    }
+    gradient_out[j] = static_cast<T>(total);
+  }
+  return f;
+}
+
+template class Workspace<float>;
+template class Workspace<double>;
+
+}  // namespace fedbuff

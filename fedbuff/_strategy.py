@@ -1,0 +1,330 @@
+"""When the server steps, and what it computes then.
+
+Every published server is one rule with four choices:
+
+    contribution_j = s(staleness_j) * e_j * (base_j - w_end_j)
+    direction      = sum_j contribution_j / norm
+    w             <- optimizer(w, direction)
+
+`Rule` is that rule; a strategy (`FedBuff`, `FedAsync`, `FedAvg`) carries one in `.rule`, beside what decides the timing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
+
+from . import staleness as _staleness
+from .staleness import StalenessFunction
+
+__all__ = ["SGD", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule"]
+
+Base = Literal["start", "current"]
+Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
+Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples"]
+
+
+def _number(name: str, value: float, *, low: float = 0.0, high: float = math.inf, open_low: bool = False) -> float:
+    """A finite float in range, or an error that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        try:
+            value = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"{name}: expected a number, got {type(value).__name__}") from None
+    if not math.isfinite(value) or value < low or value > high or (open_low and value == low):
+        bound = f"> {low:g}" if open_low else f">= {low:g}"
+        top = f" and <= {high:g}" if math.isfinite(high) else ""
+        raise ValueError(f"{name}: expected a number {bound}{top}, got {value}")
+    return float(value)
+
+
+def _count(name: str, value: int, *, low: int = 1) -> int:
+    try:
+        number = value.__index__()
+    except AttributeError:
+        raise TypeError(f"{name}: expected an int, got {type(value).__name__}") from None
+    if isinstance(value, bool) or number < low:
+        raise ValueError(f"{name}: expected an int >= {low}, got {value}")
+    return number
+
+
+def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class SGD:
+    """v <- momentum v + direction; w <- w - lr v."""
+
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        _number("momentum", self.momentum)
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """Adam on the direction, with bias correction; `weight_decay` is added to the gradient."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for beta in self.betas:
+            if _number("betas", beta) >= 1:
+                raise ValueError(f"betas: expected numbers below 1, got {self.betas}")
+        _number("epsilon", self.epsilon, open_low=True)
+        _number("weight_decay", self.weight_decay)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What the server computes. `norm` divides the sum of contributions:
+
+    one: 1. arrivals: how many are in the buffer. weights: sum of e. scaled_weights: sum of s e. clients: n_clients.
+    """
+
+    buffer_size: int
+    lr: float
+    base: Base = "start"
+    norm: Norm = "one"
+    staleness: StalenessFunction = field(default_factory=_staleness.Constant)
+    weighting: Weighting = "equal"
+    weight_scale: float = 1.0
+    optimizer: SGD | Adam = field(default_factory=SGD)
+    max_staleness: int | None = None
+    n_clients: int | None = None
+
+    def __post_init__(self) -> None:
+        _count("buffer_size", self.buffer_size)
+        _number("server_lr", self.lr, open_low=True)
+        _choice("base", self.base, get_args(Base))
+        _choice("norm", self.norm, get_args(Norm))
+        _choice("weights", self.weighting, get_args(Weighting))
+        _number("weight_scale", self.weight_scale, open_low=True)
+        if not callable(self.staleness):
+            raise TypeError(
+                f"staleness: expected a function of an int, as in fedbuff.staleness, got {type(self.staleness).__name__}"
+            )
+        if not isinstance(self.optimizer, (SGD, Adam)):
+            raise TypeError(f"optimizer: expected fedbuff.SGD or fedbuff.Adam, got {type(self.optimizer).__name__}")
+        if self.max_staleness is not None:
+            _count("max_staleness", self.max_staleness, low=0)
+        if self.n_clients is not None:
+            _count("n_clients", self.n_clients)
+        if self.norm == "clients" and self.n_clients is None:
+            raise ValueError('n_clients: norm="clients" needs it')
+
+    def sample_weight(self, n_samples: float) -> float:
+        """e_j of an update made from n_samples samples."""
+        return _RAW_WEIGHT[self.weighting](n_samples) * self.weight_scale
+
+    def staleness_weight(self, staleness: int) -> float:
+        """s_j of an update that is this stale; an error where the function does not give a finite number >= 0."""
+        weight = float(self.staleness(staleness))
+        if not math.isfinite(weight) or weight < 0:
+            raise ValueError(f"staleness: the function gave {weight} for staleness {staleness}; it must be finite and >= 0")
+        return weight
+
+
+_RAW_WEIGHT: dict[str, Callable[[float], float]] = {
+    "equal": lambda n_samples: 1.0,
+    "samples": float,
+    "sqrt_samples": math.sqrt,
+    "log_samples": lambda n_samples: math.log10(1.0 + n_samples),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FedBuff:
+    """Sum `buffer_size` updates, then step (Nguyen et al.; the default is the form analysed by Toghani and Uribe).
+
+    >>> import fedbuff as fb
+    >>> fb.FedBuff(buffer_size=10).server_lr
+    0.1
+    >>> fb.FedBuff.preset("nguyen", buffer_size=10, server_lr=0.5).rule.norm
+    'arrivals'
+
+    server_lr      the server's step size; None is 1 / buffer_size for norm "one", else 1
+    staleness      a function from `fedbuff.staleness`
+    base           an update is "start" (model downloaded) or "current" (model now) minus the client's model
+    norm           what the sum is divided by: "one", "arrivals", "weights", "scaled_weights" or "clients"
+    weights        e_j: "equal", "samples", "sqrt_samples" or "log_samples", times weight_scale
+    optimizer      `SGD(momentum)` or `Adam(...)`
+    max_staleness  an arrival staler than this is dropped
+    max_wait       also step when this much time has passed since the last step and the buffer is not empty
+    """
+
+    kind: ClassVar[str] = "fedbuff"
+
+    buffer_size: int
+    server_lr: float | None = None
+    staleness: StalenessFunction = field(default_factory=_staleness.Constant)
+    base: Base = "start"
+    norm: Norm = "one"
+    weights: Weighting = "equal"
+    weight_scale: float = 1.0
+    optimizer: SGD | Adam = field(default_factory=SGD)
+    max_staleness: int | None = None
+    max_wait: float | None = None
+    n_clients: int | None = None
+
+    def __post_init__(self) -> None:
+        _count("buffer_size", self.buffer_size)
+        if self.server_lr is None:
+            object.__setattr__(self, "server_lr", 1.0 / self.buffer_size if self.norm == "one" else 1.0)
+        if self.max_wait is not None:
+            _number("max_wait", self.max_wait, open_low=True)
+        _ = self.rule
+
+    @property
+    def rule(self) -> Rule:
+        assert self.server_lr is not None
+        return Rule(
+            buffer_size=self.buffer_size,
+            lr=self.server_lr,
+            base=self.base,
+            norm=self.norm,
+            staleness=self.staleness,
+            weighting=self.weights,
+            weight_scale=self.weight_scale,
+            optimizer=self.optimizer,
+            max_staleness=self.max_staleness,
+            n_clients=self.n_clients,
+        )
+
+    @staticmethod
+    def preset(name: str, **options: Any) -> FedBuff:
+        """The rule of a published system, by name: one of `FedBuff.presets()`. Options override its fields.
+
+        appfl also takes alpha (0.9), n_clients and total_samples; flsim average_samples (1) for its example weights.
+        """
+        if name not in _PRESETS:
+            raise ValueError(f"preset: expected one of {', '.join(_PRESETS)}, got {name!r}")
+        return _PRESETS[name](options)
+
+    @staticmethod
+    def presets() -> tuple[str, ...]:
+        """The names that `preset` knows."""
+        return tuple(_PRESETS)
+
+
+def _preset(**defaults: Any) -> Callable[[dict[str, Any]], FedBuff]:
+    return lambda options: FedBuff(**{**defaults, **options})
+
+
+def _preset_flsim(options: dict[str, Any]) -> FedBuff:
+    options = dict(options)
+    average = _number("average_samples", options.pop("average_samples", 1), open_low=True)
+    weights = options.get("weights", "equal")
+    _choice("weights", weights, get_args(Weighting))
+    scale = 1.0 / _RAW_WEIGHT[weights](average)
+    return FedBuff(**{"buffer_size": 1, "server_lr": 0.001, "norm": "one", "weight_scale": scale, **options})
+
+
+def _preset_appfl(options: dict[str, Any]) -> FedBuff:
+    options = dict(options)
+    alpha = _number("alpha", options.pop("alpha", 0.9), open_low=True)
+    total = options.pop("total_samples", None)
+    if options.get("weights", "equal") == "samples":
+        if total is None:
+            raise ValueError('total_samples: the appfl preset with weights="samples" needs it')
+        scale = alpha / _number("total_samples", total, open_low=True)
+    else:
+        if "n_clients" not in options:
+            raise ValueError("n_clients: the appfl preset needs it, its updates are weighted by 1 / n_clients")
+        scale = alpha / _count("n_clients", options["n_clients"])
+    defaults = {"server_lr": 1.0, "base": "current", "norm": "one", "weight_scale": scale}
+    return FedBuff(**{**defaults, **options})
+
+
+_INVERSE_SQRT = _staleness.Polynomial(0.5)
+_PRESETS: dict[str, Callable[[dict[str, Any]], FedBuff]] = {
+    "paper": _preset(),
+    "nguyen": _preset(staleness=_INVERSE_SQRT, norm="arrivals", server_lr=1.0),
+    "flsim": _preset_flsim,
+    "flame": _preset(staleness=_INVERSE_SQRT, norm="arrivals", server_lr=1.0),
+    "federatedscope": _preset(
+        staleness=_staleness.Polynomial(1.0), weights="samples", norm="weights", server_lr=1.0
+    ),
+    "nvflare": _preset(norm="arrivals", server_lr=1.0),
+    "appfl": _preset_appfl,
+    "fedscale": _preset(staleness=_INVERSE_SQRT, base="current", norm="scaled_weights", server_lr=1.0),
+    "plato": _preset(base="current", norm="arrivals", server_lr=1.0),
+    "flower_pr": _preset(base="current", weights="samples", norm="scaled_weights", server_lr=1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FedAsync:
+    """Mix every update in as it comes: w <- (1 - a) w + a w_end, a = mixing * s(staleness) (Xie et al.)."""
+
+    kind: ClassVar[str] = "fedasync"
+    buffer_size: ClassVar[int] = 1
+    max_wait: ClassVar[None] = None
+
+    mixing: float = 0.9
+    staleness: StalenessFunction = field(default_factory=_staleness.Constant)
+    max_staleness: int | None = None
+
+    def __post_init__(self) -> None:
+        _number("mixing", self.mixing, high=1.0, open_low=True)
+        _ = self.rule
+
+    @property
+    def rule(self) -> Rule:
+        return Rule(
+            buffer_size=1, lr=self.mixing, base="current", staleness=self.staleness, max_staleness=self.max_staleness
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedAvg:
+    """Synchronous rounds: draw clients, wait for them, average (McMahan et al.).
+
+    clients_per_round, or rate (a share of all clients); over_selection starts that share more and keeps the first to
+    finish. weights "samples" averages by sample count.
+    """
+
+    kind: ClassVar[str] = "fedavg"
+
+    clients_per_round: int | None = None
+    rate: float | None = None
+    over_selection: float = 0.0
+    server_lr: float = 1.0
+    weights: Weighting = "samples"
+    optimizer: SGD | Adam = field(default_factory=SGD)
+
+    def __post_init__(self) -> None:
+        if (self.clients_per_round is None) == (self.rate is None):
+            raise ValueError("clients_per_round, rate: give exactly one of them")
+        if self.clients_per_round is not None:
+            _count("clients_per_round", self.clients_per_round)
+        if self.rate is not None:
+            _number("rate", self.rate, high=1.0, open_low=True)
+        _number("over_selection", self.over_selection)
+        _ = self.rule
+
+    def round_size(self, n_clients: int) -> int:
+        """m: how many arrivals end a round."""
+        if self.clients_per_round is not None:
+            if self.clients_per_round > n_clients:
+                raise ValueError(f"clients_per_round: {self.clients_per_round} of {n_clients} clients")
+            return self.clients_per_round
+        assert self.rate is not None
+        return max(1, math.floor(self.rate * n_clients + 0.5))
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of a round; its buffer_size is a placeholder where only the rate is known."""
+        return Rule(
+            buffer_size=self.clients_per_round or 1,
+            lr=self.server_lr,
+            norm="weights",
+            weighting=self.weights,
+            optimizer=self.optimizer,
+        )
