@@ -1,6 +1,6 @@
 """Replay asynchronous federated learning (FedBuff) on a CPU, exactly and fast."""
 
-from . import traces
+from . import plots, traces
 from ._delays import (
     Constant,
     DelayModel,
@@ -38,6 +38,7 @@ __all__ = [
     "Weibull",
     "__version__",
     "load_schedule",
+    "plots",
     "read_arrival_log",
     "read_trace",
     "traces",

@@ -25,13 +25,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
-def optional(module: str, extra: str, purpose: str) -> Any:
-    """Imports what only an extra brings; says which extra where it is missing."""
+def optional(module: str, extra: str | None, purpose: str) -> Any:
+    """Imports what only an extra (or, with None, nothing of ours) brings; says what to install where it is missing."""
     try:
         return import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise ImportError(f"{purpose} needs {package}: pip install fedbuff[{extra}]") from error
+        wanted = package if extra is None else f"fedbuff[{extra}]"
+        raise ImportError(f"{purpose} needs {package}: pip install {wanted}") from error
 
 
 def file_format(path: str | os.PathLike[str], known: dict[str, str]) -> str:

@@ -314,7 +314,7 @@ class Schedule:
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame, status by name."""
-        pd = optional("pandas", "test", "to_pandas")
+        pd = optional("pandas", None, "to_pandas")
         frame = pd.DataFrame({name: getattr(self, name) for name in ROW_COLUMNS})
         names = [status.name.lower() for status in Status]
         frame["status"] = pd.Categorical.from_codes(self.status, names)
