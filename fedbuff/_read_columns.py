@@ -189,15 +189,30 @@ def _parse_with_numpy(path: Path, names: list[str], present: Mapping[str, Wanted
                 quotechar='"',
                 ndmin=1,
             )
-        if column.kind in ("label", "flag"):
-            ids, codes = np.unique(values, return_inverse=True)
-            labels = labels_from_text(ids, codes)
-            columns[key] = _flags(labels, key) if column.kind == "flag" else labels
-            if column.kind == "label" and "" in values:
-                raise TraceError(f"{key} is empty", int(np.flatnonzero(values == "")[0]) + 1)
+        if column.kind == "label":
+            columns[key] = _text_labels(values, key)
+        elif column.kind == "flag":
+            columns[key] = _flags(labels_from_text(*np.unique(values, return_inverse=True)), key)
         else:
             columns[key] = values
     return columns
+
+
+def _text_labels(values: NDArray[np.str_], name: str) -> Column:
+    """What `labels_from_text` gives, without sorting the strings where all are integers from 0."""
+    length = np.strings.str_len(values) if hasattr(np, "strings") else np.char.str_len(values)
+    if length.min(initial=1) == 0:
+        raise TraceError(f"{name} is empty", int(np.argmin(length)) + 1)
+    if length.max(initial=0) <= 18:
+        try:
+            numbers = values.astype(np.int64)
+        except ValueError:
+            pass
+        else:
+            digits = np.searchsorted(10 ** np.arange(1, 19), numbers, side="right") + 1
+            if numbers.min(initial=0) >= 0 and np.array_equal(length, digits):
+                return numbers
+    return labels_from_text(*np.unique(values, return_inverse=True))
 
 
 def _is_ragged(text: bytes, n_fields: int) -> bool:

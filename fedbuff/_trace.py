@@ -272,20 +272,25 @@ class Availability:
     def available(self, client: ArrayLike, time: ArrayLike) -> NDArray[np.bool_]:
         """Whether each client is there at each time, by binary search."""
         codes, at = np.broadcast_arrays(np.asarray(client, dtype=np.int64), np.asarray(time, dtype=np.float64))
+        base = np.zeros(at.shape)  # when the current repetition began
         periods = self.periods
         if periods is not None:
-            at = np.fmod(at, periods[codes])
+            period = periods[codes]
+            cycle = np.floor(at / period)
+            cycle -= cycle * period > at  # the division may round up to a whole number, or down from one
+            cycle += (cycle + 1.0) * period <= at
+            base = cycle * period
         low, high = self.offsets[codes], self.offsets[codes + 1]
         first = low.copy()
         while np.any(low < high):  # log2(windows) rounds: low becomes the first window that begins after `at`
             middle = (low + high) // 2
             after = np.ones(at.shape, dtype=np.bool_)
             open_ = low < high
-            after[open_] = self.begin[middle[open_]] > at[open_]
+            after[open_] = base[open_] + self.begin[middle[open_]] > at[open_]
             low, high = np.where(open_ & ~after, middle + 1, low), np.where(open_ & after, middle, high)
         inside = low > first
         result = np.zeros(at.shape, dtype=np.bool_)
-        result[inside] = at[inside] < self.end[low[inside] - 1]
+        result[inside] = at[inside] < base[inside] + self.end[low[inside] - 1]
         return result
 
     def take(self, clients: NDArray[np.int64]) -> Availability:
@@ -402,11 +407,11 @@ class Trace:
             if values is None:
                 columns[name] = np.zeros(codes.size)
             else:
-                columns[name] = values.copy() if order is None else values.take(order)
+                columns[name] = values.copy() if order is None else values.take(order, mode="clip")
         if flags is None:
             flags = np.ones(codes.size, dtype=np.bool_)
         elif order is not None:
-            flags = flags[order]
+            flags = flags.take(order, mode="clip")
         self._set(ids, offsets, columns, flags, end, availability)
 
     def _set(
