@@ -28,7 +28,6 @@ def main(path: str = "figure_1.png") -> None:
     fb.plots.schedule(synchronous, trace, local_steps=3, ax=right, legend=False)
     for axes, name, schedule in ((left, "FedBuff, K = 2", buffered), (right, "FedAvg, sampling rate 0.6", synchronous)):
         axes.set_title(f"{name}: {schedule.n_steps} server steps, {schedule.n_arrivals} uploads", fontsize=11, pad=18)
-        axes.set_xlim(-0.1, 18.2)
     figure.savefig(path, dpi=120)
 
 

@@ -54,7 +54,8 @@ def schedule(
         raise ValueError("the schedule has no start times: it comes from a log without them")
     if ax is None:
         _, ax = pyplot.subplots(figsize=(9.0, 0.55 * schedule.n_clients + 1.6), layout="constrained")
-    horizon = schedule.end_time if until is None else min(float(until), schedule.end_time)
+    horizon = schedule.description.get("max_time") or schedule.end_time  # nothing is known after it
+    horizon = float(horizon) if until is None else min(float(until), float(horizon))
     first = float(schedule.start_time.min()) if schedule.first_step else 0.0
     span = horizon - first
 
