@@ -60,23 +60,23 @@ def _check_steps(s: Schedule) -> None:
     late[used] = arrive > s.step_time[step]
     _refuse(late, "it arrives after the step that it enters")
     count = np.bincount(step, minlength=s.n_steps)
+    left = np.flatnonzero(s.status == LEFT_IN_BUFFER)
+    if left.size and used.size and left[0] < used[-1]:
+        raise ValueError(f"arrival {left[0]}: it is left in the buffer before a step")
     triggered = s.description.get("strategy", {}).get("max_wait") is not None
     if s.buffer_size:
         _refuse(count > s.buffer_size, f"more than {s.buffer_size} arrivals enter it", "step")
         _refuse(count == 0, "no arrival enters it", "step")
-        left = np.flatnonzero(s.status == LEFT_IN_BUFFER)
         if left.size >= s.buffer_size:
             raise ValueError(f"{left.size} arrivals are left in a buffer of {s.buffer_size}")
-        if left.size and used.size and left[0] < used[-1]:
-            raise ValueError(f"arrival {left[0]}: it is left in the buffer before a step")
-    elif np.any(s.status == LEFT_IN_BUFFER):
-        raise ValueError("FedAvg has no buffer to leave arrivals in")
     if s.buffer_size and not triggered:
         _refuse(count < s.buffer_size, f"fewer than {s.buffer_size} arrivals enter it", "step")
     if not triggered and step.size:
         last = np.append(step[1:] != step[:-1], True)
         differs = np.zeros(s.n_steps, dtype=np.bool_)
         differs[step[last]] = arrive[last] != s.step_time[step[last]]
+        if s.buffer_size == 0:  # a round may end when the last of its tasks fails
+            differs &= ~np.isin(s.step_time, s.arrive_time)
         _refuse(differs, "its time is not that of its last arrival", "step")
 
 
@@ -134,18 +134,22 @@ def _check_event_loop(s: Schedule) -> None:
     refuse((version > high) | (~old & (version < low)), "its version is not the one there was at its start")
     order = np.lexsort((task, client))
     same = client[order][1:] == client[order][:-1]
-    place = np.zeros(client.size, dtype=np.bool_)
-    place[order[1:]] = same & (np.diff(task[order]) != 1)
-    if s.first_step == 0:
-        place[order] |= np.append(True, ~same) & (task[order] != 0) if client.size else False
-    refuse(place, "its client's tasks are not numbered 0, 1, 2, ...")
-    place = np.zeros(client.size, dtype=np.bool_)
-    place[order[1:]] = same & (start[order][1:] < start[order][:-1])
-    refuse(place, "it starts before an earlier task of its client")
-    if s.description.get("in_flight") != "allow":
-        place = np.zeros(client.size, dtype=np.bool_)
-        place[order[1:]] = same & (start[order][1:] < end[order][:-1])
-        refuse(place, "it starts while its client is at work")
+
+    def refuse_pairs(bad: NDArray[np.bool_], what: str) -> None:
+        """`bad` is about a task and the one before it, in the order of clients and tasks."""
+        at = np.zeros(client.size, dtype=np.bool_)
+        at[order[1:]] = same & bad
+        refuse(at, what)
+
+    task, start, end = task[order], start[order], end[order]
+    refuse_pairs(np.diff(task) == 0, "its client has another task of its number")
+    if s.description.get("in_flight") != "allow":  # waits may let a later task of the same client start first
+        refuse_pairs(np.diff(task) != 1, "its client's tasks are not numbered 0, 1, 2, ...")
+        refuse_pairs(start[1:] < end[:-1], "it starts while its client is at work")
+        if s.first_step == 0 and client.size:
+            at = np.zeros(client.size, dtype=np.bool_)
+            at[order] = np.append(True, ~same) & (task != 0)
+            refuse(at, "its client's tasks are not numbered 0, 1, 2, ...")
     if s.concurrency:
         begun = np.sort(start)
         at_work = np.arange(1, begun.size + 1) - np.searchsorted(np.sort(end), begun, side="right")

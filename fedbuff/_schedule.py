@@ -236,14 +236,18 @@ class Schedule:
 
     def _step_ends(self) -> NDArray[np.int64]:
         """For every step, how many rows had ended when it was made."""
+        steps = self.first_step + np.arange(self.n_steps)
+        # no row on a version stands before the step that made it
+        newest = np.maximum.accumulate(self.version)
+        until = np.searchsorted(newest, steps + 1)
+        if self.buffer_size == 0:  # FedAvg: a round's tasks all end with it
+            return until
         used = np.flatnonzero(self.step >= 0)
-        until = np.searchsorted(self.step[used], self.first_step + np.arange(self.n_steps), side="right")
-        ends = np.where(until > 0, used[np.maximum(until, 1) - 1] + 1, 0) if used.size else np.zeros_like(until)
-        if self.buffer_size == 0:  # FedAvg: a round takes the tasks it discards with it
-            kept = np.flatnonzero(self.status != Status.DISCARDED)
-            following = np.searchsorted(kept, ends)
-            ends = np.append(kept, self.n_arrivals)[following]
-        return ends
+        entered = np.searchsorted(self.step[used], steps, side="right")
+        filled = np.append(0, used + 1)[entered]  # after the last arrival of the step
+        count = np.diff(entered, prepend=0)
+        by_time = np.minimum(until, np.searchsorted(self.arrive_time, self.step_time, side="right"))
+        return np.where(count < self.buffer_size, np.maximum(filled, by_time), filled)
 
     def arrival_log(self) -> ArrivalLog:
         """The arrivals that reached the server, as a log that replays to the same server steps."""
