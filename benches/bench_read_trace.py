@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fedbuff as fb
-import fedbuff._read_columns
 import numpy as np
 import pytest
+
+import fedbuff as fb
+import fedbuff._read_columns
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -226,6 +226,7 @@ class Schedule:
         state |= {name: values[there] for name, values in flying.items()}
         state |= {name: state[name][first:last] for name in ROW_COLUMNS}
         state |= {name: state[name][begin:end].copy() for name in STEP_COLUMNS}
+        state["description"]["slice"] = [self.first_step + begin, newest]
         state["first_step"] = self.first_step + begin
         state["started_on_0"] = int(self.step_started[begin - 1]) if begin else self.started_on_0
         if end > begin:
@@ -403,13 +404,15 @@ def task_parts(
         law: Distribution = getattr(source, name)
         parts[name] = draw(law.kind, law.params, getattr(law, "samples", None), seed, client, task, component)
     speed = source.client_speed
+    factor: Any = 1.0
     if isinstance(speed, Distribution):
         samples = getattr(speed, "samples", None)
-        parts["compute"] = parts["compute"] * draw(speed.kind, speed.params, samples, seed, client, 0, COMPONENT_SPEED)
+        factor = draw(speed.kind, speed.params, samples, seed, client, 0, COMPONENT_SPEED)
     elif speed is not None:
-        parts["compute"] = parts["compute"] * speed[client]
+        factor = speed[client]
     if source.n_samples is not None:
-        parts["compute"] = parts["compute"] * source.n_samples[client]
+        factor = factor * source.n_samples[client]
+    parts["compute"] = parts["compute"] * factor
     return parts
 
 

@@ -54,8 +54,7 @@ def schedule(
         raise ValueError("the schedule has no start times: it comes from a log without them")
     if ax is None:
         _, ax = pyplot.subplots(figsize=(9.0, 0.55 * schedule.n_clients + 1.6), layout="constrained")
-    horizon = schedule.description.get("max_time") or schedule.end_time  # nothing is known after it
-    horizon = float(horizon) if until is None else min(float(until), float(horizon))
+    horizon = _known_until(schedule) if until is None else min(float(until), _known_until(schedule))
     first = float(schedule.start_time.min()) if schedule.first_step else 0.0
     span = horizon - first
 
@@ -75,6 +74,15 @@ def schedule(
     if legend:
         _add_legend(ax, schedule, source is not None)
     return ax
+
+
+def _known_until(schedule: Schedule) -> float:
+    """The time horizon, where that is what ended the schedule; else its last event."""
+    made = schedule.description
+    by_time = made.get("max_time") is not None and all(
+        made.get(key) is None for key in ("server_steps", "arrivals", "slice")
+    )
+    return float(made["max_time"]) if by_time else schedule.end_time
 
 
 def _draw_lines(ax: Any, collections: Any, schedule: Schedule, horizon: float, span: float) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-import fedbuff as fb
 import pytest
+
+import fedbuff as fb
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
