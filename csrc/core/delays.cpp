@@ -122,8 +122,8 @@ void selection_plain(std::uint64_t seed, std::uint64_t first, std::uint32_t atte
 
 // Four counters to a register, one in each 64-bit lane; what stands above 32 bits in a lane is never read.
 struct WidePhilox {
-  FB_WIDE static void run(std::uint64_t seed, const std::uint32_t* c0, const std::uint32_t* c1,
-                                           std::uint32_t c2, std::uint32_t c3, Words& words_out) {
+  FB_WIDE static void run(std::uint64_t seed, const std::uint32_t* c0, const std::uint32_t* c1, std::uint32_t c2,
+                          std::uint32_t c3, Words& words_out) {
     constexpr int kGroups = kDrawBatch / 4;
     __m256i x0[kGroups], x1[kGroups], x2[kGroups], x3[kGroups];
     for (int g = 0; g < kGroups; ++g) {

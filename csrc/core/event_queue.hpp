@@ -1,16 +1,16 @@
 // Events in the order (time, kind, number of creation).
 //
 // EventHeap: a 4-ary implicit heap of 16-byte events. The four children of an event share a cache line. An event is two
-// integers: the bits of its time (times are >= +0, and such doubles order as their bits) and kind, number and slot in one
-// word; so one 128-bit comparison decides, ties included, without a branch. `take` walks the hole of the earliest event
-// down to a leaf and leaves it open: the way down does not depend on what comes next, so the processor overlaps it with
-// drawing the next delay, and `put` fills it. O(log n).
+// integers: the bits of its time (times are >= +0, and such doubles order as their bits) and kind, number and slot in
+// one word; so one 128-bit comparison decides, ties included, without a branch. `take` walks the hole of the earliest
+// event down to a leaf and leaves it open: the way down does not depend on what comes next, so the processor overlaps
+// it with drawing the next delay, and `put` fills it. O(log n).
 //
 // EventQueue: a calendar over it, for up to tens of millions of slots with one event each at most. The near future is a
-// heap of a few events; what follows lies unsorted in buckets of equal width; the rest only in its slot. When the buckets
-// are used up they are laid out anew from a sample of what is pending. So an event costs a few touches of memory instead
-// of log n, and times that no bucket can part (ties, clusters) still cost no more than the heap. A slot's payload shares
-// a cache line with its event, and is fetched before it is due.
+// heap of a few events; what follows lies unsorted in buckets of equal width; the rest only in its slot. When the
+// buckets are used up they are laid out anew from a sample of what is pending. So an event costs a few touches of
+// memory instead of log n, and times that no bucket can part (ties, clusters) still cost no more than the heap. A
+// slot's payload shares a cache line with its event, and is fetched before it is due.
 //
 // Limits: kinds < 4, numbers < 2^36, slots < 2^26.
 #pragma once
@@ -396,10 +396,10 @@ class EventQueue {
   std::vector<std::uint32_t> heads_;
   std::size_t size_ = 0;
   std::int64_t n_buckets_ = 1;
-  std::int64_t current_ = 1;      // the first bucket that is not yet in the heap
-  std::size_t near_puts_ = 0;     // events put into the heap since the layout,
-  std::size_t near_limit_ = 64;   // and how many may be before it is made anew
-  std::size_t grow_size_ = 64;    // so too when the queue has grown beyond this
+  std::int64_t current_ = 1;     // the first bucket that is not yet in the heap
+  std::size_t near_puts_ = 0;    // events put into the heap since the layout,
+  std::size_t near_limit_ = 64;  // and how many may be before it is made anew
+  std::size_t grow_size_ = 64;   // so too when the queue has grown beyond this
   double origin_ = 0.0;
   double scale_ = 0.0;  // buckets per unit of time
   std::uint32_t ahead_ = kNil;

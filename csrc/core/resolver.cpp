@@ -18,7 +18,8 @@ constexpr std::uint64_t kNoBlock = std::uint64_t{1} << 63;
 constexpr std::uint64_t kEnd = 0;
 constexpr std::uint64_t kStart = 1;
 constexpr std::uint64_t kRetry = 2;
-constexpr std::uint32_t kNoSlot = 0;  // the requests of rounds, of the open loop and of the line; tasks have slots from 1
+constexpr std::uint32_t kNoSlot =
+    0;  // the requests of rounds, of the open loop and of the line; tasks have slots from 1
 
 enum class SlotState : std::uint8_t { Free, Waiting, Running };
 
@@ -44,15 +45,17 @@ struct Windows {
   const std::int64_t* offsets;
   const double* begin;
   const double* end;
-  double period;
+  const double* periods;  // or null
 
   struct At {
     std::int64_t window;  // the client's first one that ends after the time
-    double cycle;
+    double base;          // when its cycle began
+    double next;          // and the next begins
   };
 
   At at(std::uint32_t client, double time) const {
     double cycle = 0.0;
+    const double period = periods != nullptr ? periods[client] : 0.0;
     if (period > 0.0) {
       cycle = std::floor(time / period);
       if (cycle * period > time) {
@@ -72,17 +75,17 @@ struct Windows {
         low = middle + 1;
       }
     }
-    return {low, cycle};
+    return {low, base, (cycle + 1.0) * period};
   }
 
   bool available(std::uint32_t client, double time) const {
     const At found = at(client, time);
-    return found.window < offsets[client + 1] && found.cycle * period + begin[found.window] <= time;
+    return found.window < offsets[client + 1] && found.base + begin[found.window] <= time;
   }
 
   double close(std::uint32_t client, double time) const {
     const At found = at(client, time);
-    return found.cycle * period + end[found.window];
+    return found.base + end[found.window];
   }
 
   double next_open(std::uint32_t client, double time) const {
@@ -91,10 +94,10 @@ struct Windows {
     }
     const At found = at(client, time);
     if (found.window < offsets[client + 1]) {
-      return std::max(time, found.cycle * period + begin[found.window]);
+      return std::max(time, found.base + begin[found.window]);
     }
-    if (period > 0.0 && offsets[client] < offsets[client + 1]) {
-      return std::max(time, (found.cycle + 1.0) * period + begin[offsets[client]]);
+    if (periods != nullptr && offsets[client] < offsets[client + 1]) {
+      return std::max(time, found.next + begin[offsets[client]]);
     }
     return kInfinity;
   }
@@ -179,11 +182,11 @@ class ScheduleResolver::Loop {
   EventQueue<Slot, FetchClient> queue_;  // holds the slots
   EventHeap boundaries_;  // the next opening or closing of each client's windows, where eligibility is tracked
   std::vector<std::uint32_t> clients_;  // tasks started, and kBusy
-  std::vector<std::uint8_t> open_;      // tracked: inside a window
+  std::vector<std::uint8_t> open_;      // tracked: inside a window; rounds take whomever, and their tasks wait
   ClientSet eligible_;                  // tracked
   std::vector<std::uint32_t> free_slots_;
   std::deque<std::uint32_t> line_;
-  bool hungry_ = false;  // a line or a round waits for a window to open
+  bool hungry_ = false;  // the line waits for a window to open
   bool overlap_;
   double retry_time_ = kInfinity;
   std::int64_t spent_ = 0;
@@ -238,7 +241,8 @@ class ScheduleResolver::Loop {
   void update(std::uint32_t client) {
     if constexpr (!kPlain) {
       const std::uint32_t state = clients_[client];
-      eligible_.set(client, open_[client] != 0 && (overlap_ || (state & kBusy) == 0) && tasks_left(client, state & ~kBusy));
+      eligible_.set(client,
+                    open_[client] != 0 && (overlap_ || (state & kBusy) == 0) && tasks_left(client, state & ~kBusy));
     }
   }
   template <bool kPlain>
@@ -253,9 +257,9 @@ class ScheduleResolver::Loop {
   template <bool kPlain>
   std::int64_t draw_client(std::uint64_t start);
   std::uint64_t selection_word(std::uint64_t start, std::uint32_t attempt) const {
-    const PhiloxBlock w = philox4x32(plan_.seed, static_cast<std::uint32_t>(start),
-                                     static_cast<std::uint32_t>(start >> 32), attempt,
-                                     stream_word(Stream::ClientSelection, 0));
+    const PhiloxBlock w =
+        philox4x32(plan_.seed, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start >> 32), attempt,
+                   stream_word(Stream::ClientSelection, 0));
     return std::uint64_t{w.word[0]} << 32 | w.word[1];
   }
   std::uint64_t ahead_begin_ = kNoBlock;  // first start of the block at hand
@@ -296,7 +300,7 @@ ScheduleResolver::Loop::Loop(const SchedulePlan& plan)
     open_.assign(n, 1);
     eligible_.resize(plan.n_clients);
     for (std::uint32_t c = 0; c < n; ++c) {
-      if (plan.window_policy != WindowPolicy::None) {
+      if (plan.window_policy != WindowPolicy::None && plan.mode != Mode::Rounds) {
         open_[c] = windows_.available(c, 0.0) ? 1 : 0;
         const double boundary = open_[c] != 0 ? windows_.close(c, 0.0) : windows_.next_open(c, 0.0);
         if (boundary < kInfinity) {
@@ -410,9 +414,8 @@ double ScheduleResolver::Loop::open_start(double previous, std::uint64_t start) 
   if (!plan_.poisson) {
     return static_cast<double>(start) / plan_.rate;
   }
-  const PhiloxBlock w =
-      philox4x32(plan_.seed, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start >> 32), kOpenStart,
-                 stream_word(Stream::Delays, 0));
+  const PhiloxBlock w = philox4x32(plan_.seed, static_cast<std::uint32_t>(start),
+                                   static_cast<std::uint32_t>(start >> 32), kOpenStart, stream_word(Stream::Delays, 0));
   return previous + detail::unit_exponential(w.word[0], w.word[1]) / plan_.rate;
 }
 
@@ -608,7 +611,6 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
           }
           assign(static_cast<std::uint32_t>(client), i, s.starts++);
         }
-        hungry_ = live_ == 0;
       } else {
         const std::int64_t client = draw();
         if (client >= 0) {
@@ -669,7 +671,8 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
           s.trigger_count = std::max(s.trigger_count, passed);
         }
         const double trigger = s.trigger_base + s.trigger_count * plan_.max_wait;
-        if (trigger <= plan_.max_time && (trigger < time || (trigger == time && top.kind() != static_cast<int>(kEnd)))) {
+        if (trigger <= plan_.max_time &&
+            (trigger < time || (trigger == time && top.kind() != static_cast<int>(kEnd)))) {
           if (s.fill == 0) {
             s.trigger_count += 1.0;
             continue;
@@ -754,7 +757,8 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
       }
       if constexpr (kClosed) {
         // With nothing else at this time the slot's request can be served at once.
-        const bool alone = queue_.top().time_bits > top.time_bits;
+        const bool alone =
+            queue_.top().time_bits > top.time_bits && asked_first_ == static_cast<std::uint32_t>(plan_.n_slots);
         if (kPlain && alone) {
           ask(slot_index);
         } else {

@@ -1,8 +1,9 @@
 // The event loop that turns delays and a strategy into a schedule: who arrives when, on which version, in which step.
 //
-// The rules are those of fedbuff/backends/_resolver_reference.py, which gives the same rows. `run` fills the columns it is
-// given and returns why it stopped; Full means that it wants another set of columns, and any sizes give the same rows.
-// Memory: clients + slots + windows; rows belong to the caller. The arrays that a plan points to must outlive the resolver.
+// The rules are those of fedbuff/backends/_resolver_reference.py, which gives the same rows. `run` fills the columns it
+// is given and returns why it stopped; Full means that it wants another set of columns, and any sizes give the same
+// rows. Memory: clients + slots + windows; rows belong to the caller. The arrays that a plan points to must outlive the
+// resolver.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +44,7 @@ struct SchedulePlan {
   const std::int64_t* window_offsets = nullptr;  // (n_clients + 1,)
   const double* window_begin = nullptr;
   const double* window_end = nullptr;
-  double period = 0.0;
+  const double* period = nullptr;  // (n_clients,), or null where the windows do not repeat
 
   std::int64_t buffer_size = 1;
   std::int64_t max_staleness = -1;

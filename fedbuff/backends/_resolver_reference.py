@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +90,7 @@ class Plan(NamedTuple):
     window_offsets: Integers  # (n_clients + 1,)
     window_begin: Floats
     window_end: Floats
-    period: float  # 0 where the windows do not repeat
+    period: Floats  # (n_clients,), or (0,) where the windows do not repeat
     # server
     buffer_size: int  # arrivals that make a step; per round for ROUNDS
     max_staleness: int
@@ -119,16 +119,21 @@ class Columns(NamedTuple):
     step_rows: Integers  # rows written when the step was made, over the whole run
 
 
+def period_of(plan: Plan, client: int) -> float:
+    return plan.period[client] if len(plan.period) > 0 else 0.0
+
+
 def window_at(plan: Plan, client: int, time: float) -> Any:
     """Index of the client's first window that ends after `time`, and the number of the cycle (a float)."""
     cycle = 0.0
-    if plan.period > 0.0:
-        cycle = np.floor(time / plan.period)
-        if cycle * plan.period > time:
+    period = period_of(plan, client)
+    if period > 0.0:
+        cycle = np.floor(time / period)
+        if cycle * period > time:
             cycle -= 1.0
-        elif (cycle + 1.0) * plan.period <= time:
+        elif (cycle + 1.0) * period <= time:
             cycle += 1.0
-    base = cycle * plan.period
+    base = cycle * period
     low, high = plan.window_offsets[client], plan.window_offsets[client + 1]
     while low < high:
         middle = (low + high) // 2
@@ -143,7 +148,9 @@ def available(plan: Plan, client: int, time: float) -> bool:
     if plan.availability_policy == NO_WINDOWS:
         return True
     window, cycle = window_at(plan, client, time)
-    return bool(window < plan.window_offsets[client + 1] and cycle * plan.period + plan.window_begin[window] <= time)
+    return bool(
+        window < plan.window_offsets[client + 1] and cycle * period_of(plan, client) + plan.window_begin[window] <= time
+    )
 
 
 def next_open(plan: Plan, client: int, time: float) -> float:
@@ -153,9 +160,9 @@ def next_open(plan: Plan, client: int, time: float) -> float:
     first, last = plan.window_offsets[client], plan.window_offsets[client + 1]
     window, cycle = window_at(plan, client, time)
     if window < last:
-        return max(time, cycle * plan.period + plan.window_begin[window])
-    if plan.period > 0.0 and first < last:
-        return max(time, (cycle + 1.0) * plan.period + plan.window_begin[first])
+        return max(time, cycle * period_of(plan, client) + plan.window_begin[window])
+    if len(plan.period) > 0 and first < last:
+        return max(time, (cycle + 1.0) * period_of(plan, client) + plan.window_begin[first])
     return np.inf
 
 
@@ -165,7 +172,7 @@ def work_until(plan: Plan, client: int, start: float, duration: float) -> float:
     left = duration
     while True:
         window, cycle = window_at(plan, client, time)
-        close = cycle * plan.period + plan.window_end[window]
+        close = cycle * period_of(plan, client) + plan.window_end[window]
         if time + left <= close:
             return time + left
         left = max(left - (close - time), 0.0)
@@ -226,7 +233,8 @@ def tasks_left(plan: Plan, client: int, done: int) -> bool:
 def eligible(plan: Plan, client: int, tasks: Integers, busy: Integers, time: float) -> bool:
     if busy[client] > 0 and not (plan.mode == OPEN_LOOP and plan.if_busy == OVERLAP):
         return False
-    return tasks_left(plan, client, tasks[client]) and available(plan, client, time)
+    # A round takes its clients from all; a task then waits for its window.
+    return tasks_left(plan, client, tasks[client]) and (plan.mode == ROUNDS or available(plan, client, time))
 
 
 def selection_word(plan: Plan, start: int, attempt: int) -> Any:
@@ -242,7 +250,7 @@ def draw_client(plan: Plan, start: int, tasks: Integers, busy: Integers, time: f
     n = np.uint64(plan.n_clients)
     skip = plan.mode == OPEN_LOOP and plan.if_busy == SKIP
     for attempt in range(1 if skip else ATTEMPTS):
-        client = int(multiply_high(selection_word(plan, start, attempt), n))
+        client = np.int64(multiply_high(selection_word(plan, start, attempt), n))
         if eligible(plan, client, tasks, busy, time):
             return client
     if skip:
@@ -253,7 +261,7 @@ def draw_client(plan: Plan, start: int, tasks: Integers, busy: Integers, time: f
             count += 1
     if count == 0:
         return -1
-    rank = int(multiply_high(selection_word(plan, start, ATTEMPTS), np.uint64(count)))
+    rank = np.int64(multiply_high(selection_word(plan, start, ATTEMPTS), np.uint64(count)))
     for client in range(plan.n_clients):
         if eligible(plan, client, tasks, busy, time):
             if rank == 0:
@@ -295,7 +303,7 @@ def end_of_task(plan: Plan, client: int, task: int, start: float) -> Any:
         end = start + duration
     if plan.availability_policy == ABORT:
         window, cycle = window_at(plan, client, start)
-        close = cycle * plan.period + plan.window_end[window]
+        close = cycle * period_of(plan, client) + plan.window_end[window]
         if end > close:
             end = close
             status = FAILED
@@ -515,7 +523,7 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
             if spent < plan.n_clients:
                 heapq.heappush(events, (start_time_of(plan, now, starts), START, created, -1))
                 created += 1
-        elif (plan.mode == POOL and len(line) > 0) or (plan.mode == ROUNDS and live == 0):
+        elif plan.mode == POOL and len(line) > 0:
             opening = next_opening(plan, tasks, busy, now)
             if opening < retry_time:
                 heapq.heappush(events, (opening, RETRY, created, -1))
@@ -533,3 +541,76 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
             out.status[rows] = IN_FLIGHT
             rows += 1
     yield rows, steps, reason, now, started
+
+
+class GeneratorResolver:
+    """`resolve`, or its compiled form, behind the interface of the C++ resolver."""
+
+    def __init__(self, plan: Plan, generator: Callable[[Plan, Columns], Iterator[Any]], chunk: int = 4096) -> None:
+        rows = max(chunk, plan.n_slots)
+        self._out = Columns(
+            client=np.empty(rows, np.int32),
+            task=np.empty(rows, np.uint32),
+            version=np.empty(rows, np.int64),
+            step=np.empty(rows, np.int64),
+            staleness=np.empty(rows, np.int64),
+            start_time=np.empty(rows),
+            arrive_time=np.empty(rows),
+            status=np.empty(rows, np.uint8),
+            step_time=np.empty(rows + 2),
+            started=np.empty(rows + 2, np.int64),
+            step_rows=np.empty(rows + 2, np.int64),
+        )
+        self._chunks = generator(plan, self._out)
+        self._rows = self._steps = 0  # at hand
+        self._row = self._step = 0  # of them, given out
+        self._given = 0
+        self._reason = FULL
+        self._flying: list[Any] = []
+        self.started = 0
+        self.rows_needed = max(plan.n_slots, 1) if plan.mode == ROUNDS else 1
+
+    def run(self, columns: Columns) -> tuple[int, int, int]:
+        if self._row == self._rows and self._step == self._steps and self._reason == FULL:
+            self._advance()
+        out = self._out
+        rows = min(self._rows - self._row, len(columns.client))
+        until = self._given + rows
+        due = int(np.searchsorted(out.step_rows[self._step : self._steps], until, side="right"))
+        steps = min(due, len(columns.step_time))
+        for name in Columns._fields:
+            n, begin = (steps, self._step) if name in ("step_time", "started", "step_rows") else (rows, self._row)
+            getattr(columns, name)[:n] = getattr(out, name)[begin : begin + n]
+        self._row += rows
+        self._step += steps
+        self._given = until
+        done = self._row == self._rows and self._step == self._steps
+        return rows, steps, self._reason if done else FULL
+
+    def _advance(self) -> None:
+        """Runs to the next full set of columns; at the end, takes in all the tasks in flight."""
+        rows, steps, reason, _, self.started = next(self._chunks)
+        flying = np.flatnonzero(self._out.status[:rows] == IN_FLIGHT)
+        self._rows, self._steps, self._row, self._step = rows - flying.size, steps, 0, 0
+        self._reason = reason
+        if flying.size == 0:
+            return
+        held = Columns(*(array.copy() for array in self._out))
+        while True:
+            at = np.flatnonzero(self._out.status[:rows] == IN_FLIGHT)
+            taken = (self._out.client, self._out.task, self._out.version, self._out.start_time)
+            self._flying.append([column[at].copy() for column in taken])
+            if reason != FULL:
+                break
+            rows, _, reason, _, self.started = next(self._chunks)
+        self._reason = reason
+        for array, kept in zip(self._out, held, strict=True):
+            array[:] = kept
+
+    def in_flight(self) -> tuple[Any, Any, Any, Any]:
+        """client, task, version and start_time of the tasks in flight."""
+        if not self._flying:
+            out = self._out
+            return out.client[:0].copy(), out.task[:0].copy(), out.version[:0].copy(), out.start_time[:0].copy()
+        client, task, version, start = (np.concatenate(column) for column in zip(*self._flying, strict=True))
+        return client, task, version, start
