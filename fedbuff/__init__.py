@@ -14,11 +14,15 @@ from ._delays import (
     Uniform,
     Weibull,
 )
+from ._resolve import iter_schedule, schedule, uniform_arrivals
 from ._schedule import Schedule, Status, load_schedule
+from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
 from ._trace import ArrivalLog, Availability, Trace, TraceError, read_arrival_log, read_trace
 from ._version import __version__
 
 __all__ = [
+    "SGD",
+    "Adam",
     "ArrivalLog",
     "Availability",
     "Constant",
@@ -26,6 +30,9 @@ __all__ = [
     "Distribution",
     "Empirical",
     "Exponential",
+    "FedAsync",
+    "FedAvg",
+    "FedBuff",
     "HalfNormal",
     "LogNormal",
     "Pareto",
@@ -37,9 +44,12 @@ __all__ = [
     "Uniform",
     "Weibull",
     "__version__",
+    "iter_schedule",
     "load_schedule",
     "plots",
     "read_arrival_log",
     "read_trace",
+    "schedule",
     "traces",
+    "uniform_arrivals",
 ]

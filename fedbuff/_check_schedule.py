@@ -129,10 +129,13 @@ def _check_event_loop(s: Schedule) -> None:
         _refuse(bad[: s.n_arrivals], what)
         _refuse(bad[s.n_arrivals :], what, "task in flight")
 
-    low, high = _versions_at(s, start)
-    old = version < s.first_step
-    refuse((version > high) | (~old & (version < low)), "its version is not the one there was at its start")
-    order = np.lexsort((task, client))
+    # version v was there from the step that made it, v - 1, to step v; times tied with a step may be on either side
+    made = np.concatenate([[-np.inf], s.step_time, [np.inf]])
+    at = version - s.first_step
+    early = start < made[np.clip(at, 0, s.n_steps)]
+    late = start > made[np.clip(at, -1, s.n_steps) + 1]
+    refuse((at >= 0) & (early | late), "its version is not the one there was at its start")
+    order = np.argsort(client.astype(np.int64) << 32 | task)
     same = client[order][1:] == client[order][:-1]
 
     def refuse_pairs(bad: NDArray[np.bool_], what: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._check_schedule import check_schedule
-from ._delays import DelayModel, Distribution
+from ._delays import Constant, DelayModel, Distribution
 from ._files import file_format, optional, replacing
 from ._trace import PARTS, ArrivalLog, Trace, digest, spread
 from .backends._portable_math import COMPONENT_SPEED, draw
@@ -402,7 +402,10 @@ def task_parts(
     parts = {}
     for component, name in enumerate(PARTS):
         law: Distribution = getattr(source, name)
-        parts[name] = draw(law.kind, law.params, getattr(law, "samples", None), seed, client, task, component)
+        if isinstance(law, Constant):
+            parts[name] = np.full(client.size, law.value)
+        else:
+            parts[name] = draw(law.kind, law.params, getattr(law, "samples", None), seed, client, task, component)
     speed = source.client_speed
     factor: Any = 1.0
     if isinstance(speed, Distribution):
@@ -532,18 +535,14 @@ def _load_parquet(path: Path) -> Schedule:
     if b"fedbuff_schedule" not in metadata:
         raise ValueError("its metadata has no entry fedbuff_schedule")
     header = _read_header(metadata[b"fedbuff_schedule"].decode())
-    table = pq.read_table(path, partitioning=None)
-    event = _codes(table.column("event"), list(_EVENTS))
 
     def columns(kind: str, names: Mapping[str, str], types: Mapping[str, type[np.generic]]) -> dict[str, NDArray[Any]]:
-        rows = table.filter(event == _EVENTS.index(kind))
+        rows = pq.read_table(path, columns=list(names.values()), filters=[("event", "==", kind)], partitioning=None)
         found = {}
         for ours, theirs in names.items():
-            if ours == "status":
-                values = _codes(rows.column("status"), [status.name.lower() for status in Status])
-            else:
-                values = rows.column(theirs).to_numpy()
-            found[ours] = values.astype(types[ours])
+            column = rows.column(theirs)
+            values = _status_codes(column) if ours == "status" else column.to_numpy()
+            found[ours] = values.astype(types[ours], copy=False)
         return found
 
     in_flight = {name: name.removeprefix("in_flight_") for name in IN_FLIGHT_COLUMNS}
@@ -557,11 +556,11 @@ def _load_parquet(path: Path) -> Schedule:
     )
 
 
-def _codes(column: Any, names: list[str]) -> NDArray[np.int64]:
-    """Places in `names` of a dictionary column, whatever order its dictionary has."""
+def _status_codes(column: Any) -> NDArray[np.uint8]:
+    """Statuses of a dictionary column of their names, whatever order its dictionary has."""
     merged = column.unify_dictionaries().combine_chunks()
     if len(merged) == 0:
-        return np.zeros(0, dtype=np.int64)
-    place = np.array([names.index(name) for name in merged.dictionary.to_pylist()], dtype=np.int64)
-    codes: NDArray[np.int64] = place[merged.indices.to_numpy()]
-    return codes
+        return np.zeros(0, dtype=np.uint8)
+    codes = np.array([Status[name.upper()] for name in merged.dictionary.to_pylist()], dtype=np.uint8)
+    statuses: NDArray[np.uint8] = codes[merged.indices.to_numpy()]
+    return statuses

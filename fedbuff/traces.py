@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -122,33 +123,39 @@ def _fedscale_windows(source: PathLike | Mapping[Any, Any], n_clients: int, poli
     path = None if isinstance(source, Mapping) else source
     devices = source if isinstance(source, Mapping) else load_pickle(source)
     period = _field(devices, "finish_time", path)
-    lists = [
-        (_times(device, "active", number + 1, path), _times(device, "inactive", number + 1, path))
-        for number, device in enumerate(devices.values())
-    ]
-    client, begin, end = [], [], []
-    for number, (active, inactive) in enumerate(lists):
-        if active.size == inactive.size + 1:  # still there when the recording ended
-            inactive = np.append(inactive, period[number])
-        if active.size != inactive.size:
-            raise TraceError(f"{active.size} times active but {inactive.size} inactive", number + 1, path)
-        backward = np.flatnonzero(inactive < active)
-        if backward.size:
-            raise TraceError(f"inactive {inactive[backward[0]]} comes before active", number + 1, path)
-        inside = np.minimum(inactive, period[number])
-        kept = inside > active  # the recordings have windows of no length
-        client.append(np.full(int(kept.sum()), number))
-        begin.append(active[kept])
-        end.append(inside[kept])
-    windows = _windows(client, begin, end, period, policy, path)
+    active, begins = _lists(devices, "active", path)
+    inactive, ends = _lists(devices, "inactive", path)
+    still_there = begins == ends + 1  # when the recording ended
+    wrong = np.flatnonzero((begins != ends) & ~still_there)
+    if wrong.size:
+        number = int(wrong[0])
+        raise TraceError(f"{begins[number]} times active but {ends[number]} inactive", number + 1, path)
+    inactive = np.insert(inactive, np.cumsum(ends)[still_there], period[still_there])
+    client = np.repeat(np.arange(period.size), begins)
+    backward = np.flatnonzero(inactive < active)
+    if backward.size:
+        row = int(backward[0])
+        raise TraceError(f"inactive {inactive[row]} comes before active {active[row]}", int(client[row]) + 1, path)
+    inactive = np.minimum(inactive, period[client])
+    kept = inactive > active  # the recordings have windows of no length
+    windows = _windows([client[kept]], [active[kept]], [inactive[kept]], period, policy, path)
     return windows.take(np.arange(n_clients) % period.size)
 
 
-def _times(device: Mapping[str, Any], name: str, number: int, path: PathLike | None) -> NDArray[np.float64]:
-    values = np.asarray(device.get(name, ()))
-    if values.ndim != 1 or (values.size and values.dtype.kind not in "iuf"):
-        raise TraceError(f"{name} is not a list of times", number, path)
-    return values.astype(np.float64)
+def _lists(
+    devices: Mapping[Any, Mapping[str, Any]], name: str, path: PathLike | None
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The times of all devices one after the other, and how many each has."""
+    lists = [device.get(name, ()) for device in devices.values()]
+    for number, times in enumerate(lists):
+        if not isinstance(times, list | tuple):
+            raise TraceError(f"{name} is not a list of times", number + 1, path)
+    flat = list(chain.from_iterable(lists))
+    counts = np.fromiter(map(len, lists), np.int64, len(lists))
+    if not {type(time) for time in flat} <= {int, float}:
+        numbers = [all(type(time) in (int, float) for time in times) for times in lists]
+        raise TraceError(f"{name} is not a list of times", numbers.index(False) + 1, path)
+    return np.array(flat, dtype=np.float64), counts
 
 
 def _windows(

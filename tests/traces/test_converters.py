@@ -85,6 +85,13 @@ def test_fedscale_bad_behaviour() -> None:
     bad = {1: {"active": [10], "inactive": [5], "finish_time": 100}}
     with pytest.raises(fb.TraceError, match=r"row 1: inactive 5.0 comes before active"):
         fb.traces.from_fedscale(CAPACITY, bad, model_bytes=1, samples_per_task=1)
+    for times in ([[1, 2]], ["x"], 7, [None]):
+        wrong = {1: BEHAVIOUR[1], 2: {"active": times, "inactive": times, "finish_time": 100}}
+        with pytest.raises(fb.TraceError, match="row 2: active is not a list of times"):
+            fb.traces.from_fedscale(CAPACITY, wrong, model_bytes=1, samples_per_task=1)
+    with pytest.raises(fb.TraceError, match="row 1: 3 times active but 1 inactive"):
+        lengths = {1: {"active": [1, 3, 5], "inactive": [2], "finish_time": 9}}
+        fb.traces.from_fedscale(CAPACITY, lengths, model_bytes=1, samples_per_task=1)
     overlapping = {1: BEHAVIOUR[1], 2: {"active": [0, 5], "inactive": [10, 20], "finish_time": 100}}
     with pytest.raises(fb.TraceError, match=r"row 2: .*overlaps"):
         fb.traces.from_fedscale(CAPACITY, overlapping, model_bytes=1, samples_per_task=1)
