@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._trace import Availability
+from ._trace import Availability, Immutable
 
 # A uniform has 53 bits, so 1 - u >= 2^-53: no exponential draw exceeds scale * _LOG_MAX, and no normal _NORMAL_MAX.
 _LOG_MAX = 53 * math.log(2.0)
@@ -33,7 +33,7 @@ def _number(owner: str, name: str, value: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Distribution:
+class Distribution(Immutable):
     """A delay distribution: `kind` names it, `params` are its numbers in the order of the constructor."""
 
     kind: ClassVar[str]
@@ -248,7 +248,7 @@ def _per_client(owner: str, name: str, values: ArrayLike, n_clients: int, kinds:
 
 
 @dataclass(frozen=True, eq=False)
-class DelayModel:
+class DelayModel(Immutable):
     """Delays drawn from distributions.
 
     A task of client i takes wait, then download + compute * factor_i + upload, where factor_i is the client's

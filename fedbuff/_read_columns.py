@@ -165,7 +165,7 @@ def _parse_with_arrow(path: Path, names: list[str], present: Mapping[str, Wanted
                 null_values=[""],
             ),
         )
-    return {key: _from_arrow(table.column(column.name), column) for key, column in present.items()}
+    return {key: _from_arrow(table.column(column.name), key, column.kind) for key, column in present.items()}
 
 
 def _parse_with_numpy(path: Path, names: list[str], present: Mapping[str, Wanted]) -> dict[str, Column]:
@@ -313,12 +313,11 @@ def _read_parquet(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]
         if not path.is_file():
             raise
         raise TraceError(f"not a whole Parquet file: {error}") from error
-    return {key: _from_arrow(table.column(column.name), column) for key, column in present.items()}
+    return {key: _from_arrow(table.column(column.name), key, column.kind) for key, column in present.items()}
 
 
-def _from_arrow(column: Any, wanted: Wanted) -> Column:
+def _from_arrow(column: Any, name: str, kind: Kind) -> Column:
     pa = optional("pyarrow", "parquet", "this reader")
-    name, kind = wanted.name, wanted.kind
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy())[0]) + 1
         raise TraceError(f"{name} is empty", row)

@@ -46,6 +46,16 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+class Immutable:
+    """A base of frozen dataclasses whose arrays stay read-only in copies and after pickling."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for value in state.values():
+            if isinstance(value, np.ndarray):
+                _frozen(value)
+        self.__dict__.update(state)
+
+
 def digest(*arrays: NDArray[Any] | None) -> str:
     """SHA-256 of the arrays' types, lengths and little-endian bytes."""
     state = hashlib.sha256()
@@ -150,6 +160,8 @@ def code_clients(
         known = np.arange(clients, dtype=np.int64) if isinstance(clients, int | np.integer) else np.asarray(clients)
         if known.ndim != 1 or known.dtype.kind not in "iuU":
             raise TypeError("clients must be a number of clients, or their ids as integers or strings")
+        if known.size == 0:
+            raise ValueError("clients is empty")
         sorted_order = np.argsort(known, kind="stable")
         ordered = known[sorted_order]
         if np.any(ordered[1:] == ordered[:-1]):
@@ -194,7 +206,7 @@ def _random_words(seed: int, client: NDArray[Any], number: NDArray[Any], compone
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class Availability:
+class Availability(Immutable):
     """When each client can work: half-open windows [begin, end), sorted and disjoint per client.
 
     Client i has windows offsets[i]:offsets[i + 1] of `begin` and `end`; one without windows never works. With `period`
@@ -224,6 +236,8 @@ class Availability:
         """Row r says that client[r] is there from begin[r] until just before end[r]; windows that touch are joined."""
         if policy not in ("wait", "pause", "abort"):
             raise ValueError(f"policy {policy!r} is unknown: wait, pause or abort")
+        if n_clients < 1:
+            raise ValueError(f"n_clients is {n_clients}; it must be at least 1")
         codes = _integers("client", client, None)
         start = _numbers("begin", begin, codes.size)
         stop = _numbers("end", end, codes.size)
@@ -340,7 +354,7 @@ def _take_groups(offsets: NDArray[np.int64], groups: NDArray[np.int64]) -> tuple
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class Trace:
+class Trace(Immutable):
     """Recorded delays of each client's tasks, in seconds.
 
     Rows are sorted by client, then task: the k-th task of client i takes row offsets[i] + k of `wait`, `download`,
@@ -645,7 +659,7 @@ def _row_order(
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class ArrivalLog:
+class ArrivalLog(Immutable):
     """Arrivals as they happened, in their order: who, on which version or since when, and when it arrived.
 
     `version` or `start_time` may be None, not both. Versions are checked against the order as far as that is possible

@@ -124,6 +124,16 @@ def test_bad_csv_names_the_row(tmp_path, reader, text, message) -> None:
     assert str(caught.value).endswith("(bad.csv)")
 
 
+def test_errors_use_our_names_for_mapped_columns(tmp_path, reader) -> None:
+    path = write(tmp_path / "t.csv", "worker,took,fine\n0,1.0,true\n0,,true\n")
+    columns = {"client": "worker", "compute": "took", "ok": "fine"}
+    with pytest.raises(fb.TraceError, match=r"^row 2: compute is empty"):
+        fb.read_trace(path, columns=columns)
+    write(path, "worker,took,fine\n0,1.0,true\n0,1.0,perhaps\n")
+    with pytest.raises(fb.TraceError, match=r"^row 2: ok 'perhaps' is neither"):
+        fb.read_trace(path, columns=columns)
+
+
 def test_truncated_gzip_names_the_row(tmp_path, reader) -> None:
     rng = np.random.default_rng(1)
     text = "client,compute\n" + "".join(

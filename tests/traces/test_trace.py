@@ -111,6 +111,8 @@ def test_lengths_and_options_are_checked() -> None:
         fb.Trace([0], [1.0], end="loop")
     with pytest.raises(ValueError, match="twice"):
         fb.Trace([0], [1.0], clients=[0, 0])
+    with pytest.raises(ValueError, match="clients is empty"):
+        fb.Trace([0], [1.0], clients=0)
 
 
 def test_arrays_are_read_only_copies() -> None:
@@ -122,6 +124,23 @@ def test_arrays_are_read_only_copies() -> None:
         trace.compute[0] = 3.0
     with pytest.raises(AttributeError):
         trace.compute = values
+
+
+def test_copies_stay_read_only() -> None:
+    import copy
+    import pickle
+
+    windows = fb.Availability([0], [0.0], [1.0], n_clients=1)
+    trace = fb.Trace([0, 0], [1.0, 2.0], availability=windows)
+    log = fb.ArrivalLog([0], [1.0], version=[0])
+    for again in (pickle.loads(pickle.dumps((trace, log))), copy.deepcopy((trace, log))):
+        assert again == (trace, log)
+        for array in (again[0].compute, again[0].availability.begin, again[1].client):
+            assert not array.flags.writeable
+    law = pickle.loads(pickle.dumps(fb.Empirical([2.0, 1.0])))
+    assert law == fb.Empirical([1.0, 2.0]) and not law.samples.flags.writeable
+    model = pickle.loads(pickle.dumps(fb.DelayModel(2, client_speed=[1.0, 2.0])))
+    assert not model.client_speed.flags.writeable
 
 
 def test_error_survives_pickling() -> None:
