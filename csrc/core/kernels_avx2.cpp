@@ -19,8 +19,8 @@
 
 namespace fedbuff::avx2 {
 
-#include "level/kernels.inl"
 #include "level/simd_avx2.hpp"
+#include "level/kernels.inl"
 
 extern const KernelTable table;
 const KernelTable table = {"avx2", make_kernels<float>(), make_kernels<double>()};

@@ -22,8 +22,8 @@
 
 namespace fedbuff::avx512 {
 
-#include "level/kernels.inl"
 #include "level/simd_avx512.hpp"
+#include "level/kernels.inl"
 
 extern const KernelTable table;
 const KernelTable table = {"avx512", make_kernels<float>(), make_kernels<double>()};

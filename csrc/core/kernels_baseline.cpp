@@ -9,8 +9,8 @@
 
 namespace fedbuff::baseline {
 
-#include "level/kernels.inl"
 #include "level/simd_baseline.hpp"
+#include "level/kernels.inl"
 
 extern const KernelTable table;
 const KernelTable table = {"baseline", make_kernels<float>(), make_kernels<double>()};
