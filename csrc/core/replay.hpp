@@ -57,7 +57,8 @@ struct ReplayStats {
   std::int64_t rows = 0;           // committed
   std::int64_t live_versions = 0;  // models held now
   std::int64_t most_versions = 0;  // ... and at the worst moment
-  std::int64_t window = 0;         // deltas held
+  std::int64_t window = 0;         // deltas held now
+  std::int64_t most_window = 0;    // ... and at the worst moment
   double commit_seconds = 0;       // adding and stepping
   double work_seconds = 0;         // clients' work, over all threads
   double wait_seconds = 0;         // threads with nothing to do
