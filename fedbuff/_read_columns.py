@@ -121,12 +121,15 @@ def _flags(labels: Labels, name: str) -> NDArray[np.bool_]:
 # CSV
 
 
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
 def _open_text(path: Path) -> IO[str]:
-    with open(path, "rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-    if compressed:
+    if _is_gzip(path):
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
 
 
 def _read_csv(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]:
@@ -153,9 +156,7 @@ def _parse_with_arrow(path: Path, names: list[str], present: Mapping[str, Wanted
     arrow_csv = optional("pyarrow.csv", "parquet", "this reader")
     text = pa.dictionary(pa.int32(), pa.string())
     types = {"label": text, "flag": text, "integer": pa.int64(), "number": pa.float64()}
-    with open(path, "rb") as raw:
-        compressed = raw.read(2) == b"\x1f\x8b"
-    with pa.input_stream(str(path), compression="gzip" if compressed else None) as stream:
+    with pa.input_stream(str(path), compression="gzip" if _is_gzip(path) else None) as stream:
         table = arrow_csv.read_csv(
             stream,
             read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=1, block_size=1 << 23),
@@ -288,12 +289,12 @@ def _check_text(text: str, key: str, kind: Kind, row: int) -> None:
 def _read_npz(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             for key, column in _present(list(file.files), wanted).items():
                 columns[key] = _from_numpy(file[column.name], key, column.kind)
     except TraceError:
         raise
-    except (zipfile.BadZipFile, EOFError, ValueError, AttributeError, zlib.error) as error:
+    except (zipfile.BadZipFile, EOFError, ValueError, TypeError, zlib.error) as error:
         raise TraceError(f"not a whole NPZ file: {error}") from error
     return columns
 

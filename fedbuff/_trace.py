@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -773,12 +774,10 @@ class ArrivalLog(Immutable):
 # Files
 
 
-def write_columns(
-    beside: os.PathLike[str], form: str, columns: Mapping[str, NDArray[Any]], *, compressed: bool
-) -> None:
+def write_columns(beside: Path, form: str, columns: Mapping[str, NDArray[Any]], *, compressed: bool) -> None:
     """Writes columns as CSV, NPZ or Parquet to a path whose name says nothing about the format."""
     if form == "npz":
-        with open(beside, "wb") as file:
+        with beside.open("wb") as file:
             np.savez(file, **columns)  # type: ignore[arg-type]
     elif form == "parquet":
         pa = optional("pyarrow", "parquet", "writing Parquet")
@@ -788,7 +787,7 @@ def write_columns(
         import csv
         import gzip
 
-        with gzip.open(beside, "wt", newline="") if compressed else open(beside, "w", newline="") as text:
+        with gzip.open(beside, "wt", newline="") if compressed else beside.open("w", newline="") as text:
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(columns)
             writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
