@@ -367,7 +367,10 @@ class Schedule:
     # Invariants
 
     def check(self) -> None:
-        """Verifies every invariant; raises ValueError with the first arrival (from 0) or step that breaks one."""
+        """Verifies every invariant; raises ValueError with the first arrival (from 0) or step that breaks one.
+
+        Chunks of `iter_schedule` cannot be checked alone, except the last: they leave out the tasks in flight.
+        """
         check_schedule(self)
 
     # Files
