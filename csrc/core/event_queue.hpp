@@ -272,6 +272,7 @@ class EventQueue {
   static constexpr std::uint32_t kIdle = 0xFFFFFFF3u;  // no event
   static constexpr double kPerBucket = 2.0;
   static constexpr std::size_t kSmall = 24;    // so few events are left to the heap
+  static constexpr std::size_t kShort = 4096;
   static constexpr std::size_t kSample = 64;  // times looked at for a new layout
 
   struct alignas(64) Node {
@@ -349,8 +350,10 @@ class EventQueue {
       std::nth_element(sample, sample + quarter, sample + n);
       const double density = static_cast<double>(quarter) / static_cast<double>(n) * static_cast<double>(size_);
       width = (sample[quarter] - origin_) * kPerBucket / density;
-      const double most = 4.0 * static_cast<double>(size_) / kPerBucket + 16.0;
-      const double wanted = (*std::max_element(sample + quarter, sample + n) - origin_) / width;
+      // Few buckets stay in the cache, so a short queue is laid out for longer.
+      const double longer = size_ < kShort ? 4.0 : 1.0;
+      const double most = longer * 4.0 * static_cast<double>(size_) / kPerBucket + 16.0;
+      const double wanted = longer * (*std::max_element(sample + quarter, sample + n) - origin_) / width;
       scale_ = 1.0 / width;
       if (scale_ < kInfinity && wanted >= 2.0) {
         n_buckets_ = static_cast<std::int64_t>(std::min(wanted, most)) + 1;

@@ -283,7 +283,7 @@ class ScheduleResolver::Loop {
 ScheduleResolver::Loop::Loop(const SchedulePlan& plan)
     : plan_(plan),
       windows_{plan.window_policy, plan.window_offsets, plan.window_begin, plan.window_end, plan.period},
-      draws_(batch_draws(plan.wide)),
+      draws_(batch_draws(plan.level)),
       queue_(FetchClient{&clients_}),
       overlap_(plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap) {
   const std::size_t n = static_cast<std::size_t>(plan.n_clients);
