@@ -7,6 +7,7 @@ import operator
 import os
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
@@ -382,7 +383,7 @@ class _Request:
             if size > n:
                 raise ValueError(f"clients_per_round is {size}: there are only {n} clients")
             return size
-        return max(1, math.floor(self.strategy.rate * n + 0.5))
+        return max(1, math.floor(float(self.strategy.rate) * n + 0.5))
 
     def _refuse_timeless(self, source: Trace | DelayModel) -> None:
         """A time horizon is never reached by a client that works and takes no time."""
@@ -428,7 +429,7 @@ class _Request:
         strategy = {
             name: getattr(self.strategy, name) for name in names if getattr(self.strategy, name, None) is not None
         }
-        made = {
+        made: dict[str, Any] = {
             "source": self.source.describe(),
             "strategy": {"kind": self.kind, **strategy},
             "concurrency": self.concurrency,
@@ -585,7 +586,7 @@ def _grown(columns: Columns, rows: int, steps: int, least: int) -> Columns:
 def _joined(first: Columns, second: Columns) -> Columns:
     if len(first.client) == 0 and len(first.step_time) == 0:
         return second
-    return Columns(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
+    return Columns(*(np.concatenate(cast(Any, pair)) for pair in zip(first, second, strict=True)))
 
 
 def _no_flight() -> dict[str, Any]:
@@ -729,9 +730,8 @@ def make_resolver(plan: Plan) -> Resolver:
         raise ValueError(f"FEDBUFF_BACKEND={name!r} is unknown: cpp, numba or reference")
     if name in ("", "cpp"):
         try:
-            from . import _core
-
-            return cast(Resolver, _core.ScheduleResolver(plan))
+            core: Any = import_module("fedbuff._core")
+            return cast(Resolver, core.ScheduleResolver(plan))
         except ImportError as error:
             if name == "cpp":
                 raise

@@ -206,7 +206,7 @@ class EventQueue {
   }
 
   // The event of a slot that has none.
-  __attribute__((always_inline)) void put(const Event& event) {
+  __attribute__((always_inline)) void put(const Event event) {
     if (size_++ == 0) {
       // Alone: it is the near future, and there are no buckets.
       origin_ = 0.0;
@@ -223,8 +223,10 @@ class EventQueue {
       put_front(event);
       return;
     }
+    // Field by field, from registers: the event was not written as 16 bytes, and reading it as such would stall.
     Node& node = nodes_[event.slot()];
-    node.event = event;
+    node.event.time_bits = event.time_bits;
+    node.event.order = event.order;
     if (place < static_cast<double>(n_buckets_)) {
       std::uint32_t& first = head(static_cast<std::int64_t>(place));
       node.next = first;
@@ -270,8 +272,8 @@ class EventQueue {
   static constexpr std::uint32_t kFar = 0xFFFFFFF1u;   // pending, beyond the buckets
   static constexpr std::uint32_t kNear = 0xFFFFFFF2u;  // pending, in the heap
   static constexpr std::uint32_t kIdle = 0xFFFFFFF3u;  // no event
-  static constexpr double kPerBucket = 2.0;
-  static constexpr std::size_t kSmall = 24;    // so few events are left to the heap
+  static constexpr double kPerBucket = 3.0;
+  static constexpr std::size_t kSmall = 24;  // so few events are left to the heap
   static constexpr std::size_t kShort = 4096;
   static constexpr std::size_t kSample = 64;  // times looked at for a new layout
 
@@ -283,7 +285,7 @@ class EventQueue {
 
   std::uint32_t& head(std::int64_t bucket) { return heads_[static_cast<std::size_t>(bucket)]; }
 
-  __attribute__((noinline)) void put_front(const Event& event) {
+  __attribute__((noinline)) void put_front(const Event event) {
     nodes_[event.slot()].next = kNear;
     front_.put(event);
     if (++near_puts_ > near_limit_) {

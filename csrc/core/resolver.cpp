@@ -498,18 +498,19 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
   std::int64_t steps = 0;
   StopReason reason = StopReason::Full;
 
-  const auto write_row = [&](const Slot& slot, std::int64_t step, std::int64_t staleness, TaskStatus status) FB_INLINED {
-    o.client[rows] = static_cast<std::int32_t>(slot.client);
-    o.task[rows] = slot.task;
-    o.version[rows] = slot.version;
-    o.step[rows] = step;
-    o.staleness[rows] = staleness;
-    o.start_time[rows] = slot.start;
-    o.arrive_time[rows] = s.now;
-    o.status[rows] = static_cast<std::uint8_t>(status);
-    ++rows;
-    ++s.total_rows;
-  };
+  const auto write_row = [&](const Slot& slot, std::int64_t step, std::int64_t staleness, TaskStatus status)
+                             FB_INLINED {
+                               o.client[rows] = static_cast<std::int32_t>(slot.client);
+                               o.task[rows] = slot.task;
+                               o.version[rows] = slot.version;
+                               o.step[rows] = step;
+                               o.staleness[rows] = staleness;
+                               o.start_time[rows] = slot.start;
+                               o.arrive_time[rows] = s.now;
+                               o.status[rows] = static_cast<std::uint8_t>(status);
+                               ++rows;
+                               ++s.total_rows;
+                             };
   const auto make_step = [&] {
     o.step_time[steps] = s.now;
     o.started[steps] = s.started;
