@@ -42,6 +42,7 @@ if SANITIZE:
 
 
 def extensions() -> list[Extension]:
+    import numpy
     import pybind11
     from Cython.Build import cythonize
 
@@ -60,7 +61,8 @@ def extensions() -> list[Extension]:
         Extension(
             f"fedbuff.{p.stem}",
             [str(p.relative_to(ROOT))],
-            include_dirs=include,
+            include_dirs=[*include, numpy.get_include()],
+            define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
             extra_compile_args=CYTHON_FLAGS,
             extra_link_args=LINK_FLAGS,
         )

@@ -1,6 +1,13 @@
 """Replay asynchronous federated learning (FedBuff) on a CPU, exactly and fast."""
 
-from . import plots, traces
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import plots, staleness, traces
+from ._aggregate import aggregate
+from ._config import show_config
 from ._delays import (
     Constant,
     DelayModel,
@@ -14,19 +21,26 @@ from ._delays import (
     Uniform,
     Weibull,
 )
+from ._local import LocalSGD
+from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
 from ._resolve import iter_schedule, schedule, uniform_arrivals
 from ._schedule import Schedule, Status, load_schedule
 from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
 from ._trace import ArrivalLog, Availability, Trace, TraceError, read_arrival_log, read_trace
 from ._version import __version__
 
+if TYPE_CHECKING:
+    from ._server import DeltaBuffer, Server
+
 __all__ = [
+    "MLP",
     "SGD",
     "Adam",
     "ArrivalLog",
     "Availability",
     "Constant",
     "DelayModel",
+    "DeltaBuffer",
     "Distribution",
     "Empirical",
     "Exponential",
@@ -34,9 +48,16 @@ __all__ = [
     "FedAvg",
     "FedBuff",
     "HalfNormal",
+    "LeastSquares",
+    "LocalSGD",
     "LogNormal",
+    "Logistic",
     "Pareto",
+    "Problem",
+    "Quadratic",
     "Schedule",
+    "Server",
+    "Softmax",
     "Status",
     "Trace",
     "TraceError",
@@ -44,12 +65,37 @@ __all__ = [
     "Uniform",
     "Weibull",
     "__version__",
+    "aggregate",
+    "get_include",
     "iter_schedule",
     "load_schedule",
     "plots",
     "read_arrival_log",
     "read_trace",
     "schedule",
+    "show_config",
+    "staleness",
     "traces",
     "uniform_arrivals",
 ]
+
+
+def get_include() -> str:
+    """The folder to give to a C or C++ compiler with -I, so that <fedbuff/fedbuff.h> is found."""
+    package = Path(__file__).parent
+    installed = package / "include"
+    return str(installed if installed.is_dir() else package.parent / "csrc" / "include")
+
+
+def __getattr__(name: str) -> Any:
+    # These come from the backend in force, which is chosen on first use.
+    if name in ("Server", "DeltaBuffer"):
+        from . import backends
+
+        value = globals()[name] = getattr(backends.current(), name)
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

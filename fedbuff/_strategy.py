@@ -17,42 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 from . import staleness as _staleness
+from ._checks import choice, count, number
 from .staleness import StalenessFunction
 
-__all__ = ["SGD", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule"]
+__all__ = ["SGD", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule", "rule_of"]
 
 Base = Literal["start", "current"]
 Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
 Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples"]
-
-
-def _number(name: str, value: float, *, low: float = 0.0, high: float = math.inf, open_low: bool = False) -> float:
-    """A finite float in range, or an error that names the argument."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        try:
-            value = float(value)
-        except (TypeError, ValueError):
-            raise TypeError(f"{name}: expected a number, got {type(value).__name__}") from None
-    if not math.isfinite(value) or value < low or value > high or (open_low and value == low):
-        bound = f"> {low:g}" if open_low else f">= {low:g}"
-        top = f" and <= {high:g}" if math.isfinite(high) else ""
-        raise ValueError(f"{name}: expected a number {bound}{top}, got {value}")
-    return float(value)
-
-
-def _count(name: str, value: int, *, low: int = 1) -> int:
-    try:
-        number = value.__index__()
-    except AttributeError:
-        raise TypeError(f"{name}: expected an int, got {type(value).__name__}") from None
-    if isinstance(value, bool) or number < low:
-        raise ValueError(f"{name}: expected an int >= {low}, got {value}")
-    return number
-
-
-def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +34,7 @@ class SGD:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        _number("momentum", self.momentum)
+        number("momentum", self.momentum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +47,10 @@ class Adam:
 
     def __post_init__(self) -> None:
         for beta in self.betas:
-            if _number("betas", beta) >= 1:
+            if number("betas", beta) >= 1:
                 raise ValueError(f"betas: expected numbers below 1, got {self.betas}")
-        _number("epsilon", self.epsilon, open_low=True)
-        _number("weight_decay", self.weight_decay)
+        number("epsilon", self.epsilon, open_low=True)
+        number("weight_decay", self.weight_decay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +72,12 @@ class Rule:
     n_clients: int | None = None
 
     def __post_init__(self) -> None:
-        _count("buffer_size", self.buffer_size)
-        _number("server_lr", self.lr, open_low=True)
-        _choice("base", self.base, get_args(Base))
-        _choice("norm", self.norm, get_args(Norm))
-        _choice("weights", self.weighting, get_args(Weighting))
-        _number("weight_scale", self.weight_scale, open_low=True)
+        count("buffer_size", self.buffer_size)
+        number("server_lr", self.lr, open_low=True)
+        choice("base", self.base, get_args(Base))
+        choice("norm", self.norm, get_args(Norm))
+        choice("weights", self.weighting, get_args(Weighting))
+        number("weight_scale", self.weight_scale, open_low=True)
         if not callable(self.staleness):
             raise TypeError(
                 f"staleness: expected a function of an int, as in fedbuff.staleness, got {type(self.staleness).__name__}"
@@ -113,9 +85,9 @@ class Rule:
         if not isinstance(self.optimizer, (SGD, Adam)):
             raise TypeError(f"optimizer: expected fedbuff.SGD or fedbuff.Adam, got {type(self.optimizer).__name__}")
         if self.max_staleness is not None:
-            _count("max_staleness", self.max_staleness, low=0)
+            count("max_staleness", self.max_staleness, low=0)
         if self.n_clients is not None:
-            _count("n_clients", self.n_clients)
+            count("n_clients", self.n_clients)
         if self.norm == "clients" and self.n_clients is None:
             raise ValueError('n_clients: norm="clients" needs it')
 
@@ -127,7 +99,9 @@ class Rule:
         """s_j of an update that is this stale; an error where the function does not give a finite number >= 0."""
         weight = float(self.staleness(staleness))
         if not math.isfinite(weight) or weight < 0:
-            raise ValueError(f"staleness: the function gave {weight} for staleness {staleness}; it must be finite and >= 0")
+            raise ValueError(
+                f"staleness: the function gave {weight} for staleness {staleness}; it must be finite and >= 0"
+            )
         return weight
 
 
@@ -174,11 +148,11 @@ class FedBuff:
     n_clients: int | None = None
 
     def __post_init__(self) -> None:
-        _count("buffer_size", self.buffer_size)
+        count("buffer_size", self.buffer_size)
         if self.server_lr is None:
             object.__setattr__(self, "server_lr", 1.0 / self.buffer_size if self.norm == "one" else 1.0)
         if self.max_wait is not None:
-            _number("max_wait", self.max_wait, open_low=True)
+            number("max_wait", self.max_wait, open_low=True)
         _ = self.rule
 
     @property
@@ -219,25 +193,25 @@ def _preset(**defaults: Any) -> Callable[[dict[str, Any]], FedBuff]:
 
 def _preset_flsim(options: dict[str, Any]) -> FedBuff:
     options = dict(options)
-    average = _number("average_samples", options.pop("average_samples", 1), open_low=True)
+    average = number("average_samples", options.pop("average_samples", 1), open_low=True)
     weights = options.get("weights", "equal")
-    _choice("weights", weights, get_args(Weighting))
+    choice("weights", weights, get_args(Weighting))
     scale = 1.0 / _RAW_WEIGHT[weights](average)
     return FedBuff(**{"buffer_size": 1, "server_lr": 0.001, "norm": "one", "weight_scale": scale, **options})
 
 
 def _preset_appfl(options: dict[str, Any]) -> FedBuff:
     options = dict(options)
-    alpha = _number("alpha", options.pop("alpha", 0.9), open_low=True)
+    alpha = number("alpha", options.pop("alpha", 0.9), open_low=True)
     total = options.pop("total_samples", None)
     if options.get("weights", "equal") == "samples":
         if total is None:
             raise ValueError('total_samples: the appfl preset with weights="samples" needs it')
-        scale = alpha / _number("total_samples", total, open_low=True)
+        scale = alpha / number("total_samples", total, open_low=True)
     else:
         if "n_clients" not in options:
             raise ValueError("n_clients: the appfl preset needs it, its updates are weighted by 1 / n_clients")
-        scale = alpha / _count("n_clients", options["n_clients"])
+        scale = alpha / count("n_clients", options["n_clients"])
     defaults = {"server_lr": 1.0, "base": "current", "norm": "one", "weight_scale": scale}
     return FedBuff(**{**defaults, **options})
 
@@ -248,9 +222,7 @@ _PRESETS: dict[str, Callable[[dict[str, Any]], FedBuff]] = {
     "nguyen": _preset(staleness=_INVERSE_SQRT, norm="arrivals", server_lr=1.0),
     "flsim": _preset_flsim,
     "flame": _preset(staleness=_INVERSE_SQRT, norm="arrivals", server_lr=1.0),
-    "federatedscope": _preset(
-        staleness=_staleness.Polynomial(1.0), weights="samples", norm="weights", server_lr=1.0
-    ),
+    "federatedscope": _preset(staleness=_staleness.Polynomial(1.0), weights="samples", norm="weights", server_lr=1.0),
     "nvflare": _preset(norm="arrivals", server_lr=1.0),
     "appfl": _preset_appfl,
     "fedscale": _preset(staleness=_INVERSE_SQRT, base="current", norm="scaled_weights", server_lr=1.0),
@@ -272,7 +244,7 @@ class FedAsync:
     max_staleness: int | None = None
 
     def __post_init__(self) -> None:
-        _number("mixing", self.mixing, high=1.0, open_low=True)
+        number("mixing", self.mixing, high=1.0, open_low=True)
         _ = self.rule
 
     @property
@@ -303,10 +275,10 @@ class FedAvg:
         if (self.clients_per_round is None) == (self.rate is None):
             raise ValueError("clients_per_round, rate: give exactly one of them")
         if self.clients_per_round is not None:
-            _count("clients_per_round", self.clients_per_round)
+            count("clients_per_round", self.clients_per_round)
         if self.rate is not None:
-            _number("rate", self.rate, high=1.0, open_low=True)
-        _number("over_selection", self.over_selection)
+            number("rate", self.rate, high=1.0, open_low=True)
+        number("over_selection", self.over_selection)
         _ = self.rule
 
     def round_size(self, n_clients: int) -> int:
@@ -328,3 +300,11 @@ class FedAvg:
             weighting=self.weights,
             optimizer=self.optimizer,
         )
+
+
+def rule_of(strategy: object) -> Rule:
+    """The rule that a strategy carries; TypeError where it is none."""
+    rule = getattr(strategy, "rule", None)
+    if not isinstance(rule, Rule):
+        raise TypeError(f"strategy: expected a strategy such as fedbuff.FedBuff, got {type(strategy).__name__}")
+    return rule

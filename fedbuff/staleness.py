@@ -41,9 +41,12 @@ class Polynomial:
 
     def __post_init__(self) -> None:
         _require(
-            math.isfinite(self.exponent) and self.exponent >= 0, f"exponent: expected a number >= 0, got {self.exponent}"
+            math.isfinite(self.exponent) and self.exponent >= 0,
+            f"exponent: expected a number >= 0, got {self.exponent}",
         )
-        _require(math.isfinite(self.average) and self.average >= 0, f"average: expected a number >= 0, got {self.average}")
+        _require(
+            math.isfinite(self.average) and self.average >= 0, f"average: expected a number >= 0, got {self.average}"
+        )
 
     def __call__(self, staleness: int) -> float:
         ratio = (1.0 + self.average) / (1.0 + staleness)

@@ -122,14 +122,14 @@ void bind_aggregate(py::module_& module) {
              py::arg("current").none(true), py::arg("start").none(true), py::arg("out"));
   module.def("aggregate", &aggregate, py::arg("w"), py::arg("deltas"), py::arg("weights"), py::arg("scale"),
              py::arg("out"));
-  module.def("sgd_step", &sgd_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"),
-             py::arg("momentum"), py::arg("velocity").none(true), py::arg("out"));
+  module.def("sgd_step", &sgd_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"), py::arg("momentum"),
+             py::arg("velocity").none(true), py::arg("out"));
   module.def("adam_step", &adam_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"), py::arg("betas"),
              py::arg("epsilon"), py::arg("weight_decay"), py::arg("step"), py::arg("first"), py::arg("second"),
              py::arg("out"));
   module.def("dot", &dot, py::arg("x"), py::arg("y"));
   module.def("level", [] { return kernels().name; });
-  module.def("levels", &levels);
+  module.def("available_levels", &levels);
   module.def("force_level", [](const std::string& name) { return force_level(name.c_str()); }, py::arg("name"));
 }
 

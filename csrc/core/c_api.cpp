@@ -61,6 +61,8 @@ const char* fb_status_text(fb_status status) {
     case FB_ERR_NEVER_GIVEN: return "the server never gave out that version";
     case FB_ERR_NOTHING_DUE: return "that version has no download left to return";
     case FB_ERR_NOT_FINITE: return "the delta holds a NaN or an infinity";
+    case FB_ERR_ZERO_NORM: return "the weights of this buffer sum to zero";
+    case FB_ERR_SHORT_TABLE: return "the table of staleness weights is too short";
   }
   return "unknown status";
 }
@@ -81,6 +83,7 @@ int64_t fb_server_dim(const fb_server* server) { return server->dim(); }
 int64_t fb_server_version(const fb_server* server) { return server->version(); }
 int64_t fb_server_fill(const fb_server* server) { return server->fill(); }
 int64_t fb_server_dropped(const fb_server* server) { return server->dropped(); }
+int64_t fb_server_outstanding(const fb_server* server) { return server->outstanding(); }
 int64_t fb_server_live_models(const fb_server* server) { return server->live_models(); }
 
 fb_model* fb_server_model(fb_server* server) { return server->download(nullptr); }
@@ -103,12 +106,26 @@ fb_status fb_server_cancel(fb_server* server, int64_t version) {
   return server == nullptr ? FB_ERR_ARGUMENT : server->cancel(version);
 }
 
-fb_status fb_server_upload(fb_server* server, const void* delta, int64_t version, double s, double e,
-                           int32_t* outcome_out) {
-  if (server == nullptr || delta == nullptr || !finite_at_least(s, 0) || !finite_at_least(e, 0)) {
+fb_status fb_server_set_staleness(fb_server* server, const double* weight, int64_t n_weights) {
+  if (server == nullptr || weight == nullptr || n_weights < 1) {
     return FB_ERR_ARGUMENT;
   }
-  return guarded([&] { return server->upload(delta, version, s, e, outcome_out); });
+  for (int64_t t = 0; t < n_weights; ++t) {
+    if (!finite_at_least(weight[t], 0)) {
+      return FB_ERR_ARGUMENT;
+    }
+  }
+  return guarded([&] {
+    server->set_staleness(weight, n_weights);
+    return FB_OK;
+  });
+}
+
+fb_status fb_server_upload(fb_server* server, const void* delta, int64_t version, double e, int32_t* outcome_out) {
+  if (server == nullptr || delta == nullptr || !finite_at_least(e, 0)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return server->upload(delta, version, e, outcome_out); });
 }
 
 fb_status fb_server_get_state(fb_server* server, fb_server_state* state) {
@@ -123,8 +140,7 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
                             fb_server** server_out) {
   if (!valid_rule(rule) || !valid_dtype(dtype) || dim < 1 || state == nullptr ||
       state->size < sizeof(fb_server_state) || state->w == nullptr || state->sum == nullptr || state->version < 0 ||
-      state->fill < 0 || state->fill >= rule->buffer_size || state->steps < 0 || state->n_due < 0 ||
-      server_out == nullptr) {
+      state->fill < 0 || state->fill >= rule->buffer_size || state->n_due < 0 || server_out == nullptr) {
     return FB_ERR_ARGUMENT;
   }
   const bool momentum = rule->optimizer == FB_ADAM || rule->momentum != 0;
@@ -177,8 +193,8 @@ fb_status fb_step(fb_dtype dtype, int64_t dim, const void* w, const void* sum, d
 
 fb_status fb_aggregate(fb_dtype dtype, int64_t dim, const void* w, int64_t n_deltas, const void* const* delta,
                        const void* weight, double scale, void* w_out) {
-  if (!valid_dtype(dtype) || dim < 1 || w == nullptr || n_deltas < 0 || w_out == nullptr ||
-      !std::isfinite(scale) || (n_deltas > 0 && (delta == nullptr || weight == nullptr))) {
+  if (!valid_dtype(dtype) || dim < 1 || w == nullptr || n_deltas < 0 || w_out == nullptr || !std::isfinite(scale) ||
+      (n_deltas > 0 && (delta == nullptr || weight == nullptr))) {
     return FB_ERR_ARGUMENT;
   }
   return guarded([&] {

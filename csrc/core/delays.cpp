@@ -59,20 +59,13 @@ FB_ALWAYS_INLINE void draw_component(const DelayModel& model, const std::uint32_
   Words w;
   Philox::run(model.seed, client, task, component, stream_word(Stream::Delays, 0), w);
   switch (d.kind) {
-    case Kind::Uniform:
-      return draw_kind<Kind::Uniform>(d, w, out);
-    case Kind::Exponential:
-      return draw_kind<Kind::Exponential>(d, w, out);
-    case Kind::HalfNormal:
-      return draw_kind<Kind::HalfNormal>(d, w, out);
-    case Kind::LogNormal:
-      return draw_kind<Kind::LogNormal>(d, w, out);
-    case Kind::Pareto:
-      return draw_kind<Kind::Pareto>(d, w, out);
-    case Kind::Weibull:
-      return draw_kind<Kind::Weibull>(d, w, out);
-    default:
-      return draw_kind<Kind::Empirical>(d, w, out);
+    case Kind::Uniform: return draw_kind<Kind::Uniform>(d, w, out);
+    case Kind::Exponential: return draw_kind<Kind::Exponential>(d, w, out);
+    case Kind::HalfNormal: return draw_kind<Kind::HalfNormal>(d, w, out);
+    case Kind::LogNormal: return draw_kind<Kind::LogNormal>(d, w, out);
+    case Kind::Pareto: return draw_kind<Kind::Pareto>(d, w, out);
+    case Kind::Weibull: return draw_kind<Kind::Weibull>(d, w, out);
+    default: return draw_kind<Kind::Empirical>(d, w, out);
   }
 }
 

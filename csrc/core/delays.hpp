@@ -114,20 +114,13 @@ inline double draw(const Distribution& d, std::uint64_t seed, std::uint32_t clie
   const PhiloxBlock block = philox4x32(seed, client, task, component, stream_word(Stream::Delays, 0));
   const std::uint32_t* w = block.word;
   switch (d.kind) {
-    case Kind::Uniform:
-      return detail::from_words<Kind::Uniform>(d, w[0], w[1], w[2], w[3]);
-    case Kind::Exponential:
-      return detail::from_words<Kind::Exponential>(d, w[0], w[1], w[2], w[3]);
-    case Kind::HalfNormal:
-      return detail::from_words<Kind::HalfNormal>(d, w[0], w[1], w[2], w[3]);
-    case Kind::LogNormal:
-      return detail::from_words<Kind::LogNormal>(d, w[0], w[1], w[2], w[3]);
-    case Kind::Pareto:
-      return detail::from_words<Kind::Pareto>(d, w[0], w[1], w[2], w[3]);
-    case Kind::Weibull:
-      return detail::from_words<Kind::Weibull>(d, w[0], w[1], w[2], w[3]);
-    default:
-      return detail::from_words<Kind::Empirical>(d, w[0], w[1], w[2], w[3]);
+    case Kind::Uniform: return detail::from_words<Kind::Uniform>(d, w[0], w[1], w[2], w[3]);
+    case Kind::Exponential: return detail::from_words<Kind::Exponential>(d, w[0], w[1], w[2], w[3]);
+    case Kind::HalfNormal: return detail::from_words<Kind::HalfNormal>(d, w[0], w[1], w[2], w[3]);
+    case Kind::LogNormal: return detail::from_words<Kind::LogNormal>(d, w[0], w[1], w[2], w[3]);
+    case Kind::Pareto: return detail::from_words<Kind::Pareto>(d, w[0], w[1], w[2], w[3]);
+    case Kind::Weibull: return detail::from_words<Kind::Weibull>(d, w[0], w[1], w[2], w[3]);
+    default: return detail::from_words<Kind::Empirical>(d, w[0], w[1], w[2], w[3]);
   }
 }
 

@@ -1,6 +1,7 @@
 // The kernels for x86-64 CPUs with AVX2 and FMA.
 #if defined(__x86_64__)
 #include <immintrin.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,7 @@
 // The kernels for x86-64 CPUs with AVX-512 F, DQ, VL and BW.
 #if defined(__x86_64__)
 #include <immintrin.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 // Everything above is compiled for any CPU; everything below for this level only.
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma"))), \
+                             apply_to = function)
 #else
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's own intrinsics: its bug 105593
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

@@ -23,31 +23,31 @@ struct Problem {
   Family family;
   std::int64_t n_clients;
   std::int64_t dim;
-  std::int64_t max_rows;              // of the largest client
-  const std::int64_t* offsets;        // (n_clients + 1), Net and Sparse
-  const double* client_weight;        // (n_clients), sums to 1: f = sum_i client_weight[i] f_i
+  std::int64_t max_rows;        // of the largest client
+  const std::int64_t* offsets;  // (n_clients + 1), Net and Sparse
+  const double* client_weight;  // (n_clients), sums to 1: f = sum_i client_weight[i] f_i
 
   // Net and Sparse
-  const T* x;                         // (n_rows, n_features) row-major; Sparse: the stored values
-  const T* target;                    // (n_rows) for Squared and Logistic (0 or 1)
-  const std::int32_t* label;          // (n_rows) for Softmax
-  const std::int32_t* column;         // Sparse: column of each stored value
-  const std::int64_t* row_start;      // Sparse: (n_rows + 1)
+  const T* x;                     // (n_rows, n_features) row-major; Sparse: the stored values
+  const T* target;                // (n_rows) for Squared and Logistic (0 or 1)
+  const std::int32_t* label;      // (n_rows) for Softmax
+  const std::int32_t* column;     // Sparse: column of each stored value
+  const std::int64_t* row_start;  // Sparse: (n_rows + 1)
   std::int64_t n_features;
   std::int32_t n_layers;              // weight matrices: 1 without hidden layers
   std::int32_t size[kMaxLayers + 1];  // n_features, hidden sizes, outputs
   bool intercept;
   Activation activation;
   Head head;
-  double l2;                          // + l2 / 2 |w|^2
-  double nonconvex;                   // + nonconvex * sum w^2 / (1 + w^2)
+  double l2;         // + l2 / 2 |w|^2
+  double nonconvex;  // + nonconvex * sum w^2 / (1 + w^2)
 
   // Quadratic
-  const T* center;                    // (n_clients, dim)
-  const T* curvature;                 // scalar (1), diagonal (dim) or dense (dim, dim); times n_clients unless shared
+  const T* center;     // (n_clients, dim)
+  const T* curvature;  // scalar (1), diagonal (dim) or dense (dim, dim); times n_clients unless shared
   Curvature curvature_form;
   bool curvature_shared;
-  double noise_variance;              // E|xi|^2 of the noise of one sample
+  double noise_variance;  // E|xi|^2 of the noise of one sample
 
   std::int64_t rows(std::int64_t client) const {
     return family == Family::Quadratic ? 0 : offsets[client + 1] - offsets[client];

@@ -324,18 +324,10 @@ ScheduleResolver::Loop::Loop(const SchedulePlan& plan)
   }
   const bool fast = plain && all_have_rows;
   switch (plan.mode) {
-    case Mode::SlotIsClient:
-      run_ = choose<Mode::SlotIsClient>(fast);
-      break;
-    case Mode::Pool:
-      run_ = choose<Mode::Pool>(fast);
-      break;
-    case Mode::OpenLoop:
-      run_ = choose<Mode::OpenLoop>(fast);
-      break;
-    case Mode::Rounds:
-      run_ = choose<Mode::Rounds>(fast);
-      break;
+    case Mode::SlotIsClient: run_ = choose<Mode::SlotIsClient>(fast); break;
+    case Mode::Pool: run_ = choose<Mode::Pool>(fast); break;
+    case Mode::OpenLoop: run_ = choose<Mode::OpenLoop>(fast); break;
+    case Mode::Rounds: run_ = choose<Mode::Rounds>(fast); break;
   }
 }
 

@@ -78,17 +78,35 @@ class Server final : public fb_server {
     due_.emplace_back();
   }
 
-  fb_status upload(const void* delta, std::int64_t version, double s, double e, std::int32_t* outcome_out) override {
+  void set_staleness(const double* weight, std::int64_t n_weights) override {
+    std::vector<double> copy(weight, weight + n_weights);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    staleness_weight_.swap(copy);
+  }
+
+  fb_status upload(const void* delta, std::int64_t version, double e, std::int32_t* outcome_out) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     Due* due = nullptr;
     if (const fb_status status = find(version, due); status != FB_OK) {
       return status;
     }
     std::int32_t outcome = FB_TOO_STALE;
+    const auto staleness = static_cast<std::size_t>(version_ - version);
     if (rule_.max_staleness >= 0 && version_ - version > rule_.max_staleness) {
       ++dropped_;
     } else {
+      if (!staleness_weight_.empty() && staleness >= staleness_weight_.size()) {
+        return FB_ERR_SHORT_TABLE;
+      }
+      const double s = staleness_weight_.empty() ? 1.0 : staleness_weight_[staleness];
       const Kernels<T>& k = kernels().of<T>();
+      const double sum_weights = sum_weights_ + e;
+      const double sum_scaled_weights = sum_scaled_weights_ + s * e;
+      const bool full = fill_ + 1 == rule_.buffer_size;
+      const double norm = full ? norm_of(sum_weights, sum_scaled_weights) : 1.0;
+      if (norm == 0) {
+        return FB_ERR_ZERO_NORM;
+      }
       const bool against_current = rule_.base == FB_BASE_CURRENT && version != version_;
       const T* start = against_current ? values(due->model) : nullptr;
       if (!k.accumulate(dim_, fill_ == 0 ? nullptr : sum_.data(), static_cast<const T*>(delta), static_cast<T>(s * e),
@@ -96,18 +114,17 @@ class Server final : public fb_server {
         return FB_ERR_NOT_FINITE;
       }
       Hold next;
-      if (fill_ + 1 == rule_.buffer_size) {  // all that may throw comes before anything changes
+      if (full) {  // all that may throw comes before anything changes
         next = next_model();
         due_.emplace_back();
       }
       sum_.swap(next_sum_);
-      sum_weights_ += e;
-      sum_scaled_weights_ += s * e;
+      sum_weights_ = sum_weights;
+      sum_scaled_weights_ = sum_scaled_weights;
       ++fill_;
-      outcome = FB_ADDED;
-      if (next) {
-        step(k, std::move(next));
-        outcome = FB_STEPPED;
+      outcome = full ? FB_STEPPED : FB_ADDED;
+      if (full) {
+        step(k, norm, std::move(next));
       }
     }
     settle(version);
@@ -141,7 +158,6 @@ class Server final : public fb_server {
     const std::lock_guard<std::mutex> lock(mutex_);
     state.version = version_;
     state.fill = fill_;
-    state.steps = steps_;
     state.dropped = dropped_;
     state.sum_weights = sum_weights_;
     state.sum_scaled_weights = sum_scaled_weights_;
@@ -167,7 +183,6 @@ class Server final : public fb_server {
   void restore(const fb_server_state& state) override {
     version_ = state.version;
     fill_ = state.fill;
-    steps_ = state.steps;
     dropped_ = state.dropped;
     sum_weights_ = state.sum_weights;
     sum_scaled_weights_ = state.sum_scaled_weights;
@@ -195,6 +210,14 @@ class Server final : public fb_server {
   std::int64_t version() const override { return read(version_); }
   std::int64_t fill() const override { return read(fill_); }
   std::int64_t dropped() const override { return read(dropped_); }
+  std::int64_t outstanding() const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::int64_t n = 0;
+    for (const Due& due : due_) {
+      n += due.tasks;
+    }
+    return n;
+  }
   std::int64_t live_models() const override {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::int64_t n = 1;
@@ -243,16 +266,16 @@ class Server final : public fb_server {
   }
 
   // Moves the model by the full buffer. The next version's entry stands at the end of due_ already.
-  void step(const Kernels<T>& k, Hold next) {
+  void step(const Kernels<T>& k, double norm, Hold next) {
     StepConfig config{};
     config.lr = rule_.lr;
-    config.norm = norm();
+    config.norm = norm;
     config.momentum = rule_.momentum;
     config.beta1 = rule_.beta1;
     config.beta2 = rule_.beta2;
     config.epsilon = rule_.epsilon;
     config.weight_decay = rule_.weight_decay;
-    config.step = ++steps_;
+    config.step = version_ + 1;
     if (rule_.optimizer == FB_ADAM) {
       k.adam_step(dim_, values(model_), sum_.data(), config, first_.data(), second_.data(), values(next));
     } else {
@@ -269,11 +292,11 @@ class Server final : public fb_server {
     sum_scaled_weights_ = 0;
   }
 
-  double norm() const {
+  double norm_of(double sum_weights, double sum_scaled_weights) const {
     switch (rule_.norm) {
-      case FB_NORM_ARRIVALS: return static_cast<double>(fill_);
-      case FB_NORM_WEIGHTS: return sum_weights_;
-      case FB_NORM_SCALED_WEIGHTS: return sum_scaled_weights_;
+      case FB_NORM_ARRIVALS: return static_cast<double>(rule_.buffer_size);
+      case FB_NORM_WEIGHTS: return sum_weights;
+      case FB_NORM_SCALED_WEIGHTS: return sum_scaled_weights;
       case FB_NORM_CLIENTS: return static_cast<double>(rule_.n_clients);
       default: return 1.0;
     }
@@ -285,9 +308,10 @@ class Server final : public fb_server {
   Hold model_;
   std::vector<T> sum_, next_sum_;  // a refused delta leaves sum_ as it was
   std::vector<T> first_, second_;
-  std::int64_t version_ = 0, fill_ = 0, steps_ = 0, dropped_ = 0;
+  std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
   double sum_weights_ = 0, sum_scaled_weights_ = 0;
-  std::deque<Due> due_;  // versions first_version() .. version_
+  std::vector<double> staleness_weight_;  // by staleness; empty: always 1
+  std::deque<Due> due_;                   // versions first_version() .. version_
 };
 
 }  // namespace

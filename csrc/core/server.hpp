@@ -24,7 +24,8 @@ struct fb_model {
 // What every dtype's server can do. All calls are thread-safe.
 struct fb_server {
   virtual ~fb_server() = default;
-  virtual fb_status upload(const void* delta, std::int64_t version, double s, double e, std::int32_t* outcome_out) = 0;
+  virtual fb_status upload(const void* delta, std::int64_t version, double e, std::int32_t* outcome_out) = 0;
+  virtual void set_staleness(const double* weight, std::int64_t n_weights) = 0;
   virtual fb_status cancel(std::int64_t version) = 0;
   virtual fb_model* download(std::int64_t* version_out) = 0;  // null version: just the model
   virtual void get_state(fb_server_state& state) = 0;
@@ -34,6 +35,7 @@ struct fb_server {
   virtual std::int64_t version() const = 0;
   virtual std::int64_t fill() const = 0;
   virtual std::int64_t dropped() const = 0;
+  virtual std::int64_t outstanding() const = 0;
   virtual std::int64_t live_models() const = 0;
 };
 

@@ -1,1 +1,78 @@
-"""Kernels: cpp (compiled), numba (where nothing was compiled) and reference (the specification)."""
+"""Kernels: `cpp` (compiled), `numba` (where nothing was compiled) and `reference` (the specification).
+
+FEDBUFF_BACKEND chooses one by name, FEDBUFF_ISA the CPU level of `cpp`, FEDBUFF_NUM_THREADS how many threads work where
+a call does not say. A choice that is unknown or not available is an error. Without one, `cpp` runs where it was
+compiled; elsewhere `numba` does, with one warning that gives the reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import warnings
+from functools import cache
+from typing import Any, cast
+
+from ._spec import Backend
+
+__all__ = ["NAMES", "build_info", "current", "default_threads"]
+
+NAMES = ("cpp", "numba", "reference")
+
+
+@cache
+def build_info() -> dict[str, Any]:
+    """What the build recorded: compiled or not and why, compiler, flags."""
+    try:
+        info = importlib.import_module("fedbuff._build_info")
+    except ImportError:
+        return {"compiled": False, "reason": "fedbuff was not installed (no build record)", "compiler": "", "flags": ""}
+    return {"compiled": info.COMPILED, "reason": info.REASON, "compiler": info.COMPILER, "flags": info.FLAGS}
+
+
+@cache
+def current() -> Backend:
+    """The backend in force, chosen on first use."""
+    name = os.environ.get("FEDBUFF_BACKEND")
+    if name is None:
+        name = _default()
+    elif name not in NAMES:
+        raise ValueError(f"FEDBUFF_BACKEND={name!r}: expected one of {', '.join(NAMES)}")
+    elif name == "cpp" and not build_info()["compiled"]:
+        raise ImportError(f"FEDBUFF_BACKEND=cpp: nothing was compiled ({build_info()['reason']})")
+    level = os.environ.get("FEDBUFF_ISA")
+    if level is not None and name != "cpp":
+        raise ValueError(f"FEDBUFF_ISA={level!r}: only the cpp backend has CPU levels, and {name} runs")
+    try:
+        backend = importlib.import_module(f"fedbuff.backends.{name}")
+    except ImportError as error:
+        if name == "numba":
+            raise ImportError("FEDBUFF_BACKEND=numba: pip install fedbuff[numba]") from error
+        raise
+    if level is not None:
+        backend.force_level(level)
+    return cast(Backend, backend)
+
+
+def _default() -> str:
+    info = build_info()
+    if info["compiled"]:
+        return "cpp"
+    reason = f"fedbuff's compiled kernels are missing ({info['reason']})"
+    if importlib.util.find_spec("numba") is None:
+        raise ImportError(
+            f"{reason}, and so is Numba: pip install fedbuff[numba], or reinstall fedbuff where there is a C++ compiler"
+        )
+    warnings.warn(f"{reason}; the slower numba backend runs instead", RuntimeWarning, stacklevel=4)
+    return "numba"
+
+
+def default_threads() -> int:
+    """FEDBUFF_NUM_THREADS, or the cores that this process may use."""
+    text = os.environ.get("FEDBUFF_NUM_THREADS")
+    if text is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"FEDBUFF_NUM_THREADS={text!r}: expected a whole number of at least 1")
+    return int(text)

@@ -1,7 +1,7 @@
 // Which rows a step looks at. A batch is a multiset drawn with replacement, so a row drawn c times counts c times: each
 // distinct row is visited once, in the order of its first draw, with its count as a factor.
 
-inline constexpr std::int64_t kBlockRows = 128;          // rows that pass through a model together
+inline constexpr std::int64_t kBlockRows = 128;           // rows that pass through a model together
 inline constexpr std::int64_t kMostRowsMerged = 1 << 16;  // clients with more rows keep repeated draws apart
 
 // Draws [begin, begin + n) of the step's batch as row numbers within the client. begin is a multiple of 4.

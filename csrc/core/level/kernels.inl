@@ -4,8 +4,9 @@
 // A level provides Vec<T> for float and double: kLanes and block shapes; zero, set, load, store, and load_part /
 // store_part of the first n lanes; + - * /, madd (fused where the level has it), max and min (the second argument where
 // one is NaN), sqrt, abs, if_less, round, scale_by_power, sum_lanes and sum_lanes_of_4.
+//
+// Each part uses those above it.
 #include "math.inl"
-// (order matters below: each part uses those above it)
 #include "vectors.inl"
 #include "linear.inl"
 #include "batch.inl"
@@ -21,6 +22,7 @@ std::size_t scratch_bytes(const Problem<T>& problem) {
 
 template <class T>
 constexpr Kernels<T> make_kernels() {
-  return {&scratch_bytes<T>, &local_sgd<T>, &client_gradient<T>, &count_correct<T>, &accumulate<T>,
-          &aggregate<T>,     &sgd_step<T>,  &adam_step<T>,       &dot<T>};
+  return {&scratch_bytes<T>, &local_sgd<T>,  &client_gradient<T>,
+          &count_correct<T>, &accumulate<T>, &aggregate<T>,
+          &sgd_step<T>,      &adam_step<T>,  &dot<T>};
 }

@@ -72,11 +72,11 @@ inline __attribute__((always_inline)) void scores_block(const T* const* x, const
 
 template <class T>
 struct ScoresArgs {
-  const T* const* x;        // n_rows pointers to n_features values
+  const T* const* x;  // n_rows pointers to n_features values
   std::int64_t n_rows, n_features;
-  const T* w;               // (n_outs, n_features) row-major
-  const T* bias;            // (n_outs) or null
-  T* z;                     // z[r * row_stride + o * out_stride]
+  const T* w;     // (n_outs, n_features) row-major
+  const T* bias;  // (n_outs) or null
+  T* z;           // z[r * row_stride + o * out_stride]
   std::int64_t row_stride, out_stride;
 };
 
@@ -100,20 +100,46 @@ void scores_outs(const ScoresArgs<T>& a, std::int64_t out) {
     switch (rows.begin(g + 1) - row) {
       case 1: scores_group<T, 1, C>(a, row, out); break;
       case 2: scores_group<T, 2, C>(a, row, out); break;
-      case 3: if constexpr (kRows > 2) { scores_group<T, 3, C>(a, row, out); } break;
-      case 4: if constexpr (kRows > 2) { scores_group<T, 4, C>(a, row, out); } break;
-      case 5: if constexpr (kRows > 4) { scores_group<T, 5, C>(a, row, out); } break;
-      case 6: if constexpr (kRows > 4) { scores_group<T, 6, C>(a, row, out); } break;
-      case 7: if constexpr (kRows > 4) { scores_group<T, 7, C>(a, row, out); } break;
-      default: if constexpr (kRows > 4) { scores_group<T, 8, C>(a, row, out); } break;
+      case 3:
+        if constexpr (kRows >= 3) {
+          scores_group<T, 3, C>(a, row, out);
+        }
+        break;
+      case 4:
+        if constexpr (kRows >= 4) {
+          scores_group<T, 4, C>(a, row, out);
+        }
+        break;
+      case 5:
+        if constexpr (kRows >= 5) {
+          scores_group<T, 5, C>(a, row, out);
+        }
+        break;
+      case 6:
+        if constexpr (kRows >= 6) {
+          scores_group<T, 6, C>(a, row, out);
+        }
+        break;
+      case 7:
+        if constexpr (kRows >= 7) {
+          scores_group<T, 7, C>(a, row, out);
+        }
+        break;
+      default:
+        if constexpr (kRows >= 8) {
+          scores_group<T, 8, C>(a, row, out);
+        }
+        break;
     }
   }
 }
 
+inline constexpr int kDotOuts = 5;
+
 template <class T>
 void scores(const ScoresArgs<T>& a, std::int64_t n_outs) {
   // Outputs outside, rows inside: a group's weights stay in the first cache while the rows stream past.
-  const Groups outs(n_outs, Vec<T>::kDotOuts);
+  const Groups outs(n_outs, kDotOuts);
   for (std::int64_t g = 0; g < outs.groups; ++g) {
     const std::int64_t out = outs.begin(g);
     switch (outs.begin(g + 1) - out) {
@@ -121,19 +147,18 @@ void scores(const ScoresArgs<T>& a, std::int64_t n_outs) {
       case 2: scores_outs<T, 2>(a, out); break;
       case 3: scores_outs<T, 3>(a, out); break;
       case 4: scores_outs<T, 4>(a, out); break;
-      case 5: scores_outs<T, 5>(a, out); break;
-      default: if constexpr (Vec<T>::kDotOuts > 5) { scores_outs<T, 6>(a, out); } break;
+      default: scores_outs<T, 5>(a, out); break;
     }
   }
 }
 
 template <class T>
 struct AddRowsArgs {
-  const T* const* x;        // n_rows pointers
+  const T* const* x;  // n_rows pointers
   std::int64_t n_rows, n_features;
-  const T* g;               // g[r * row_stride + o * out_stride]
+  const T* g;  // g[r * row_stride + o * out_stride]
   std::int64_t row_stride, out_stride;
-  T* a;                     // (n_outs, n_features) row-major, added to
+  T* a;  // (n_outs, n_features) row-major, added to
 };
 
 template <class T, int C, int N>
@@ -194,7 +219,11 @@ inline __attribute__((always_inline)) void add_rows_outs(const AddRowsArgs<T>& a
       case 3: add_rows_block<T, 3, N>(a, out, j); break;
       case 4: add_rows_block<T, 4, N>(a, out, j); break;
       case 5: add_rows_block<T, 5, N>(a, out, j); break;
-      default: if constexpr (Vec<T>::kUpdateOuts > 5) { add_rows_block<T, 6, N>(a, out, j); } break;
+      default:
+        if constexpr (Vec<T>::kUpdateOuts > 5) {
+          add_rows_block<T, 6, N>(a, out, j);
+        }
+        break;
     }
   }
 }

@@ -29,7 +29,8 @@ double regularise(const Problem<T>& p, const T* w, bool want_loss, T* sum) {
 
 // The gradient over all rows of a client, added to sum unless that is null; returns the mean loss where wanted.
 template <class T>
-double rows_gradient(const Problem<T>& p, const Scratch<T>& s, std::int64_t client, const T* w, bool want_loss, T* sum) {
+double rows_gradient(const Problem<T>& p, const Scratch<T>& s, std::int64_t client, const T* w, bool want_loss,
+                     T* sum) {
   const std::int64_t n_rows = p.rows(client);
   const T share = static_cast<T>(1.0 / static_cast<double>(n_rows));
   double loss = 0;
@@ -96,8 +97,8 @@ void local_sgd(const Problem<T>& p, const LocalConfig& config, const Task& task,
   T* at = s.w;
   copy(p.dim, w, at);
   const bool rows = p.family != Family::Quadratic;
-  const bool in_place = rows && config.plain() && p.l2 == 0 && p.nonconvex == 0 && task.batch > 0 &&
-                        task.batch <= kBlockRows;
+  const bool in_place =
+      rows && config.plain() && p.l2 == 0 && p.nonconvex == 0 && task.batch > 0 && task.batch <= kBlockRows;
   const V minus_lr = V::set(static_cast<T>(-config.lr));
   if (in_place) {
     // The whole batch fits one block: its gradient, times -lr, goes straight into the model.
@@ -110,7 +111,8 @@ void local_sgd(const Problem<T>& p, const LocalConfig& config, const Task& task,
     T* g = s.gradient;
     for (std::int64_t q = 0; q < config.steps; ++q) {
       step_gradient(p, s, task, q, at, g);
-      for_each_vec<T>(p.dim, [=](std::int64_t j, auto n) { store(madd(minus_lr, load(g + j, n), load(at + j, n)), at + j, n); });
+      for_each_vec<T>(
+          p.dim, [=](std::int64_t j, auto n) { store(madd(minus_lr, load(g + j, n), load(at + j, n)), at + j, n); });
     }
   } else {
     // delta_out serves as the gradient until the end: the velocity needs the third vector.

@@ -146,6 +146,25 @@ void net_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64
   }
 }
 
+// bias[o] += sum_r g[r * row_stride + o * out_stride], along whichever of the two is contiguous.
+template <class T>
+void add_bias(const T* g, std::int64_t n_rows, std::int64_t row_stride, std::int64_t out_stride, std::int64_t n_outs,
+              T* bias) {
+  using V = Vec<T>;
+  if (row_stride == 1) {
+    for (std::int64_t o = 0; o < n_outs; ++o) {
+      V total = V::zero();
+      for_each_vec<T>(n_rows, [=, &total](std::int64_t r, auto n) { total = total + load(g + o * out_stride + r, n); });
+      bias[o] += sum_lanes(total);
+    }
+    return;
+  }
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    const T* row = g + r * row_stride;
+    for_each_vec<T>(n_outs, [=](std::int64_t o, auto n) { store(load(bias + o, n) + load(row + o, n), bias + o, n); });
+  }
+}
+
 // Backward from s.z: adds the gradient of the rows' scaled losses to sum (dim), which may be w.
 template <class T>
 void net_backward(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t n_rows, T* sum) {
@@ -168,14 +187,7 @@ void net_backward(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int
     }
     add_rows(AddRowsArgs<T>{l > 0 ? s.hidden_x : s.x, n_rows, in, g, g_row, g_out, sum + offset}, out);
     if (p.intercept) {
-      T* bias = sum + offset + in * out;
-      for (std::int64_t o = 0; o < out; ++o) {
-        T total = T(0);
-        for (std::int64_t r = 0; r < n_rows; ++r) {
-          total += g[r * g_row + o * g_out];
-        }
-        bias[o] += total;
-      }
+      add_bias(g, n_rows, g_row, g_out, out, sum + offset + in * out);
     }
     g = back;
     g_row = in;

@@ -16,9 +16,8 @@ void quadratic_gradient(const Problem<T>& p, const Scratch<T>& s, std::int64_t c
     }
     case Curvature::Diagonal: {
       const T* a = p.curvature + which * dim;
-      for_each_vec<T>(dim, [=](std::int64_t j, auto n) {
-        store(load(a + j, n) * load(difference + j, n), gradient_out + j, n);
-      });
+      for_each_vec<T>(
+          dim, [=](std::int64_t j, auto n) { store(load(a + j, n) * load(difference + j, n), gradient_out + j, n); });
       break;
     }
     case Curvature::Dense: {
@@ -37,13 +36,14 @@ void quadratic_gradient(const Problem<T>& p, const Scratch<T>& s, std::int64_t c
 
 template <class T>
 void add_noise(const Problem<T>& p, const Task& task, std::int64_t step, T* gradient) {
-  const double deviation = __builtin_sqrt(p.noise_variance / (static_cast<double>(p.dim) * static_cast<double>(task.batch)));
+  const double deviation =
+      __builtin_sqrt(p.noise_variance / (static_cast<double>(p.dim) * static_cast<double>(task.batch)));
   for (std::int64_t j = 0; j < p.dim; j += 2) {
     double pair[2];
-    normal_pair(philox4x32(task.seed, static_cast<std::uint32_t>(task.client), task.number,
-                           static_cast<std::uint32_t>(step),
-                           stream_word(Stream::GradientNoise, static_cast<std::uint32_t>(j / 2))),
-                pair);
+    normal_pair(
+        philox4x32(task.seed, static_cast<std::uint32_t>(task.client), task.number, static_cast<std::uint32_t>(step),
+                   stream_word(Stream::GradientNoise, static_cast<std::uint32_t>(j / 2))),
+        pair);
     gradient[j] += static_cast<T>(deviation * pair[0]);
     if (j + 1 < p.dim) {
       gradient[j + 1] += static_cast<T>(deviation * pair[1]);

@@ -2,19 +2,19 @@
 
 template <class T>
 struct Scratch {
-  T* w;                          // (dim) the client's model
-  T* gradient;                   // (dim)
-  T* velocity;                   // (dim)
-  const T** x;                   // (kBlockRows) where each row of the block begins
-  const T** hidden_x;            // (kBlockRows) the same for a hidden layer's activations
-  const T** weight_row;          // (widest layer) where each row of a weight matrix begins
-  std::uint32_t* row;            // (kBlockRows) rows of the block, numbered within the client
-  T* scale;                      // (kBlockRows) how much each counts
-  T* target;                     // (kBlockRows)
-  std::uint8_t* seen;            // (rows of the largest client, where merged) zero between calls
-  T* z;                          // (outputs, kBlockRows) scores, then their gradients
-  T* hidden[kMaxLayers];         // (kBlockRows, size of the layer) activations
-  T* back[2];                    // (kBlockRows, widest hidden layer) their gradients
+  T* w;                   // (dim) the client's model
+  T* gradient;            // (dim)
+  T* velocity;            // (dim)
+  const T** x;            // (kBlockRows) where each row of the block begins
+  const T** hidden_x;     // (kBlockRows) the same for a hidden layer's activations
+  const T** weight_row;   // (widest layer) where each row of a weight matrix begins
+  std::uint32_t* row;     // (kBlockRows) rows of the block, numbered within the client
+  T* scale;               // (kBlockRows) how much each counts
+  T* target;              // (kBlockRows)
+  std::uint8_t* seen;     // (rows of the largest client, where merged) zero between calls
+  T* z;                   // (outputs, kBlockRows) scores, then their gradients
+  T* hidden[kMaxLayers];  // (kBlockRows, size of the layer) activations
+  T* back[2];             // (kBlockRows, widest hidden layer) their gradients
   std::size_t bytes;
 
   Scratch(const Problem<T>& p, void* memory) : bytes(0) {

@@ -1,20 +1,17 @@
 // Vec<T> for AVX2 with FMA.
 
-
 template <class T>
 struct Vec;
 
 inline __m256i lane_mask_32(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-inline __m256i lane_mask_64(int n) {
-  return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
-}
+inline __m256i lane_mask_64(int n) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)); }
 
 template <>
 struct Vec<float> {
   static constexpr int kLanes = 8;
-  static constexpr int kDotRows = 2, kDotOuts = 5;
+  static constexpr int kDotRows = 2;
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 2;
   __m256 v;
 
@@ -30,7 +27,7 @@ struct Vec<float> {
 template <>
 struct Vec<double> {
   static constexpr int kLanes = 4;
-  static constexpr int kDotRows = 2, kDotOuts = 5;
+  static constexpr int kDotRows = 2;
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 2;
   __m256d v;
 
@@ -77,9 +74,7 @@ inline Vec<double> if_less(Vec<double> a, Vec<double> b, Vec<double> yes, Vec<do
   return {_mm256_blendv_pd(no.v, yes.v, _mm256_cmp_pd(a.v, b.v, _CMP_LT_OQ))};
 }
 
-inline Vec<float> round(Vec<float> a) {
-  return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
+inline Vec<float> round(Vec<float> a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 inline Vec<double> round(Vec<double> a) {
   return {_mm256_round_pd(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }

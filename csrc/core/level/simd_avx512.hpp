@@ -1,14 +1,13 @@
 // Vec<T> for AVX-512 (F, DQ, VL, BW): see level/README in kernels.inl for what a Vec must offer.
 
-
 template <class T>
 struct Vec;
 
 template <>
 struct Vec<float> {
   static constexpr int kLanes = 16;
-  static constexpr int kDotRows = 4, kDotOuts = 6;        // accumulators of the dot-product block: rows x outputs
-  static constexpr int kUpdateOuts = 6, kUpdateVecs = 4;  // of the rank-n update block: outputs x vectors
+  static constexpr int kDotRows = 5;                      // rows of a block of dot products
+  static constexpr int kUpdateOuts = 6, kUpdateVecs = 4;  // outputs and vectors of a block of row updates
   __m512 v;
 
   static Vec zero() { return {_mm512_setzero_ps()}; }
@@ -24,7 +23,7 @@ struct Vec<float> {
 template <>
 struct Vec<double> {
   static constexpr int kLanes = 8;
-  static constexpr int kDotRows = 4, kDotOuts = 6;
+  static constexpr int kDotRows = 5;
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 4;
   __m512d v;
 

@@ -1,10 +1,10 @@
-// Vec<T> of 16 bytes in the compiler's own vectors: SSE2 on x86-64, NEON on AArch64. Multiply and add stay two roundings.
-
+// Vec<T> of 16 bytes in the compiler's own vectors: SSE2 on x86-64, NEON on AArch64. Multiply and add stay two
+// roundings.
 
 template <class T>
 struct Vec {
   static constexpr int kLanes = 16 / static_cast<int>(sizeof(T));
-  static constexpr int kDotRows = 2, kDotOuts = 5;
+  static constexpr int kDotRows = 2;
   static constexpr int kUpdateOuts = 5, kUpdateVecs = 2;
   typedef T Native __attribute__((vector_size(16)));
   Native v;

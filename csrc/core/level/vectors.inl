@@ -77,7 +77,8 @@ inline __attribute__((always_inline)) void for_each_vec(std::int64_t dim, Body b
 }
 
 template <class T>
-bool accumulate(std::int64_t dim, const T* sum, const T* delta, T weight, const T* current, const T* start, T* sum_out) {
+bool accumulate(std::int64_t dim, const T* sum, const T* delta, T weight, const T* current, const T* start,
+                T* sum_out) {
   using V = Vec<T>;
   const V factor = V::set(weight);
   V poison = V::zero();  // 0 * x stays 0 unless some x is not finite
@@ -105,9 +106,8 @@ void sgd_step(std::int64_t dim, const T* w, const T* sum, const StepConfig& conf
   using V = Vec<T>;
   if (config.momentum == 0) {
     const V scale = V::set(static_cast<T>(-(config.lr / config.norm)));
-    for_each_vec<T>(dim, [=](std::int64_t j, auto n) {
-      store(madd(scale, load(sum + j, n), load(w + j, n)), w_out + j, n);
-    });
+    for_each_vec<T>(
+        dim, [=](std::int64_t j, auto n) { store(madd(scale, load(sum + j, n), load(w + j, n)), w_out + j, n); });
     return;
   }
   const V keep = V::set(static_cast<T>(config.momentum));

@@ -23,11 +23,13 @@ extern "C" {
 
 typedef enum fb_status {
   FB_OK = 0,
-  FB_ERR_ARGUMENT = 1,       /* a null pointer, a size or a number out of range */
-  FB_ERR_MEMORY = 2,         /* out of memory; nothing changed */
-  FB_ERR_NEVER_GIVEN = 3,    /* the server never gave out that version */
-  FB_ERR_NOTHING_DUE = 4,    /* every download of that version was returned or cancelled already */
-  FB_ERR_NOT_FINITE = 5      /* the delta holds a NaN or an infinity; nothing changed */
+  FB_ERR_ARGUMENT = 1,    /* a null pointer, a size or a number out of range */
+  FB_ERR_MEMORY = 2,      /* out of memory; nothing changed */
+  FB_ERR_NEVER_GIVEN = 3, /* the server never gave out that version */
+  FB_ERR_NOTHING_DUE = 4, /* every download of that version was returned or cancelled already */
+  FB_ERR_NOT_FINITE = 5,  /* the delta holds a NaN or an infinity; nothing changed */
+  FB_ERR_ZERO_NORM = 6,   /* the weights of the full buffer sum to zero; nothing changed */
+  FB_ERR_SHORT_TABLE = 7  /* staler than the table of staleness weights is long; nothing changed */
 } fb_status;
 
 typedef enum fb_dtype { FB_F32 = 0, FB_F64 = 1 } fb_dtype;
@@ -53,7 +55,7 @@ typedef struct fb_rule {
   int64_t n_clients;     /* for FB_NORM_CLIENTS */
   int64_t max_staleness; /* an older arrival is dropped; -1: none is */
   double lr;
-  double momentum; /* FB_SGD */
+  double momentum;                            /* FB_SGD */
   double beta1, beta2, epsilon, weight_decay; /* FB_ADAM */
 } fb_rule;
 
@@ -72,9 +74,10 @@ FB_API void fb_server_destroy(fb_server* server);
 
 FB_API int64_t fb_server_dim(const fb_server* server);
 FB_API int64_t fb_server_version(const fb_server* server);
-FB_API int64_t fb_server_fill(const fb_server* server);    /* arrivals in the buffer */
-FB_API int64_t fb_server_dropped(const fb_server* server); /* arrivals refused as too stale */
-FB_API int64_t fb_server_live_models(const fb_server* server);
+FB_API int64_t fb_server_fill(const fb_server* server);        /* arrivals in the buffer */
+FB_API int64_t fb_server_dropped(const fb_server* server);     /* arrivals refused as too stale */
+FB_API int64_t fb_server_outstanding(const fb_server* server); /* downloads not yet returned or cancelled */
+FB_API int64_t fb_server_live_models(const fb_server* server); /* models kept, the current one included */
 
 /* The current model, held until fb_model_release: it does not change while it is held. */
 FB_API fb_model* fb_server_model(fb_server* server);
@@ -85,25 +88,28 @@ FB_API void fb_model_release(fb_model* model);
 FB_API fb_status fb_server_download(fb_server* server, int64_t* version_out, fb_model** model_out);
 FB_API fb_status fb_server_cancel(fb_server* server, int64_t version);
 
-/* delta (dim) = model downloaded - model after the local steps; counted s times e, s for its staleness and e for its
- * samples. *outcome_out (may be null): fb_outcome. */
-FB_API fb_status fb_server_upload(fb_server* server, const void* delta, int64_t version, double s, double e,
+/* s by staleness: weight[t] for an update that is t versions old. Copied. Without one, s is 1. */
+FB_API fb_status fb_server_set_staleness(fb_server* server, const double* weight, int64_t n_weights);
+
+/* delta (dim) = model downloaded - model after the local steps; it counts s(staleness) times e. *outcome_out (may be
+ * null): fb_outcome. */
+FB_API fb_status fb_server_upload(fb_server* server, const void* delta, int64_t version, double e,
                                   int32_t* outcome_out);
 
 /* The whole state, to save and restore. Pointers in a state that was read point into the server and hold until its next
  * call; `due`, `due_version` and `kept` are the caller's arrays of n_due entries (call with them null for n_due). */
 typedef struct fb_server_state {
   uint32_t size;
-  int64_t version, fill, steps, dropped;
+  int64_t version, fill, dropped;
   double sum_weights, sum_scaled_weights;
   const void* w;
-  const void* sum;       /* (dim); meaningful where fill > 0 */
-  const void* first;     /* (dim) velocity, or Adam's first moment; null where there is none */
-  const void* second;    /* (dim) Adam's second moment */
-  int64_t n_due;         /* versions with tasks due */
-  int64_t* due_version;  /* (n_due) ascending */
-  int64_t* due;          /* (n_due) how many tasks */
-  const void** kept;     /* (n_due) the model of that version, FB_BASE_CURRENT only */
+  const void* sum;      /* (dim); meaningful where fill > 0 */
+  const void* first;    /* (dim) velocity, or Adam's first moment; null where there is none */
+  const void* second;   /* (dim) Adam's second moment */
+  int64_t n_due;        /* versions with tasks due */
+  int64_t* due_version; /* (n_due) ascending */
+  int64_t* due;         /* (n_due) how many tasks */
+  const void** kept;    /* (n_due) the model of that version, FB_BASE_CURRENT only */
 } fb_server_state;
 
 FB_API fb_status fb_server_get_state(fb_server* server, fb_server_state* state);

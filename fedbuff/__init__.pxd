@@ -1,0 +1,1 @@
+from fedbuff._server cimport DeltaBuffer, Server

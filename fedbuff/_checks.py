@@ -1,0 +1,36 @@
+"""Checks of numbers and names that come from a user: errors that name the argument."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["choice", "count", "number"]
+
+
+def number(name: str, value: float, *, low: float = 0.0, high: float = math.inf, open_low: bool = False) -> float:
+    """A finite float in range, or an error that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        try:
+            value = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"{name}: expected a number, got {type(value).__name__}") from None
+    if not math.isfinite(value) or value < low or value > high or (open_low and value == low):
+        bound = f"> {low:g}" if open_low else f">= {low:g}"
+        top = f" and <= {high:g}" if math.isfinite(high) else ""
+        raise ValueError(f"{name}: expected a number {bound}{top}, got {value}")
+    return float(value)
+
+
+def count(name: str, value: int, *, low: int = 1) -> int:
+    try:
+        whole = value.__index__()
+    except AttributeError:
+        raise TypeError(f"{name}: expected an int, got {type(value).__name__}") from None
+    if isinstance(value, bool) or whole < low:
+        raise ValueError(f"{name}: expected an int >= {low}, got {value}")
+    return whole
+
+
+def choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")

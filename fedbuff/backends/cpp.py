@@ -1,0 +1,71 @@
+"""The compiled backend: fedbuff._core for whole-chunk work, fedbuff._server for the objects of single arrivals."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from .._core import accumulate, adam_step, aggregate, batch_rows, dot, normals, sgd_step
+from .._server import DeltaBuffer, Server
+from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector
+
+__all__ = [
+    "DeltaBuffer",
+    "Server",
+    "accumulate",
+    "adam_step",
+    "aggregate",
+    "batch_rows",
+    "bind",
+    "dot",
+    "force_level",
+    "name",
+    "normals",
+    "philox",
+    "sgd_step",
+]
+
+name = "cpp"
+
+
+def force_level(level: str) -> None:
+    """Runs the kernels of this CPU level from now on."""
+    if not _core.force_level(level):
+        raise ValueError(f"FEDBUFF_ISA={level!r}: expected one of {', '.join(_core.available_levels())} on this CPU")
+
+
+def philox(seed: int, counter: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    words = np.empty_like(counter)
+    _core.philox(seed, counter, words)
+    return words
+
+
+class _Bound:
+    def __init__(self, spec: ProblemSpec) -> None:
+        kind = _core.ProblemF32 if spec.dtype == np.float32 else _core.ProblemF64
+        self._problem = kind(spec)
+        self.client_gradient = self._problem.client_gradient
+        self.gradient = self._problem.gradient
+        self.count_correct = self._problem.count_correct
+
+    def local_sgd(
+        self,
+        local: LocalSpec,
+        w: Vector,
+        *,
+        client: int,
+        task: int,
+        seed: int,
+        batch: int,
+        rows: NDArray[np.int64] | None,
+        delta_out: Vector,
+    ) -> None:
+        self._problem.local_sgd(
+            local.steps, local.lr, local.momentum, local.weight_decay, local.prox, w, client, task, seed, batch, rows,
+            delta_out,
+        )  # fmt: skip
+
+
+def bind(spec: ProblemSpec) -> BoundProblem:
+    return _Bound(spec)

@@ -1,0 +1,393 @@
+"""The specification: plain NumPy, one statement per formula of the documentation.
+
+Everything is computed in the problem's dtype T, constants rounded to T first; losses are summed in float64. Weights lie
+layer by layer: weight (out, in) row-major, then the bias where there is one. Numbers that are not finite go through
+without a warning, as in compiled code.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _server
+from ._philox import key_words, philox_words, unit_double
+from ._portable_math import log_positive, sincos2pi
+from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector
+
+__all__ = [
+    "DeltaBuffer",
+    "Server",
+    "accumulate",
+    "adam_step",
+    "aggregate",
+    "batch_rows",
+    "bind",
+    "dot",
+    "name",
+    "normals",
+    "philox",
+    "sgd_step",
+]
+
+name = "reference"
+
+Rows = NDArray[np.int64]
+
+_quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+
+
+BATCHES, GRADIENT_NOISE = 0, 3  # streams, as in csrc/core/philox.hpp
+
+
+def philox(seed: int, counter: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return np.stack(philox_words(*key_words(seed), *counter.T.astype(np.uint64)), axis=1).astype(np.uint32)
+
+
+def batch_rows(seed: int, client: int, task: int, step: int, n_rows: int, batch: int) -> Rows:
+    words = philox(seed, _counters(client, task, step, BATCHES, n_blocks=-(-batch // 4)))
+    return (words.ravel()[:batch].astype(np.uint64) * np.uint64(n_rows) >> np.uint64(32)).astype(np.int64)
+
+
+def normals(seed: int, c0: int, c1: int, c2: int, stream: int, n: int) -> NDArray[np.float64]:
+    words = philox(seed, _counters(c0, c1, c2, stream, n_blocks=-(-n // 2))).T.astype(np.uint64)
+    radius = np.sqrt(-2.0 * log_positive(1.0 - unit_double(words[0], words[1])))
+    sine, cosine = sincos2pi(unit_double(words[2], words[3]))
+    return np.stack([radius * cosine, radius * sine], axis=1).ravel()[:n]
+
+
+def _counters(c0: int, c1: int, c2: int, stream: int, n_blocks: int) -> NDArray[np.uint32]:
+    counter = np.empty((n_blocks, 4), np.uint32)
+    counter[:, :3] = c0, c1, c2
+    counter[:, 3] = np.arange(n_blocks) + (stream << 28)
+    return counter
+
+
+class _Problem(ABC):
+    """What the families share: the local loop and the mean over clients."""
+
+    def __init__(self, spec: ProblemSpec) -> None:
+        self.spec = spec
+        self.scalar: Any = spec.dtype.type
+
+    @abstractmethod
+    def step_gradient(
+        self, w: Vector, client: int, task: int, step: int, seed: int, batch: int, rows: Rows | None
+    ) -> Vector:
+        """The stochastic gradient of one local step; `rows` are the batch where it is given."""
+
+    @abstractmethod
+    def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float: ...
+
+    @abstractmethod
+    def count_correct(self, begin: int, end: int, w: Vector) -> int: ...
+
+    @_quiet
+    def local_sgd(
+        self,
+        local: LocalSpec,
+        w: Vector,
+        *,
+        client: int,
+        task: int,
+        seed: int,
+        batch: int,
+        rows: Rows | None,
+        delta_out: Vector,
+    ) -> None:
+        lr, momentum = self.scalar(local.lr), self.scalar(local.momentum)
+        weight_decay, prox = self.scalar(local.weight_decay), self.scalar(local.prox)
+        model = w.copy()
+        velocity = np.zeros_like(w)
+        for step in range(local.steps):
+            direction = self.step_gradient(model, client, task, step, seed, batch, None if rows is None else rows[step])
+            if weight_decay:
+                direction = direction + weight_decay * model
+            if prox:
+                direction = direction + prox * (model - w)
+            velocity = momentum * velocity + direction if momentum else direction
+            model = model - lr * velocity
+        np.subtract(w, model, out=delta_out)
+
+    @_quiet
+    def gradient(self, w: Vector, gradient_out: Vector | None, threads: int) -> float:
+        total = np.zeros(self.spec.dim, np.float64)
+        value = 0.0
+        part = None if gradient_out is None else np.empty_like(w)
+        for client, weight in enumerate(self.spec.client_weight):
+            value += weight * self.client_gradient(client, w, part)
+            if part is not None:
+                total += weight * part.astype(np.float64)
+        if gradient_out is not None:
+            gradient_out[:] = total
+        return float(value)
+
+
+class _Rows(_Problem):
+    """Problems whose clients own rows: f_client is the mean over its rows, plus the regularisers."""
+
+    @abstractmethod
+    def scores(self, rows: Rows, w: Vector) -> Vector:
+        """What the model says of each row: (rows, outputs)."""
+
+    @abstractmethod
+    def mean_gradient(self, rows: Rows, w: Vector) -> Vector:
+        """The gradient of the mean loss over the rows."""
+
+    def step_gradient(
+        self, w: Vector, client: int, task: int, step: int, seed: int, batch: int, rows: Rows | None
+    ) -> Vector:
+        begin, end = self.range_of(client)
+        if batch == 0:
+            chosen = np.arange(begin, end)
+        elif rows is not None:
+            chosen = begin + rows
+        else:
+            chosen = begin + batch_rows(seed, client, task, step, end - begin, batch)
+        return self.mean_gradient(chosen, w) + self.regularizer_gradient(w)
+
+    @_quiet
+    def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
+        rows = np.arange(*self.range_of(client))
+        if gradient_out is not None:
+            gradient_out[:] = self.mean_gradient(rows, w) + self.regularizer_gradient(w)
+        return float(self.losses(self.scores(rows, w), rows).mean(dtype=np.float64)) + self.regularizer(w)
+
+    @_quiet
+    def count_correct(self, begin: int, end: int, w: Vector) -> int:
+        score = self.scores(np.arange(begin, end), w)
+        if self.spec.head == "softmax":
+            assert self.spec.label is not None
+            return int(np.count_nonzero(score.argmax(axis=1) == self.spec.label[begin:end]))
+        assert self.spec.target is not None
+        return int(np.count_nonzero((score[:, 0] > 0) == (self.spec.target[begin:end] == 1)))
+
+    def regularizer(self, w: Vector) -> float:
+        squares = w.astype(np.float64) ** 2
+        value = self.spec.l2 / 2 * squares.sum()
+        if self.spec.nonconvex:
+            value += self.spec.nonconvex * (squares / (1 + squares)).sum()
+        return float(value)
+
+    def regularizer_gradient(self, w: Vector) -> Vector | float:
+        gradient: Vector | float = 0.0
+        if self.spec.l2:
+            gradient = gradient + self.scalar(self.spec.l2) * w
+        if self.spec.nonconvex:
+            gradient = gradient + self.scalar(2 * self.spec.nonconvex) * w / (1 + w * w) ** 2
+        return gradient
+
+    def range_of(self, client: int) -> tuple[int, int]:
+        assert self.spec.offsets is not None
+        return int(self.spec.offsets[client]), int(self.spec.offsets[client + 1])
+
+    def losses(self, score: Vector, rows: Rows) -> Vector:
+        """The head's loss of each row."""
+        if self.spec.head == "softmax":
+            assert self.spec.label is not None
+            shifted = score - score.max(axis=1, keepdims=True)
+            picked = shifted[np.arange(len(rows)), self.spec.label[rows]]
+            losses: Vector = np.log(np.exp(shifted).sum(axis=1)) - picked
+            return losses
+        assert self.spec.target is not None
+        z, y = score[:, 0], self.spec.target[rows]
+        return (z - y) ** 2 / 2 if self.spec.head == "squared" else np.logaddexp(0, z) - y * z
+
+    def loss_slopes(self, score: Vector, rows: Rows) -> Vector:
+        """The derivative of each row's loss by its scores: (rows, outputs)."""
+        if self.spec.head == "softmax":
+            assert self.spec.label is not None
+            slope: Vector = np.exp(score - score.max(axis=1, keepdims=True))
+            slope /= slope.sum(axis=1, keepdims=True)
+            slope[np.arange(len(rows)), self.spec.label[rows]] -= 1
+            return slope
+        assert self.spec.target is not None
+        target = self.spec.target[rows, np.newaxis]
+        return score - target if self.spec.head == "squared" else _sigmoid(score) - target
+
+
+class _Net(_Rows):
+    def layers(self, w: Vector) -> list[tuple[Vector, Vector | None]]:
+        """Views of w: weight (out, in) and bias (out) of each layer."""
+        views: list[tuple[Vector, Vector | None]] = []
+        position = 0
+        for n_in, n_out in pairwise(self.spec.sizes):
+            weight = w[position : position + n_out * n_in].reshape(n_out, n_in)
+            position += n_out * n_in
+            bias = w[position : position + n_out] if self.spec.intercept else None
+            position += n_out if self.spec.intercept else 0
+            views.append((weight, bias))
+        return views
+
+    def forward(self, rows: Rows, w: Vector) -> list[Vector]:
+        """The input of every layer, then the scores."""
+        assert self.spec.x is not None
+        values: list[Vector] = [self.spec.x[rows]]
+        for weight, bias in self.layers(w):
+            if len(values) > 1:
+                values[-1] = np.tanh(values[-1]) if self.spec.activation == "tanh" else np.maximum(values[-1], 0)
+            score = values[-1] @ weight.T
+            values.append(score if bias is None else score + bias)
+        return values
+
+    def scores(self, rows: Rows, w: Vector) -> Vector:
+        return self.forward(rows, w)[-1]
+
+    def mean_gradient(self, rows: Rows, w: Vector) -> Vector:
+        *inputs, score = self.forward(rows, w)
+        slope = self.loss_slopes(score, rows) / self.scalar(len(rows))
+        gradient = np.empty_like(w)
+        layers = list(zip(inputs, self.layers(w), self.layers(gradient), strict=True))
+        for depth, (value, (weight, _), (weight_out, bias_out)) in reversed(list(enumerate(layers))):
+            weight_out[:] = slope.T @ value
+            if bias_out is not None:
+                bias_out[:] = slope.sum(axis=0)
+            if depth > 0:
+                slope = slope @ weight
+                slope = slope * (1 - value * value) if self.spec.activation == "tanh" else slope * (value > 0)
+        return gradient
+
+
+class _Sparse(_Rows):
+    """One output: the score of a row is its stored values times the weights of their columns."""
+
+    def entries(self, row: int) -> tuple[Vector, NDArray[np.int32]]:
+        spec = self.spec
+        assert spec.x is not None and spec.column is not None and spec.row_start is not None
+        stored = slice(spec.row_start[row], spec.row_start[row + 1])
+        return spec.x[stored], spec.column[stored]
+
+    def scores(self, rows: Rows, w: Vector) -> Vector:
+        bias = w[-1] if self.spec.intercept else self.scalar(0)
+        score = np.empty((len(rows), 1), self.spec.dtype)
+        for i, row in enumerate(rows):
+            value, column = self.entries(row)
+            score[i] = value @ w[column] + bias
+        return score
+
+    def mean_gradient(self, rows: Rows, w: Vector) -> Vector:
+        slope = self.loss_slopes(self.scores(rows, w), rows)[:, 0] / self.scalar(len(rows))
+        gradient = np.zeros_like(w)
+        for i, row in enumerate(rows):
+            value, column = self.entries(row)
+            np.add.at(gradient, column, slope[i] * value)
+        if self.spec.intercept:
+            gradient[-1] = slope.sum()
+        return gradient
+
+
+class _Quadratic(_Problem):
+    def step_gradient(
+        self, w: Vector, client: int, task: int, step: int, seed: int, batch: int, rows: Rows | None
+    ) -> Vector:
+        gradient = self.curved(client, w)
+        if batch > 0 and self.spec.noise_variance > 0:
+            deviation = np.sqrt(self.spec.noise_variance / (self.spec.dim * batch))
+            noise = normals(seed, client, task, step, GRADIENT_NOISE, self.spec.dim)
+            gradient = gradient + (deviation * noise).astype(self.spec.dtype)
+        return gradient
+
+    @_quiet
+    def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
+        assert self.spec.center is not None
+        curved = self.curved(client, w)
+        if gradient_out is not None:
+            gradient_out[:] = curved
+        return dot(w - self.spec.center[client], curved) / 2
+
+    def count_correct(self, begin: int, end: int, w: Vector) -> int:
+        return 0
+
+    def curved(self, client: int, w: Vector) -> Vector:
+        """A (w - c)."""
+        spec = self.spec
+        assert spec.center is not None and spec.curvature is not None
+        away = w - spec.center[client]
+        curvature: Vector = spec.curvature[client if len(spec.curvature) > 1 else 0]
+        dense = spec.curvature_form == "dense"
+        curved: Vector = curvature.reshape(spec.dim, spec.dim) @ away if dense else curvature * away
+        return curved
+
+
+def _sigmoid(z: Vector) -> Vector:
+    small = np.exp(-np.abs(z))
+    value: Vector = np.where(z >= 0, 1, small) / (1 + small)
+    return value
+
+
+def bind(spec: ProblemSpec) -> BoundProblem:
+    families: dict[str, type[_Net | _Sparse | _Quadratic]] = {"net": _Net, "sparse": _Sparse, "quadratic": _Quadratic}
+    return families[spec.family](spec)
+
+
+@_quiet
+def accumulate(
+    total: Vector, delta: Vector, weight: float, current: Vector | None, start: Vector | None, out: Vector
+) -> bool:
+    moved = delta if start is None or current is None else delta + (current - start)
+    np.add(total, total.dtype.type(weight) * moved, out=out)
+    return bool(np.isfinite(delta).all())
+
+
+@_quiet
+def aggregate(w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector) -> None:
+    total = np.zeros_like(w)
+    for delta, weight in zip(deltas, weights, strict=True):
+        total += weight * delta
+    np.subtract(w, w.dtype.type(scale) * total, out=out)
+
+
+@_quiet
+def sgd_step(
+    w: Vector, total: Vector, lr: float, norm: float, momentum: float, velocity: Vector | None, out: Vector
+) -> None:
+    scalar = w.dtype.type
+    if momentum == 0:
+        np.subtract(w, scalar(lr / norm) * total, out=out)
+    else:
+        assert velocity is not None
+        velocity[:] = scalar(momentum) * velocity + total / scalar(norm)
+        np.subtract(w, scalar(lr) * velocity, out=out)
+
+
+@_quiet
+def adam_step(
+    w: Vector,
+    total: Vector,
+    lr: float,
+    norm: float,
+    betas: tuple[float, float],
+    epsilon: float,
+    weight_decay: float,
+    step: int,
+    first: Vector,
+    second: Vector,
+    out: Vector,
+) -> None:
+    scalar = w.dtype.type
+    b1, b2 = betas
+    gradient = total / scalar(norm) + scalar(weight_decay) * w
+    first[:] = scalar(b1) * first + scalar(1 - b1) * gradient
+    second[:] = scalar(b2) * second + scalar(1 - b2) * (gradient * gradient)
+    scale = np.sqrt(second / scalar(1 - b2**step)) + scalar(epsilon)
+    np.subtract(w, scalar(lr / (1 - b1**step)) * first / scale, out=out)
+
+
+@_quiet
+def dot(x: Vector, y: Vector) -> float:
+    return float(np.dot(x.astype(np.float64), y.astype(np.float64)))
+
+
+_KERNELS = _server.Kernels(accumulate=accumulate, aggregate=aggregate, sgd_step=sgd_step, adam_step=adam_step)
+
+
+class Server(_server.Server):
+    kernels = _KERNELS
+
+
+class DeltaBuffer(_server.DeltaBuffer):
+    kernels = _KERNELS

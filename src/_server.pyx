@@ -1,0 +1,408 @@
+"""Server and DeltaBuffer: what is called once per arrival, so through Cython and not through pybind11.
+
+They behave, to the text of their exceptions, as the ones in fedbuff/backends/_server.py.
+"""
+
+cimport numpy as cnp
+from cpython.long cimport PyLong_CheckExact
+from libc.math cimport isfinite
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcpy, memset
+
+from fedbuff._fedbuff_h cimport *
+
+import operator
+
+import numpy as np
+
+from fedbuff._arrays import as_model, as_vector, model_dtype
+from fedbuff._server_file import ServerState, read_server, write_server
+from fedbuff._server_checks import norm_error, not_finite, positive, version_error
+from fedbuff._strategy import Adam, rule_of
+
+
+cnp.import_array()
+
+
+cdef enum:
+    EQUAL = 0
+    SAMPLES = 1
+    ASK = 2
+
+
+cdef class Model:
+    """Holds a model for as long as an array shows it."""
+
+    def __dealloc__(self):
+        fb_model_release(self.model)
+
+
+cdef inline object vector(str name, object value, fb_dtype dtype, Py_ssize_t dim, object numpy_dtype):
+    """The value as a contiguous vector of the dtype: itself where it is one, else looked at with care."""
+    cdef cnp.ndarray array
+    if cnp.PyArray_Check(value):
+        array = <cnp.ndarray> value
+        if (cnp.PyArray_TYPE(array) == (cnp.NPY_FLOAT32 if dtype == FB_F32 else cnp.NPY_FLOAT64)
+                and cnp.PyArray_NDIM(array) == 1 and cnp.PyArray_DIM(array, 0) == dim
+                and cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_ISALIGNED(array)
+                and cnp.PyArray_ISNOTSWAPPED(array)):
+            return value
+    return as_vector(name, value, dim, numpy_dtype)
+
+
+cdef inline void* address(object array) noexcept:
+    return cnp.PyArray_DATA(<cnp.ndarray> array)
+
+
+cdef inline int64_t as_version(object version) except? -1:
+    return version if PyLong_CheckExact(version) else operator.index(version)
+
+
+cdef fb_rule c_rule(object rule):
+    cdef fb_rule c
+    memset(&c, 0, sizeof(fb_rule))
+    c.size = sizeof(fb_rule)
+    c.base = FB_BASE_CURRENT if rule.base == "current" else FB_BASE_START
+    c.norm = ("one", "arrivals", "weights", "scaled_weights", "clients").index(rule.norm)
+    c.buffer_size = rule.buffer_size
+    c.n_clients = rule.n_clients or 0
+    c.max_staleness = -1 if rule.max_staleness is None else rule.max_staleness
+    c.lr = rule.lr
+    if isinstance(rule.optimizer, Adam):
+        c.optimizer = FB_ADAM
+        c.beta1, c.beta2 = rule.optimizer.betas
+        c.epsilon = rule.optimizer.epsilon
+        c.weight_decay = rule.optimizer.weight_decay
+    else:
+        c.optimizer = FB_SGD
+        c.momentum = rule.optimizer.momentum
+    return c
+
+
+cdef int check(fb_status status) except -1:
+    if status == FB_ERR_MEMORY:
+        raise MemoryError()
+    if status != FB_OK:
+        raise ValueError(fb_status_text(status).decode())
+    return 0
+
+
+cdef class Server:
+    """FedBuff's server, fed by hand.
+
+    >>> import numpy as np, fedbuff as fb
+    >>> server = fb.Server(np.zeros(2), fb.FedBuff(buffer_size=1))
+    >>> version, w = server.download()
+    >>> server.upload(np.array([1.0, -1.0]), version)
+    True
+    >>> server.version, server.w
+    (1, array([-1.,  1.]))
+
+    Calls from several threads are made one after another. An upload that raises changes nothing.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.server = NULL
+        self.n_table = 0
+
+    def __init__(self, w0, strategy):
+        array = as_model("w0", w0)
+        rule = rule_of(strategy)
+        self._prepare(rule, array)
+        cdef fb_rule c = c_rule(rule)
+        check(fb_server_create(&c, self.dtype_code, self.dim, address(array), &self.server))
+
+    def __dealloc__(self):
+        fb_server_destroy(self.server)
+
+    def _prepare(self, rule, w):
+        if self.server != NULL:
+            raise TypeError("a server is made once; make another one")
+        self.rule = rule
+        self.dtype = w.dtype
+        self.dim = w.size
+        self.dtype_code = FB_F32 if w.dtype == np.float32 else FB_F64
+        self.weighting = {"equal": EQUAL, "samples": SAMPLES}.get(rule.weighting, ASK)
+        self.weight_scale = rule.weight_scale
+
+    cdef fb_status upload_raw(self, const void* delta, int64_t version, double e, int32_t* outcome_out) noexcept nogil:
+        return fb_server_upload(self.server, delta, version, e, outcome_out)
+
+    cdef fb_status download_raw(self, int64_t* version_out, fb_model** model_out) noexcept nogil:
+        return fb_server_download(self.server, version_out, model_out)
+
+    cdef fb_status cancel_raw(self, int64_t version) noexcept nogil:
+        return fb_server_cancel(self.server, version)
+
+    cdef int grow_table(self, int64_t staleness) except -1:
+        """Works s out up to this staleness, and further where the function allows: the next call is then far off."""
+        table = []
+        for t in range(max(2 * staleness, 16)):
+            try:
+                table.append(self.rule.staleness_weight(t))
+            except Exception:
+                if t <= staleness:
+                    raise
+                break
+        weights = np.array(table)
+        check(fb_server_set_staleness(self.server, <const double*> address(weights), len(table)))
+        self.n_table = len(table)
+        return 0
+
+    cdef double sample_weight(self, double n_samples) except? -1.0:
+        if self.weighting == EQUAL:
+            return self.weight_scale
+        if self.weighting == SAMPLES:
+            return n_samples * self.weight_scale
+        return self.rule.sample_weight(n_samples)
+
+    @property
+    def version(self):
+        """How many steps were made."""
+        return fb_server_version(self.server)
+
+    @property
+    def fill(self):
+        """How many arrivals are in the buffer."""
+        return fb_server_fill(self.server)
+
+    @property
+    def dropped(self):
+        """How many arrivals were refused because they were staler than max_staleness."""
+        return fb_server_dropped(self.server)
+
+    @property
+    def outstanding(self):
+        """How many downloads were neither returned nor cancelled."""
+        return fb_server_outstanding(self.server)
+
+    @property
+    def live_versions(self):
+        """How many models are kept, the current one included: 1 unless the rule's base is "current"."""
+        return fb_server_live_models(self.server)
+
+    @property
+    def w(self):
+        """The current model, read-only; like a download it stays as it is while the server moves on."""
+        return self.as_array(fb_server_model(self.server))
+
+    cdef object as_array(self, fb_model* model):
+        cdef Model holder = Model.__new__(Model)
+        cdef cnp.npy_intp shape = self.dim
+        holder.model = model
+        cdef object array = cnp.PyArray_SimpleNewFromData(
+            1, &shape, cnp.NPY_FLOAT32 if self.dtype_code == FB_F32 else cnp.NPY_FLOAT64, <void*> fb_model_data(model))
+        cnp.set_array_base(array, holder)
+        cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
+        return array
+
+    def download(self):
+        """The version and its model, read-only, valid and unchanged for as long as it is held."""
+        cdef int64_t version
+        cdef fb_model* model
+        check(self.download_raw(&version, &model))
+        return version, self.as_array(model)
+
+    def upload(self, delta, version, double n_samples=1):
+        """Takes in the delta of a client that downloaded `version`; whether the server stepped.
+
+        A delta staler than max_staleness is counted in `dropped` and not read.
+        """
+        cdef int64_t v = as_version(version)
+        if not (isfinite(n_samples) and n_samples > 0):
+            positive("n_samples", n_samples)
+        cdef double e = self.sample_weight(n_samples)
+        cdef object array = vector("delta", delta, self.dtype_code, self.dim, self.dtype)
+        cdef const void* values = address(array)
+        cdef fb_status status = FB_ERR_SHORT_TABLE
+        cdef int32_t outcome = 0
+        if self.n_table == 0:
+            self.grow_table(0)
+        while status == FB_ERR_SHORT_TABLE:
+            with nogil:
+                status = self.upload_raw(values, v, e, &outcome)
+            if status == FB_ERR_SHORT_TABLE:
+                self.grow_table(fb_server_version(self.server) - v)
+        if status == FB_OK:
+            return outcome == FB_STEPPED
+        self._refuse(status, array, v)
+
+    def _refuse(self, fb_status status, delta, int64_t version):
+        if status == FB_ERR_NEVER_GIVEN or status == FB_ERR_NOTHING_DUE:
+            raise version_error(version, self.version)
+        if status == FB_ERR_ZERO_NORM:
+            raise norm_error()
+        if status == FB_ERR_NOT_FINITE:
+            raise not_finite(delta)
+        check(status)
+
+    def cancel(self, version):
+        """Gives up one download of `version`: its client died."""
+        cdef int64_t v = as_version(version)
+        cdef fb_status status = self.cancel_raw(v)
+        if status != FB_OK:
+            self._refuse(status, None, v)
+
+    def save(self, path):
+        """Writes all of the state, beside `path` first and then in its place."""
+        write_server(path, self._get_state())
+
+    @classmethod
+    def load(cls, path, strategy=None):
+        """A server as it was saved. `strategy` is needed, and must be the same, where its staleness function is one of
+        the user's own, which a file cannot hold; otherwise it may be given to be compared."""
+        state = read_server(path, None if strategy is None else rule_of(strategy))
+        cdef Server server = cls.__new__(cls)
+        server._prepare(state.rule, state.w)
+        server._set_state(state)
+        return server
+
+    def _get_state(self):
+        cdef fb_server_state state
+        memset(&state, 0, sizeof(fb_server_state))
+        state.size = sizeof(fb_server_state)
+        check(fb_server_get_state(self.server, &state))
+        versions = np.zeros(state.n_due + 1, np.int64)
+        counts = np.zeros(state.n_due + 1, np.int64)
+        kept = np.zeros(state.n_due + 1, np.uintp)
+        state.due_version = <int64_t*> address(versions)
+        state.due = <int64_t*> address(counts)
+        state.kept = <const void**> address(kept)
+        check(fb_server_get_state(self.server, &state))
+        n = state.n_due
+        adam = isinstance(self.rule.optimizer, Adam)
+        return ServerState(
+            rule=self.rule,
+            w=self.copy_of(state.w),
+            total=self.copy_of(state.sum) if state.fill > 0 else np.zeros(self.dim, self.dtype),
+            version=state.version,
+            fill=state.fill,
+            dropped=state.dropped,
+            weight_sum=state.sum_weights,
+            scaled_weight_sum=state.sum_scaled_weights,
+            outstanding=dict(zip(versions[:n].tolist(), counts[:n].tolist(), strict=True)),
+            kept={v: self.copy_of(<const void*> <size_t> p) for v, p in zip(versions[:n].tolist(), kept[:n].tolist()) if p},
+            velocity=None if adam or state.first == NULL else self.copy_of(state.first),
+            first=self.copy_of(state.first) if adam else None,
+            second=self.copy_of(state.second) if adam else None,
+        )
+
+    cdef object copy_of(self, const void* values):
+        array = np.empty(self.dim, self.dtype)
+        memcpy(address(array), values, array.nbytes)
+        return array
+
+    def _set_state(self, saved):
+        cdef fb_server_state state
+        cdef fb_rule c = c_rule(self.rule)
+        memset(&state, 0, sizeof(fb_server_state))
+        state.size = sizeof(fb_server_state)
+        state.version, state.fill, state.dropped = saved.version, saved.fill, saved.dropped
+        state.sum_weights, state.sum_scaled_weights = saved.weight_sum, saved.scaled_weight_sum
+        first = saved.first if saved.first is not None else saved.velocity
+        arrays = [np.ascontiguousarray(a) for a in (saved.w, saved.total)]
+        moments = [None if a is None else np.ascontiguousarray(a) for a in (first, saved.second)]
+        state.w, state.sum = address(arrays[0]), address(arrays[1])
+        state.first = NULL if moments[0] is None else address(moments[0])
+        state.second = NULL if moments[1] is None else address(moments[1])
+        due = sorted(saved.outstanding.items())
+        versions = np.array([v for v, _ in due], np.int64)
+        counts = np.array([n for _, n in due], np.int64)
+        models = {v: np.ascontiguousarray(w) for v, w in saved.kept.items()}
+        kept = np.array([models[v].ctypes.data if v in models else 0 for v, _ in due], np.uintp)
+        state.n_due = len(due)
+        state.due_version = <int64_t*> address(versions)
+        state.due = <int64_t*> address(counts)
+        state.kept = <const void**> address(kept)
+        check(fb_server_restore(&c, self.dtype_code, self.dim, &state, &self.server))
+
+    def __reduce__(self):
+        raise TypeError("a server does not pickle; use save and load")
+
+    def __repr__(self):
+        return (
+            f"<{type(self).__name__}: version {self.version}, {self.fill} of {self.rule.buffer_size} in the buffer, "
+            f"{self.dim} {self.dtype} weights>"
+        )
+
+
+cdef class DeltaBuffer:
+    """A sum of deltas, for those who write their own server.
+
+    >>> import numpy as np, fedbuff as fb
+    >>> buffer = fb.DeltaBuffer(2, np.float64)
+    >>> buffer.add(np.array([1.0, 2.0]), weight=0.5)
+    >>> buffer.step(np.zeros(2), lr=1.0)
+    array([-0.5, -1. ])
+    """
+
+    def __init__(self, dim, dtype=np.float64):
+        n = operator.index(dim)
+        if n < 1:
+            raise ValueError(f"dim: expected an int >= 1, got {dim}")
+        self.dtype = model_dtype("dtype", dtype)
+        self.dim = n
+        self.dtype_code = FB_F32 if self.dtype == np.float32 else FB_F64
+        self.total_array = np.zeros(n, self.dtype)
+        self.spare_array = np.empty(n, self.dtype)
+        self.total = address(self.total_array)
+        self.spare = address(self.spare_array)
+        self.count = 0
+
+    cdef fb_status add_raw(self, const void* delta, double weight) noexcept nogil:
+        cdef fb_status status = fb_accumulate(self.dtype_code, self.dim, NULL if self.count == 0 else self.total, delta,
+                                              weight, self.spare)
+        if status == FB_OK:
+            self.total, self.spare = self.spare, self.total
+            self.count += 1
+        return status
+
+    cdef fb_status step_raw(self, const void* w, double lr, void* w_out) noexcept nogil:
+        cdef fb_status status = fb_step(self.dtype_code, self.dim, w, self.total, lr, w_out)
+        if status == FB_OK:
+            memset(self.total, 0, self.dim * (4 if self.dtype_code == FB_F32 else 8))
+            self.count = 0
+        return status
+
+    @property
+    def sum(self):
+        """The sum, read-only; valid until the next change of the buffer."""
+        at_total = self.total == address(self.total_array)
+        view = (self.total_array if at_total else self.spare_array).view()
+        view.flags.writeable = False
+        return view
+
+    def add(self, delta, double weight=1.0):
+        """sum + weight * delta; a delta that is not finite raises, and changes nothing."""
+        cdef object array = vector("delta", delta, self.dtype_code, self.dim, self.dtype)
+        cdef const void* values = address(array)
+        cdef fb_status status
+        if not isfinite(weight):
+            raise ValueError(f"weight: expected a finite number, got {weight}")
+        with nogil:
+            status = self.add_raw(values, weight)
+        if status == FB_ERR_NOT_FINITE:
+            raise not_finite(array)
+        check(status)
+
+    def clear(self):
+        """Empties the buffer."""
+        memset(self.total, 0, self.dim * (4 if self.dtype_code == FB_F32 else 8))
+        self.count = 0
+
+    def step(self, w, double lr, out=None):
+        """w - lr * sum, into `out` (which may be w) or a new array; empties the buffer."""
+        model = as_vector("w", w, self.dim, self.dtype)
+        target = np.empty(self.dim, self.dtype) if out is None else as_vector("out", out, self.dim, self.dtype)
+        if not target.flags.writeable:
+            raise ValueError("out: read-only; pass an array that may be written")
+        if not isfinite(lr):
+            raise ValueError(f"lr: expected a finite number, got {lr}")
+        check(self.step_raw(address(model), lr, address(target)))
+        return target if out is None else out
+
+    def __len__(self):
+        return self.count
+
+    def __repr__(self):
+        return f"<{type(self).__name__}: {self.count} deltas of {self.dim} {self.dtype} weights>"
