@@ -120,7 +120,7 @@ def numba_same_work() -> Callable[[int, int, int], float]:
         busy, tasks = np.zeros(n, np.bool_), np.zeros(n, np.uint32)
         out_client, out_task = np.empty(arrivals, np.int32), np.empty(arrivals, np.uint32)
         out_version, out_step = np.empty(arrivals, np.int64), np.empty(arrivals, np.int64)
-        out_staleness, out_status = np.empty(arrivals, np.int64), np.zeros(arrivals, np.uint8)
+        out_staleness, out_status = np.empty(arrivals, np.int64), np.empty(arrivals, np.uint8)
         out_start, out_arrive = np.empty(arrivals), np.empty(arrivals)
         step_time, step_started = np.empty(arrivals // size + 1), np.empty(arrivals // size + 1, np.int64)
         used = version = fill = start = started = 0
@@ -130,7 +130,7 @@ def numba_same_work() -> Callable[[int, int, int], float]:
                 now, client = times[0], clients[0]
                 out_client[done], out_task[done], out_version[done] = client, numbers[0], versions[0]
                 out_step[done], out_staleness[done] = version, version - versions[0]
-                out_start[done], out_arrive[done] = begins[0], now
+                out_start[done], out_arrive[done], out_status[done] = begins[0], now, 0
                 stale += version - versions[0]
                 used -= 1
                 busy[client] = False
