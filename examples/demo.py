@@ -52,7 +52,8 @@ def make_data(rng: np.random.Generator) -> tuple[fb.MLP, Rows]:
 
     def draw(labels: np.ndarray) -> np.ndarray:
         clusters = rng.integers(0, 5, len(labels))
-        return (centers[labels, clusters] + rng.normal(size=(len(labels), 24))).astype(np.float32)
+        noise = rng.normal(size=(len(labels), 24))
+        return np.asarray(centers[labels, clusters] + noise, np.float32)
 
     sizes = rng.integers(50, 250, N_CLIENTS)
     labels = np.concatenate([rng.choice(10, n, p=rng.dirichlet(np.full(10, 0.3))) for n in sizes])
