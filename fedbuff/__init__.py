@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import plots, staleness, traces
 from ._aggregate import aggregate
+from ._clients import Callback, Custom
 from ._config import show_config
 from ._delays import (
     Constant,
@@ -24,7 +25,7 @@ from ._delays import (
 from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
-from ._replay import Callback, Replay, Stop, replay, run
+from ._replay import Replay, Stop, replay, run
 from ._resolve import iter_schedule, schedule, uniform_arrivals
 from ._schedule import Schedule, Status, load_schedule
 from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
@@ -42,6 +43,7 @@ __all__ = [
     "Availability",
     "Callback",
     "Constant",
+    "Custom",
     "DelayModel",
     "DeltaBuffer",
     "Distribution",

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from . import backends
 from ._arrays import as_model
 from ._checks import choice, count, number
+from ._clients import Callback, Custom
 from ._files import optional, replacing
 from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
@@ -28,7 +29,7 @@ from ._schedule import Schedule, Status
 from ._server_file import rule_from_json, rule_to_json
 from ._strategy import FedAvg, FedBuff, Rule, rule_of
 
-__all__ = ["Callback", "Replay", "Stop", "replay", "run"]
+__all__ = ["Replay", "Stop", "replay", "run"]
 
 METRICS = ("loss", "grad_norm_sq", "accuracy", "distance")
 FORMAT = "fedbuff-replay"
@@ -41,6 +42,7 @@ _STEPS, _NEED_ROWS, _DIVERGED = range(3)
 
 Floats = NDArray[np.floating[Any]]
 Columns = dict[str, NDArray[Any]]
+AnyProblem = Problem | Custom | Callback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,66 +67,6 @@ class Stop:
         for name in ("time", "loss", "grad_norm_sq", "accuracy"):
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), low=-np.inf if name == "loss" else 0.0)
-
-
-class Callback:
-    """A problem whose clients' work is a Python function, for models that live elsewhere (PyTorch, JAX).
-
-    `function(client, task, w, generator)` returns the delta: w minus the model after the client's local steps. w is a
-    read-only vector; `generator` is a NumPy Generator that depends on (seed, client, task) alone, so that results do
-    not depend on threads or order. `loss`, `grad` and `accuracy` are functions of w for the metrics that need them.
-
-    >>> import numpy as np, fedbuff as fb
-    >>> problem = fb.Callback(lambda client, task, w, generator: 0.5 * w, w0=np.ones(2), n_clients=3)
-    >>> problem.dim
-    2
-    """
-
-    def __init__(
-        self,
-        function: Callable[[int, int, Floats, np.random.Generator], Any],
-        *,
-        w0: Any,
-        n_clients: int,
-        n_samples: Any = None,
-        loss: Callable[[Floats], float] | None = None,
-        grad: Callable[[Floats], Floats] | None = None,
-        accuracy: Callable[[Floats], float] | None = None,
-    ) -> None:
-        if not callable(function):
-            raise TypeError(f"function: expected a function, got {type(function).__name__}")
-        self.function = function
-        self.w0 = as_model("w0", w0)
-        self.n_clients = count("n_clients", n_clients)
-        samples = np.ones(self.n_clients, np.int64) if n_samples is None else np.array(n_samples, np.int64)
-        if samples.shape != (self.n_clients,) or samples.min() < 1:
-            raise ValueError(f"n_samples: expected {self.n_clients} ints >= 1, got shape {samples.shape}")
-        self.n_samples = samples
-        self.loss, self.grad, self.accuracy = loss, grad, accuracy
-
-    @property
-    def dim(self) -> int:
-        return self.w0.size
-
-    @property
-    def dtype(self) -> np.dtype[np.floating[Any]]:
-        return self.w0.dtype
-
-    def init(self, seed: int = 0) -> Floats:
-        return self.w0.copy()
-
-    def _client_function(self, seed: int) -> Callable[[int, int, Floats, Floats], None]:
-        def work(client: int, task: int, w: Floats, delta_out: Floats) -> None:
-            counter = np.array([client, task], np.uint64)
-            generator = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, *counter.tolist()]))
-            delta = np.asarray(self.function(client, task, w, generator))
-            if delta.shape != delta_out.shape:
-                raise ValueError(f"function: expected a delta of shape {delta_out.shape}, got {delta.shape}")
-            if delta.dtype != delta_out.dtype:
-                raise TypeError(f"function: expected a delta of {delta_out.dtype}, got {delta.dtype}")
-            delta_out[:] = delta
-
-        return work
 
 
 class _Engine(Protocol):
@@ -281,7 +223,7 @@ class Replay:
 
     def __init__(
         self,
-        problem: Problem | Callback,
+        problem: AnyProblem,
         schedule: Schedule | Iterable[Schedule],
         local: LocalSGD | None = None,
         *,
@@ -416,7 +358,7 @@ class Replay:
     def load(
         cls,
         path: str | os.PathLike[str],
-        problem: Problem | Callback,
+        problem: AnyProblem,
         schedule: Schedule | Iterable[Schedule],
         *,
         strategy: object | None = None,
@@ -475,27 +417,29 @@ def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
     return FedBuff(buffer_size=schedule.buffer_size).rule
 
 
-def _make_engine(problem: Problem | Callback, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int) -> _Engine:
-    function = spec = batch = bound = None
+def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int) -> _Engine:
+    function: Any = None
+    spec = batch = bound = None
     if isinstance(problem, Callback):
         if local is not None:
             raise ValueError("local: a Callback does its own local steps; leave it out")
-        function = problem._client_function(seed)
+        function = problem.client_function(seed)
     else:
         if not isinstance(local, LocalSGD):
             raise TypeError(f"local: expected fedbuff.LocalSGD, got {type(local).__name__}")
-        n = problem.n_clients
-        spec, bound = local.spec, problem.bound
-        batch = np.array([local.batch_of(i, n) for i in range(n)] if np.ndim(cast(Any, local.batch_size)) else
-                         np.full(n, local.batch_of(0, n)), np.int64)  # fmt: skip
+        spec, batch = local.spec, local.batches(problem.n_clients)
+        if isinstance(problem, Custom):
+            function = problem.compiled()
+        else:
+            bound = problem.bound
     backend = cast(Any, backends.current())
     return cast(_Engine, backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES))
 
 
-def problem_hash(problem: Problem | Callback) -> str:
-    """The content of a problem: every array and number of its spec. A Callback is known by its size alone."""
-    if isinstance(problem, Callback):
-        return f"callback {problem.n_clients} {problem.dim} {problem.dtype}"
+def problem_hash(problem: AnyProblem) -> str:
+    """The content of a problem: every array and number of its spec. A function is known by its sizes alone."""
+    if not isinstance(problem, Problem):
+        return f"{type(problem).__name__} {problem.n_clients} {problem.dim} {problem.dtype}"
     spec = problem._spec
     digest = hashlib.sha256()
     for part in fields(spec):
@@ -542,7 +486,7 @@ def _read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
 class _Evaluation:
     """The metrics of a model, and what they cost."""
 
-    def __init__(self, problem: Problem | Callback, metrics: Sequence[str], test: tuple[Any, Any] | None) -> None:
+    def __init__(self, problem: AnyProblem, metrics: Sequence[str], test: tuple[Any, Any] | None) -> None:
         for name in metrics:
             choice("metrics", name, METRICS)
         self.metrics = tuple(metrics)
@@ -566,7 +510,7 @@ class _Evaluation:
 
     def _value(self, name: str, w: Floats, before: Floats | None, threads: int) -> float:
         problem = cast(Any, self._problem)
-        options = {} if isinstance(problem, Callback) else {"threads": threads}
+        options = {"threads": threads} if isinstance(problem, Problem) else {}
         if name == "loss":
             return float(problem.loss(w, **options))
         if name == "grad_norm_sq":
@@ -579,7 +523,7 @@ class _Evaluation:
 
 
 def replay(
-    problem: Problem | Callback,
+    problem: AnyProblem,
     schedule: Schedule | Iterable[Schedule],
     local: LocalSGD | None = None,
     *,
@@ -694,9 +638,8 @@ class _Loop:
     def _run(self, bar: Any) -> ExitReason:
         current = self._replay
         bar.update(current.updates)
-        if self._every is not None and current.history.n_rows == 0:
-            if (reason := self._look()) is not None:
-                return reason
+        if self._every is not None and current.history.n_rows == 0 and (reason := self._look()) is not None:
+            return reason
         while True:
             before = current.updates
             goal, limit = self._goal()
@@ -715,9 +658,9 @@ class _Loop:
             bar.update(current.updates - before)
             if reason == ExitReason.DIVERGED:
                 return reason
-            if self._every is not None and current.version % self._every == 0:
-                if (found := self._look()) is not None:
-                    return found
+            due = self._every is not None and current.version % self._every == 0
+            if due and (found := self._look()) is not None:
+                return found
             if self._path is not None and current.version % self._checkpoint_every == 0:
                 current.save(self._path)
 
@@ -795,7 +738,7 @@ def _progress_bar(progress: bool | None, schedule: Schedule | Iterable[Schedule]
 
 
 def run(
-    problem: Problem | Callback,
+    problem: AnyProblem,
     trace: Any,
     strategy: Any,
     local: LocalSGD | None = None,

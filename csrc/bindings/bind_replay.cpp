@@ -7,6 +7,7 @@
 
 #include "bindings.hpp"
 #include "bound_problem.hpp"
+#include "custom.hpp"
 #include "numpy_views.hpp"
 #include "replay.hpp"
 
@@ -66,22 +67,53 @@ class CallbackWork final : public ClientWork<T> {
 };
 
 template <class T>
+CustomProblem<T> read_custom(std::uintptr_t gradient, std::uintptr_t context, py::ssize_t dim,
+                             const py::object& samples) {
+  const py::array rows = checked_array<std::int64_t>(samples, "samples", {kAny}, false);
+  const auto* counts = static_cast<const std::int64_t*>(rows.data());
+  return {reinterpret_cast<GradientFunction<T>>(gradient), reinterpret_cast<void*>(context), dim,
+          std::vector<std::int64_t>(counts, counts + rows.size())};
+}
+
+LocalConfig read_local(const py::object& local) {
+  const auto number = [&](const char* name) { return local.attr(name).cast<double>(); };
+  return {local.attr("steps").cast<std::int64_t>(), number("lr"), number("momentum"), number("weight_decay"),
+          number("prox")};
+}
+
+template <class T>
+void full_custom_gradient(std::uintptr_t gradient, std::uintptr_t context, const py::object& samples,
+                          const py::object& weight, const py::object& w, const py::object& gradient_out) {
+  const py::ssize_t dim = py::reinterpret_borrow<py::array>(w).size();
+  const CustomProblem<T> problem = read_custom<T>(gradient, context, dim, samples);
+  const auto* weights = input<double>(weight, "weight", {static_cast<py::ssize_t>(problem.samples.size())});
+  const T* at = input<T>(w, "w", {dim});
+  T* out = output<T>(gradient_out, "gradient_out", {dim});
+  const py::gil_scoped_release released;
+  custom_gradient(problem, weights, at, out);
+}
+
+template <class T>
 class BoundReplay {
  public:
-  // With a problem: its local SGD. With a function: that.
+  // The clients' work: local SGD on a bound problem or on a custom gradient (address, context, samples), or a function.
   BoundReplay(const py::object& rule, const py::object& w0, BoundProblem<T>* problem, const py::object& function,
               const py::object& local, std::uint64_t seed, const py::object& batch, std::int64_t window_bytes)
       : dim_(py::reinterpret_borrow<py::array>(w0).size()) {
     const T* start = input<T>(w0, "w0", {dim_});
-    if (problem != nullptr) {
-      const Problem<T>& view = problem->problem();
-      const auto* sizes = input<std::int64_t>(batch, "batch", {view.n_clients});
-      const LocalConfig config{local.attr("steps").cast<std::int64_t>(), local.attr("lr").cast<double>(),
-                               local.attr("momentum").cast<double>(), local.attr("weight_decay").cast<double>(),
-                               local.attr("prox").cast<double>()};
-      work_ = make_local_sgd<T>(view, config, seed, std::vector<std::int64_t>(sizes, sizes + view.n_clients));
-    } else {
+    if (py::isinstance<py::function>(function)) {
       work_ = std::make_unique<CallbackWork<T>>(function.cast<py::function>(), dim_);
+    } else {
+      const py::array sizes = checked_array<std::int64_t>(batch, "batch", {kAny}, false);
+      const auto* first = static_cast<const std::int64_t*>(sizes.data());
+      std::vector<std::int64_t> batches(first, first + sizes.size());
+      if (problem != nullptr) {
+        work_ = make_local_sgd<T>(problem->problem(), read_local(local), seed, std::move(batches));
+      } else {
+        const auto custom = function.cast<std::tuple<std::uintptr_t, std::uintptr_t, py::object>>();
+        work_ = make_custom<T>(read_custom<T>(std::get<0>(custom), std::get<1>(custom), dim_, std::get<2>(custom)),
+                               read_local(local), seed, std::move(batches));
+      }
     }
     replay_ = std::make_unique<Replay<T>>(read_rule(rule), dim_, start, *work_, window_bytes);
   }
@@ -189,6 +221,10 @@ void bind_one(py::module_& module, const char* name) {
 void bind_replay(py::module_& module) {
   bind_one<float>(module, "ReplayF32");
   bind_one<double>(module, "ReplayF64");
+  module.def("custom_gradient_f32", &full_custom_gradient<float>, py::arg("gradient"), py::arg("context"),
+             py::arg("samples"), py::arg("weight"), py::arg("w"), py::arg("gradient_out"));
+  module.def("custom_gradient_f64", &full_custom_gradient<double>, py::arg("gradient"), py::arg("context"),
+             py::arg("samples"), py::arg("weight"), py::arg("w"), py::arg("gradient_out"));
 }
 
 }  // namespace fedbuff::bind

@@ -65,7 +65,10 @@ def by_hand(problem: Any, schedule: fb.Schedule, strategy: Any, seed: int = 5) -
 
     download()
     for client, task, version in zip(
-        schedule.client[arrived].tolist(), schedule.task[arrived].tolist(), schedule.version[arrived].tolist(), strict=True
+        schedule.client[arrived].tolist(),
+        schedule.task[arrived].tolist(),
+        schedule.version[arrived].tolist(),
+        strict=True,
     ):
         delta = problem.delta(models[version], client, LOCAL, task=task, seed=seed)
         if server.upload(delta, version, n_samples=int(problem.n_samples[client])):
@@ -134,7 +137,9 @@ def test_fedavg_is_the_textbook_loop() -> None:
         rows = np.flatnonzero(schedule.step == t)
         clients = schedule.client[rows]
         weights = problem.n_samples[clients] / problem.n_samples[clients].sum()
-        deltas = [problem.delta(w, int(c), LOCAL, task=int(k)) for c, k in zip(clients, schedule.task[rows], strict=True)]
+        deltas = [
+            problem.delta(w, int(c), LOCAL, task=int(k)) for c, k in zip(clients, schedule.task[rows], strict=True)
+        ]
         tasks.update(clients.tolist())
         w = w - sum(weight * delta for weight, delta in zip(weights, deltas, strict=True))
     got = fb.replay(problem, schedule, LOCAL, strategy=strategy).w
@@ -230,7 +235,9 @@ def test_history_and_metrics() -> None:
 def test_stopping(stop: Any, reason: str, version: int) -> None:
     strategy = fb.FedBuff(4)
     metrics = ("loss", "accuracy", "grad_norm_sq")
-    run = fb.replay(PROBLEM, make_schedule(strategy), LOCAL, strategy=strategy, eval_every=10, metrics=metrics, stop=stop)
+    run = fb.replay(
+        PROBLEM, make_schedule(strategy), LOCAL, strategy=strategy, eval_every=10, metrics=metrics, stop=stop
+    )
     assert (run.exit_reason.value, run.version) == (reason, version)
     assert run.history["step"][-1] == version
 
