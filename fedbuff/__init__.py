@@ -21,9 +21,11 @@ from ._delays import (
     Uniform,
     Weibull,
 )
+from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
 from ._recorder import Recorder, sample_log
+from ._replay import Callback, Replay, Stop, replay, run
 from ._resolve import iter_schedule, schedule, uniform_arrivals
 from ._schedule import Schedule, Status, load_schedule
 from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
@@ -40,16 +42,20 @@ __all__ = [
     "Adam",
     "ArrivalLog",
     "Availability",
+    "Callback",
     "Constant",
     "DelayModel",
     "DeltaBuffer",
     "Distribution",
     "Empirical",
+    "ExitReason",
     "Exponential",
     "FedAsync",
     "FedAvg",
     "FedBuff",
     "HalfNormal",
+    "History",
+    "Interrupted",
     "LeastSquares",
     "LocalSGD",
     "LogNormal",
@@ -58,10 +64,13 @@ __all__ = [
     "Problem",
     "Quadratic",
     "Recorder",
+    "Replay",
+    "Result",
     "Schedule",
     "Server",
     "Softmax",
     "Status",
+    "Stop",
     "Trace",
     "TraceError",
     "TruncatedNormal",
@@ -77,6 +86,8 @@ __all__ = [
     "read_arrival_log",
     "read_svmlight",
     "read_trace",
+    "replay",
+    "run",
     "sample_log",
     "schedule",
     "show_config",
