@@ -3,6 +3,7 @@
 FEDBUFF_BUILD = auto     compile; where that fails install the Python parts and record why (the default)
                 require  compile, or fail
                 pure     do not compile
+FEDBUFF_WERROR = 1                     warnings are errors, for development
 FEDBUFF_SANITIZE = address,undefined   build with these sanitizers, for development
 """
 
@@ -32,7 +33,7 @@ FLAGS = ["-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "
 FLAGS += ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 CYTHON_FLAGS = ["-O3", "-ffp-contract=off", "-fvisibility=hidden"]
 LINK_FLAGS = ["-pthread"]
-if MODE == "require":
+if os.environ.get("FEDBUFF_WERROR"):
     FLAGS.append("-Werror")
 if SANITIZE:
     sanitizer = [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g"]
