@@ -31,7 +31,7 @@ lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest fedbuff._core fedbuff._server --allowlist tests/stubtest_allowlist.txt
 	git ls-files -co --exclude-standard csrc tests/core | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/cython-lint --max-line-length 120 src fedbuff/*.pxd
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint --max-line-length 120 src fedbuff/*.pxd
 
 format: $(VENV)/.lint  ## rewrite what `make lint` would complain about, where a tool can
 	$(BIN)/ruff check --fix-only .

@@ -281,7 +281,10 @@ cdef class Server:
             weight_sum=state.sum_weights,
             scaled_weight_sum=state.sum_scaled_weights,
             outstanding=dict(zip(versions[:n].tolist(), counts[:n].tolist(), strict=True)),
-            kept={v: self.copy_of(<const void*> <size_t> p) for v, p in zip(versions[:n].tolist(), kept[:n].tolist()) if p},
+            kept={
+                v: self.copy_of(<const void*> <size_t> p)
+                for v, p in zip(versions[:n].tolist(), kept[:n].tolist(), strict=True) if p
+            },
             velocity=None if adam or state.first == NULL else self.copy_of(state.first),
             first=self.copy_of(state.first) if adam else None,
             second=self.copy_of(state.second) if adam else None,

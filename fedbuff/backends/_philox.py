@@ -1,7 +1,7 @@
 """Philox4x32-10: the same words as csrc/core/philox.hpp.
 
-Every function works on NumPy arrays of unsigned integers, and Numba compiles it for scalars: 32-bit words are carried in
-uint64, so that no product overflows.
+Every function works on NumPy arrays of unsigned integers, and Numba compiles it for scalars: 32-bit words are carried
+in uint64, so that no product overflows.
 """
 
 from __future__ import annotations
