@@ -258,18 +258,31 @@ cdef class Server:
         return server
 
     def _get_state(self):
+        # Of a clone: other threads may go on uploading while this one reads.
+        cdef fb_server* still = NULL
+        check(fb_server_clone(self.server, &still))
+        try:
+            return self.read_state(still)
+        finally:
+            fb_server_destroy(still)
+
+    cdef object read_state(self, fb_server* server):
         cdef fb_server_state state
         memset(&state, 0, sizeof(fb_server_state))
         state.size = sizeof(fb_server_state)
-        check(fb_server_get_state(self.server, &state))
+        check(fb_server_get_state(server, &state))
         versions = np.zeros(state.n_due + 1, np.int64)
         counts = np.zeros(state.n_due + 1, np.int64)
         kept = np.zeros(state.n_due + 1, np.uintp)
         state.due_version = <int64_t*> address(versions)
         state.due = <int64_t*> address(counts)
         state.kept = <const void**> address(kept)
-        check(fb_server_get_state(self.server, &state))
+        check(fb_server_get_state(server, &state))
         n = state.n_due
+        models = {}
+        for v, p in zip(versions[:n].tolist(), kept[:n].tolist(), strict=True):
+            if p:
+                models[v] = self.copy_of(<const void*> <size_t> p)
         adam = isinstance(self.rule.optimizer, Adam)
         return ServerState(
             rule=self.rule,
@@ -281,10 +294,7 @@ cdef class Server:
             weight_sum=state.sum_weights,
             scaled_weight_sum=state.sum_scaled_weights,
             outstanding=dict(zip(versions[:n].tolist(), counts[:n].tolist(), strict=True)),
-            kept={
-                v: self.copy_of(<const void*> <size_t> p)
-                for v, p in zip(versions[:n].tolist(), kept[:n].tolist(), strict=True) if p
-            },
+            kept=models,
             velocity=None if adam or state.first == NULL else self.copy_of(state.first),
             first=self.copy_of(state.first) if adam else None,
             second=self.copy_of(state.second) if adam else None,
