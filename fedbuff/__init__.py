@@ -5,12 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import staleness
+from . import plots, staleness, traces
 from ._aggregate import aggregate
 from ._config import show_config
+from ._delays import (
+    Constant,
+    DelayModel,
+    Distribution,
+    Empirical,
+    Exponential,
+    HalfNormal,
+    LogNormal,
+    Pareto,
+    TruncatedNormal,
+    Uniform,
+    Weibull,
+)
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
+from ._resolve import iter_schedule, schedule, uniform_arrivals
+from ._schedule import Schedule, Status, load_schedule
 from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
+from ._trace import ArrivalLog, Availability, Trace, TraceError, read_arrival_log, read_trace
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -20,22 +36,47 @@ __all__ = [
     "MLP",
     "SGD",
     "Adam",
+    "ArrivalLog",
+    "Availability",
+    "Constant",
+    "DelayModel",
     "DeltaBuffer",
+    "Distribution",
+    "Empirical",
+    "Exponential",
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "HalfNormal",
     "LeastSquares",
     "LocalSGD",
+    "LogNormal",
     "Logistic",
+    "Pareto",
     "Problem",
     "Quadratic",
+    "Schedule",
     "Server",
     "Softmax",
+    "Status",
+    "Trace",
+    "TraceError",
+    "TruncatedNormal",
+    "Uniform",
+    "Weibull",
     "__version__",
     "aggregate",
     "get_include",
+    "iter_schedule",
+    "load_schedule",
+    "plots",
+    "read_arrival_log",
+    "read_trace",
+    "schedule",
     "show_config",
     "staleness",
+    "traces",
+    "uniform_arrivals",
 ]
 
 

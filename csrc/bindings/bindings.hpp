@@ -5,6 +5,7 @@
 namespace fedbuff::bind {
 
 void bind_random(pybind11::module_& module);
+void bind_schedule(pybind11::module_& module);
 void bind_problem(pybind11::module_& module);
 void bind_aggregate(pybind11::module_& module);
 

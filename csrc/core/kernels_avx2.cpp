@@ -19,10 +19,8 @@
 
 namespace fedbuff::avx2 {
 
-// clang-format off: the kernels use the vectors
 #include "level/simd_avx2.hpp"
 #include "level/kernels.inl"
-// clang-format on
 
 extern const KernelTable table;
 const KernelTable table = {"avx2", make_kernels<float>(), make_kernels<double>()};

@@ -22,10 +22,8 @@
 
 namespace fedbuff::avx512 {
 
-// clang-format off: the kernels use the vectors
 #include "level/simd_avx512.hpp"
 #include "level/kernels.inl"
-// clang-format on
 
 extern const KernelTable table;
 const KernelTable table = {"avx512", make_kernels<float>(), make_kernels<double>()};

@@ -9,10 +9,8 @@
 
 namespace fedbuff::baseline {
 
-// clang-format off: the kernels use the vectors
 #include "level/simd_baseline.hpp"
 #include "level/kernels.inl"
-// clang-format on
 
 extern const KernelTable table;
 const KernelTable table = {"baseline", make_kernels<float>(), make_kernels<double>()};

@@ -4,7 +4,8 @@
 // A level provides Vec<T> for float and double: kLanes and block shapes; zero, set, load, store, and load_part /
 // store_part of the first n lanes; + - * /, madd (fused where the level has it), max and min (the second argument where
 // one is NaN), sqrt, abs, if_less, round, scale_by_power, sum_lanes and sum_lanes_of_4.
-// clang-format off: each part uses those above it
+//
+// Each part uses those above it.
 #include "math.inl"
 #include "vectors.inl"
 #include "linear.inl"
@@ -13,7 +14,6 @@
 #include "net.inl"
 #include "quadratic.inl"
 #include "local.inl"
-// clang-format on
 
 template <class T>
 std::size_t scratch_bytes(const Problem<T>& problem) {

@@ -1,0 +1,190 @@
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bindings.hpp"
+#include "dispatch.hpp"
+#include "numpy_views.hpp"
+#include "resolver.hpp"
+
+namespace fedbuff::bind {
+
+namespace {
+
+// Reads the plan's fields (fedbuff.backends._resolver_reference.Plan); the arrays stay those of the Python object.
+class PlanReader {
+ public:
+  explicit PlanReader(const py::object& plan) : plan_(plan) {}
+
+  template <class T>
+  T number(const char* name) const {
+    return plan_.attr(name).cast<T>();
+  }
+  template <class T>
+  const T* array(const char* name, std::initializer_list<py::ssize_t> shape) const {
+    return input<T>(plan_.attr(name), name, shape);
+  }
+  py::ssize_t length(const char* name) const { return py::len(plan_.attr(name)); }
+
+ private:
+  const py::object& plan_;
+};
+
+SchedulePlan read_plan(const py::object& object) {
+  const PlanReader in(object);
+  SchedulePlan plan;
+  plan.mode = static_cast<Mode>(in.number<int>("mode"));
+  plan.n_clients = in.number<std::int64_t>("n_clients");
+  plan.n_slots = in.number<std::int64_t>("n_slots");
+  plan.seed = in.number<std::uint64_t>("seed_low") | in.number<std::uint64_t>("seed_high") << 32;
+  plan.rate = in.number<double>("rate");
+  plan.poisson = in.number<bool>("poisson");
+  plan.if_busy = static_cast<IfBusy>(in.number<int>("if_busy"));
+  plan.recorded = in.number<bool>("recorded");
+  const py::ssize_t n = plan.n_clients;
+  if (plan.recorded) {
+    const py::ssize_t rows = in.length("row_wait");
+    plan.row_offsets = in.array<std::int64_t>("row_offsets", {n + 1});
+    plan.row_wait = in.array<double>("row_wait", {rows});
+    plan.row_duration = in.array<double>("row_duration", {rows});
+    plan.row_ok = in.array<std::uint8_t>("row_ok", {rows});
+    plan.wrap = in.number<bool>("wrap");
+  } else {
+    plan.model.seed = plan.seed;
+    const auto* kinds = in.array<std::int64_t>("kinds", {4});
+    const auto* params = in.array<double>("params", {4, 4});
+    const auto* offsets = in.array<std::int64_t>("sample_offsets", {5});
+    const auto* samples = in.array<double>("samples", {kAny});
+    for (int i = 0; i < 4; ++i) {
+      Distribution& d = plan.model.component[i];
+      d.kind = static_cast<DistributionKind>(kinds[i]);
+      std::memcpy(d.p, params + 4 * i, sizeof d.p);
+      d.samples = samples + offsets[i];
+      d.n_samples = static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]);
+    }
+    if (in.length("speed") > 0) {
+      plan.model.speed = in.array<double>("speed", {n});
+    }
+  }
+  plan.window_policy = static_cast<WindowPolicy>(in.number<int>("availability_policy"));
+  if (plan.window_policy != WindowPolicy::None) {
+    const py::ssize_t windows = in.length("window_begin");
+    plan.window_offsets = in.array<std::int64_t>("window_offsets", {n + 1});
+    plan.window_begin = in.array<double>("window_begin", {windows});
+    plan.window_end = in.array<double>("window_end", {windows});
+    if (in.length("period") > 0) {
+      plan.period = in.array<double>("period", {n});
+    }
+  }
+  plan.buffer_size = in.number<std::int64_t>("buffer_size");
+  plan.max_staleness = in.number<std::int64_t>("max_staleness");
+  plan.max_wait = in.number<double>("max_wait");
+  plan.timeout = in.number<double>("timeout");
+  plan.server_steps = in.number<std::int64_t>("server_steps");
+  plan.max_time = in.number<double>("max_time");
+  plan.arrivals = in.number<std::int64_t>("arrivals");
+  plan.stall_limit = in.number<std::int64_t>("stall_limit");
+  plan.wide = std::strcmp(kernels().name, "baseline") != 0;
+  return plan;
+}
+
+class Resolver {
+ public:
+  explicit Resolver(py::object plan) : plan_(std::move(plan)), resolver_(read_plan(plan_)) {}
+
+  py::tuple run(const py::object& columns) {
+    const py::ssize_t rows = py::len(columns.attr("client"));
+    const py::ssize_t steps = py::len(columns.attr("step_time"));
+    ScheduleColumns out;
+    out.n_rows = rows;
+    out.n_steps = steps;
+    out.client = output<std::int32_t>(columns.attr("client"), "client", {rows});
+    out.task = output<std::uint32_t>(columns.attr("task"), "task", {rows});
+    out.version = output<std::int64_t>(columns.attr("version"), "version", {rows});
+    out.step = output<std::int64_t>(columns.attr("step"), "step", {rows});
+    out.staleness = output<std::int64_t>(columns.attr("staleness"), "staleness", {rows});
+    out.start_time = output<double>(columns.attr("start_time"), "start_time", {rows});
+    out.arrive_time = output<double>(columns.attr("arrive_time"), "arrive_time", {rows});
+    out.status = output<std::uint8_t>(columns.attr("status"), "status", {rows});
+    out.step_time = output<double>(columns.attr("step_time"), "step_time", {steps});
+    out.started = output<std::int64_t>(columns.attr("started"), "started", {steps});
+    out.step_rows = output<std::int64_t>(columns.attr("step_rows"), "step_rows", {steps});
+    ChunkEnd end{};
+    {
+      py::gil_scoped_release release;
+      end = resolver_.run(out);
+    }
+    return py::make_tuple(end.n_rows, end.n_steps, static_cast<int>(end.reason));
+  }
+
+  // client, task, version, start_time
+  py::tuple in_flight() const {
+    const std::vector<TaskInFlight> tasks = resolver_.in_flight();
+    const auto n = static_cast<py::ssize_t>(tasks.size());
+    py::array_t<std::int32_t> client(n);
+    py::array_t<std::uint32_t> task(n);
+    py::array_t<std::int64_t> version(n);
+    py::array_t<double> start_time(n);
+    for (py::ssize_t i = 0; i < n; ++i) {
+      const TaskInFlight& one = tasks[static_cast<std::size_t>(i)];
+      client.mutable_at(i) = one.client;
+      task.mutable_at(i) = one.task;
+      version.mutable_at(i) = one.version;
+      start_time.mutable_at(i) = one.start_time;
+    }
+    return py::make_tuple(client, task, version, start_time);
+  }
+
+  std::int64_t rows_needed() const { return resolver_.rows_needed(); }
+  double time() const { return resolver_.time(); }
+  std::int64_t started() const { return resolver_.started(); }
+
+ private:
+  py::object plan_;
+  ScheduleResolver resolver_;
+};
+
+// `count` draws of one component for clients and tasks: what the tests compare with the other backends.
+void draw_delays(const py::object& plan_object, int component, const py::object& client, const py::object& task,
+                 const py::object& delay_out) {
+  const SchedulePlan plan = read_plan(plan_object);
+  const py::ssize_t n = py::len(client);
+  const auto* c = input<std::uint32_t>(client, "client", {n});
+  const auto* k = input<std::uint32_t>(task, "task", {n});
+  auto* out = output<double>(delay_out, "delay_out", {n});
+  for (py::ssize_t i = 0; i < n; ++i) {
+    out[i] = draw(plan.model.component[component], plan.seed, c[i], k[i], static_cast<std::uint32_t>(component));
+  }
+}
+
+// log, exp, pow(x, 1.7), sin and cos (of 2 pi x): a row each.
+void portable_math(const py::object& x, const py::object& values_out) {
+  const py::ssize_t n = py::len(x);
+  const auto* in = input<double>(x, "x", {n});
+  auto* out = output<double>(values_out, "values_out", {5, n});
+  for (py::ssize_t i = 0; i < n; ++i) {
+    out[i] = portable::log(in[i]);
+    out[n + i] = portable::exp(in[i]);
+    out[2 * n + i] = portable::pow(in[i], 1.7);
+    portable::sincos2pi(in[i], out[3 * n + i], out[4 * n + i]);
+  }
+}
+
+}  // namespace
+
+void bind_schedule(py::module_& module) {
+  py::class_<Resolver>(module, "ScheduleResolver")
+      .def(py::init<py::object>(), py::arg("plan"))
+      .def("run", &Resolver::run, py::arg("columns"))
+      .def("in_flight", &Resolver::in_flight)
+      .def_property_readonly("rows_needed", &Resolver::rows_needed)
+      .def_property_readonly("time", &Resolver::time)
+      .def_property_readonly("started", &Resolver::started);
+  module.def("draw_delays", &draw_delays, py::arg("plan"), py::arg("component"), py::arg("client"), py::arg("task"),
+             py::arg("delay_out"));
+  module.def("portable_math", &portable_math, py::arg("x"), py::arg("values_out"));
+}
+
+}  // namespace fedbuff::bind

@@ -1,0 +1,813 @@
+#include "resolver.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <stdexcept>
+
+#include "event_queue.hpp"
+
+namespace fedbuff {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::uint32_t kBusy = std::uint32_t{1} << 31;
+constexpr std::uint32_t kAttempts = 64;
+constexpr std::uint64_t kNoBlock = std::uint64_t{1} << 63;
+constexpr std::uint64_t kEnd = 0;
+constexpr std::uint64_t kStart = 1;
+constexpr std::uint64_t kRetry = 2;
+constexpr std::uint32_t kNoSlot =
+    0;  // the requests of rounds, of the open loop and of the line; tasks have slots from 1
+
+enum class SlotState : std::uint8_t { Free, Waiting, Running };
+
+struct Slot {
+  double start = 0.0;  // while it waits: the duration to come
+  std::int64_t version = 0;
+  std::uint32_t client = 0;
+  std::uint32_t task = 0;
+  TaskStatus status = TaskStatus::Used;
+  SlotState state = SlotState::Free;
+};
+
+struct FetchClient {
+  const std::vector<std::uint32_t>* clients;
+  void operator()(const Slot& slot) const { __builtin_prefetch(clients->data() + slot.client); }
+};
+
+std::uint64_t bits_of(double x) { return portable::detail::bits_of(x); }
+
+// Windows of availability, by binary search; the cycles of a period are products, so every asker meets the same bounds.
+struct Windows {
+  WindowPolicy policy;
+  const std::int64_t* offsets;
+  const double* begin;
+  const double* end;
+  const double* periods;  // or null
+
+  struct At {
+    std::int64_t window;  // the client's first one that ends after the time
+    double base;          // when its cycle began
+    double next;          // and the next begins
+  };
+
+  At at(std::uint32_t client, double time) const {
+    double cycle = 0.0;
+    const double period = periods != nullptr ? periods[client] : 0.0;
+    if (period > 0.0) {
+      cycle = std::floor(time / period);
+      if (cycle * period > time) {
+        cycle -= 1.0;
+      } else if ((cycle + 1.0) * period <= time) {
+        cycle += 1.0;
+      }
+    }
+    const double base = cycle * period;
+    std::int64_t low = offsets[client];
+    std::int64_t high = offsets[client + 1];
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (base + end[middle] > time) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return {low, base, (cycle + 1.0) * period};
+  }
+
+  bool available(std::uint32_t client, double time) const {
+    const At found = at(client, time);
+    return found.window < offsets[client + 1] && found.base + begin[found.window] <= time;
+  }
+
+  double close(std::uint32_t client, double time) const {
+    const At found = at(client, time);
+    return found.base + end[found.window];
+  }
+
+  double next_open(std::uint32_t client, double time) const {
+    if (time == kInfinity) {
+      return time;
+    }
+    const At found = at(client, time);
+    if (found.window < offsets[client + 1]) {
+      return std::max(time, found.base + begin[found.window]);
+    }
+    if (periods != nullptr && offsets[client] < offsets[client + 1]) {
+      return std::max(time, found.next + begin[offsets[client]]);
+    }
+    return kInfinity;
+  }
+
+  double work_until(std::uint32_t client, double start, double duration) const {
+    double time = start;
+    double left = duration;
+    for (;;) {
+      const double until = close(client, time);
+      if (time + left <= until) {
+        return time + left;
+      }
+      left = std::max(left - (until - time), 0.0);
+      time = next_open(client, until);
+      if (time == kInfinity) {
+        return time;
+      }
+    }
+  }
+};
+
+// A set of clients with the k-th member by id in O(log n): bits, and counts of two levels above them.
+class ClientSet {
+ public:
+  void resize(std::int64_t n) {
+    words_.assign(static_cast<std::size_t>((n + 63) / 64), 0);
+    low_.assign(static_cast<std::size_t>((n + 4095) / 4096), 0);
+    high_.assign(static_cast<std::size_t>((n + 262143) / 262144), 0);
+  }
+  std::int64_t count() const { return count_; }
+  bool has(std::uint32_t c) const { return (words_[c >> 6] >> (c & 63) & 1) != 0; }
+  void set(std::uint32_t c, bool member) {
+    if (member != has(c)) {
+      const std::int32_t change = member ? 1 : -1;
+      words_[c >> 6] ^= std::uint64_t{1} << (c & 63);
+      low_[c >> 12] += change;
+      high_[c >> 18] += change;
+      count_ += change;
+    }
+  }
+  std::uint32_t member(std::int64_t rank) const {
+    std::size_t i = 0;
+    for (; rank >= high_[i]; ++i) {
+      rank -= high_[i];
+    }
+    for (i <<= 6; rank >= low_[i]; ++i) {
+      rank -= low_[i];
+    }
+    for (i <<= 6;; ++i) {
+      const int here = __builtin_popcountll(words_[i]);
+      if (rank < here) {
+        break;
+      }
+      rank -= here;
+    }
+    std::uint64_t word = words_[i];
+    for (; rank > 0; --rank) {
+      word &= word - 1;
+    }
+    return static_cast<std::uint32_t>(i << 6) + static_cast<std::uint32_t>(__builtin_ctzll(word));
+  }
+
+ private:
+  std::vector<std::uint64_t> words_;
+  std::vector<std::int32_t> low_;
+  std::vector<std::int32_t> high_;
+  std::int64_t count_ = 0;
+};
+
+}  // namespace
+
+class ScheduleResolver::Loop {
+ public:
+  explicit Loop(const SchedulePlan& plan);
+
+  ChunkEnd run(const ScheduleColumns& out) { return (this->*run_)(out); }
+
+  SchedulePlan plan_;
+  std::uint32_t asked_first_ = 0;  // slots of a closed loop that have asked for their first client
+  Windows windows_;
+  BatchDraws draws_;
+  EventQueue<Slot, FetchClient> queue_;  // holds the slots
+  EventHeap boundaries_;  // the next opening or closing of each client's windows, where eligibility is tracked
+  std::vector<std::uint32_t> clients_;  // tasks started, and kBusy
+  std::vector<std::uint8_t> open_;      // tracked: inside a window; rounds take whomever, and their tasks wait
+  ClientSet eligible_;                  // tracked
+  std::vector<std::uint32_t> free_slots_;
+  std::deque<std::uint32_t> line_;
+  bool hungry_ = false;  // the line waits for a window to open
+  bool overlap_;
+  double retry_time_ = kInfinity;
+  std::int64_t spent_ = 0;
+  std::int64_t live_ = 0;
+
+  // Counters of a run; `run` works on a copy, which stays in registers.
+  struct Counters {
+    double now = 0.0;
+    std::int64_t version = 0;
+    std::int64_t fill = 0;
+    std::int64_t started = 0;
+    std::int64_t total_rows = 0;
+    std::int64_t quiet = 0;
+    std::uint64_t created = 0;
+    std::uint64_t starts = 0;
+    double trigger_base = 0.0;
+    double trigger_count = 1.0;
+  };
+  Counters counters_;
+  StopReason reason_ = StopReason::Full;
+
+ private:
+  using Run = ChunkEnd (Loop::*)(const ScheduleColumns&);
+  template <Mode kMode, bool kRecorded, bool kPlain>
+  ChunkEnd run_loop(const ScheduleColumns& out);
+  template <Mode kMode>
+  Run choose(bool plain) const;
+  Run run_ = nullptr;
+
+  bool tasks_left(std::uint32_t client, std::uint32_t done) const {
+    if (!plan_.recorded) {
+      return true;
+    }
+    const std::int64_t rows = plan_.row_offsets[client + 1] - plan_.row_offsets[client];
+    return done < rows || (plan_.wrap && rows > 0);
+  }
+  std::int64_t recorded_row(std::uint32_t client, std::uint32_t task) const {
+    const std::int64_t first = plan_.row_offsets[client];
+    const std::int64_t rows = plan_.row_offsets[client + 1] - first;
+    return first + (task < rows ? task : task % rows);
+  }
+
+  template <bool kPlain>
+  bool is_eligible(std::uint32_t client) const {
+    if constexpr (kPlain) {
+      return (clients_[client] & kBusy) == 0;
+    } else {
+      return eligible_.has(client);
+    }
+  }
+  template <bool kPlain>
+  void update(std::uint32_t client) {
+    if constexpr (!kPlain) {
+      const std::uint32_t state = clients_[client];
+      eligible_.set(client,
+                    open_[client] != 0 && (overlap_ || (state & kBusy) == 0) && tasks_left(client, state & ~kBusy));
+    }
+  }
+  template <bool kPlain>
+  void set_idle(std::uint32_t client) {
+    clients_[client] &= ~kBusy;
+    update<kPlain>(client);
+  }
+
+  // Lookahead over starts: whom attempt 0 gives, and what the next task of that client would cost.
+  template <bool kRecorded>
+  void look_ahead(std::uint64_t start);
+  template <bool kPlain>
+  std::int64_t draw_client(std::uint64_t start);
+  std::uint64_t selection_word(std::uint64_t start, std::uint32_t attempt) const {
+    const PhiloxBlock w =
+        philox4x32(plan_.seed, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start >> 32), attempt,
+                   stream_word(Stream::ClientSelection, 0));
+    return std::uint64_t{w.word[0]} << 32 | w.word[1];
+  }
+  std::uint64_t ahead_begin_ = kNoBlock;  // first start of the block at hand
+  std::uint32_t ahead_client_[kDrawBatch];
+  std::uint32_t ahead_task_[kDrawBatch];
+  double ahead_wait_[kDrawBatch];
+  double ahead_duration_[kDrawBatch];
+  std::uint32_t next_client_[kDrawBatch];  // of the block after it
+
+  double open_start(double previous, std::uint64_t start) const;
+  void cross_boundaries(double time, std::uint64_t& created);
+  void find_end(std::uint32_t client, double start, double duration, bool ok, double& end, TaskStatus& status) const;
+};
+
+ScheduleResolver::Loop::Loop(const SchedulePlan& plan)
+    : plan_(plan),
+      windows_{plan.window_policy, plan.window_offsets, plan.window_begin, plan.window_end, plan.period},
+      draws_(batch_draws(plan.wide)),
+      queue_(FetchClient{&clients_}),
+      overlap_(plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap) {
+  const std::size_t n = static_cast<std::size_t>(plan.n_clients);
+  const bool drawn = plan.mode != Mode::SlotIsClient;
+  // Plain: an idle client is eligible, and so many are idle that drawing again finds one.
+  const bool plain = plan.window_policy == WindowPolicy::None && plan.max_wait == kInfinity &&
+                     (!plan.recorded || plan.wrap) && !overlap_ &&
+                     (!drawn || (plan.mode == Mode::Pool && plan.n_slots <= plan.n_clients / 2));
+  if (plan.n_clients >= static_cast<std::int64_t>(Event::kMaxSlots) - 1) {
+    throw std::length_error("at most 67,108,862 clients");
+  }
+  clients_.assign(n, 0);
+  // One more for the requests of rounds and of the open loop, which hold no task.
+  queue_.add_slots(static_cast<std::size_t>(plan.n_slots) + 1);
+  for (std::uint32_t c = 0; c < n; ++c) {
+    spent_ += tasks_left(c, 0) ? 0 : 1;
+  }
+  bool all_have_rows = spent_ == 0;
+  if (drawn && !(plain && all_have_rows)) {
+    open_.assign(n, 1);
+    eligible_.resize(plan.n_clients);
+    for (std::uint32_t c = 0; c < n; ++c) {
+      if (plan.window_policy != WindowPolicy::None && plan.mode != Mode::Rounds) {
+        open_[c] = windows_.available(c, 0.0) ? 1 : 0;
+        const double boundary = open_[c] != 0 ? windows_.close(c, 0.0) : windows_.next_open(c, 0.0);
+        if (boundary < kInfinity) {
+          boundaries_.put(Event::make(boundary, 0, 0, c));
+        }
+      }
+      eligible_.set(c, open_[c] != 0 && tasks_left(c, 0));
+    }
+  }
+  if (plan.mode == Mode::SlotIsClient || plan.mode == Mode::Pool) {
+    counters_.created = static_cast<std::uint64_t>(plan.n_slots);  // the first requests, which never enter the queue
+  } else {
+    const double first = plan.mode == Mode::OpenLoop ? open_start(0.0, 0) : 0.0;
+    queue_.put(Event::make(first, kStart, counters_.created++, kNoSlot));
+  }
+  const bool fast = plain && all_have_rows;
+  switch (plan.mode) {
+    case Mode::SlotIsClient: run_ = choose<Mode::SlotIsClient>(fast); break;
+    case Mode::Pool: run_ = choose<Mode::Pool>(fast); break;
+    case Mode::OpenLoop: run_ = choose<Mode::OpenLoop>(fast); break;
+    case Mode::Rounds: run_ = choose<Mode::Rounds>(fast); break;
+  }
+}
+
+template <Mode kMode>
+ScheduleResolver::Loop::Run ScheduleResolver::Loop::choose(bool plain) const {
+  if constexpr (kMode == Mode::SlotIsClient || kMode == Mode::Pool) {
+    if (plain) {
+      return plan_.recorded ? &Loop::run_loop<kMode, true, true> : &Loop::run_loop<kMode, false, true>;
+    }
+  }
+  return plan_.recorded ? &Loop::run_loop<kMode, true, false> : &Loop::run_loop<kMode, false, false>;
+}
+
+template <bool kRecorded>
+void ScheduleResolver::Loop::look_ahead(std::uint64_t start) {
+  const std::uint64_t n = static_cast<std::uint64_t>(plan_.n_clients);
+  std::uint64_t word[kDrawBatch];
+  if (ahead_begin_ == kNoBlock) {
+    draws_.selection(plan_.seed, start, 0, word);
+    for (int i = 0; i < kDrawBatch; ++i) {
+      next_client_[i] = static_cast<std::uint32_t>(multiply_high(word[i], n));
+    }
+  }
+  ahead_begin_ = start;
+  for (int i = 0; i < kDrawBatch; ++i) {
+    ahead_client_[i] = next_client_[i];
+    ahead_task_[i] = clients_[next_client_[i]] & ~kBusy;
+  }
+  if constexpr (!kRecorded) {
+    draws_.tasks(plan_.model, ahead_client_, ahead_task_, ahead_wait_, ahead_duration_);
+  }
+  draws_.selection(plan_.seed, start + kDrawBatch, 0, word);
+  for (int i = 0; i < kDrawBatch; ++i) {
+    next_client_[i] = static_cast<std::uint32_t>(multiply_high(word[i], n));
+    __builtin_prefetch(&clients_[next_client_[i]]);
+    if constexpr (kRecorded) {
+      __builtin_prefetch(&plan_.row_offsets[next_client_[i]]);
+    }
+  }
+}
+
+// The client of a start, uniform over the eligible ones; -1 where there is none.
+template <bool kPlain>
+std::int64_t ScheduleResolver::Loop::draw_client(std::uint64_t start) {
+  const std::uint32_t first = ahead_client_[start % kDrawBatch];
+  if (is_eligible<kPlain>(first)) {
+    return first;
+  }
+  if constexpr (!kPlain) {
+    if (eligible_.count() == 0 || (plan_.mode == Mode::OpenLoop && plan_.if_busy == IfBusy::Skip)) {
+      return -1;
+    }
+  }
+  const std::uint64_t n = static_cast<std::uint64_t>(plan_.n_clients);
+  for (std::uint32_t attempt = 1; attempt < kAttempts; ++attempt) {
+    const auto client = static_cast<std::uint32_t>(multiply_high(selection_word(start, attempt), n));
+    if (is_eligible<kPlain>(client)) {
+      return client;
+    }
+  }
+  const std::uint64_t word = selection_word(start, kAttempts);
+  if constexpr (kPlain) {
+    std::int64_t count = 0;
+    for (const std::uint32_t state : clients_) {
+      count += (state & kBusy) == 0 ? 1 : 0;
+    }
+    auto rank = static_cast<std::int64_t>(multiply_high(word, static_cast<std::uint64_t>(count)));
+    std::size_t client = 0;
+    for (;; ++client) {
+      if ((clients_[client] & kBusy) == 0 && rank-- == 0) {
+        return static_cast<std::int64_t>(client);
+      }
+    }
+  } else {
+    const auto count = static_cast<std::uint64_t>(eligible_.count());
+    return eligible_.member(static_cast<std::int64_t>(multiply_high(word, count)));
+  }
+}
+
+// When the open loop makes its start of this number.
+double ScheduleResolver::Loop::open_start(double previous, std::uint64_t start) const {
+  if (!plan_.poisson) {
+    return static_cast<double>(start) / plan_.rate;
+  }
+  const PhiloxBlock w = philox4x32(plan_.seed, static_cast<std::uint32_t>(start),
+                                   static_cast<std::uint32_t>(start >> 32), kOpenStart, stream_word(Stream::Delays, 0));
+  return previous + detail::unit_exponential(w.word[0], w.word[1]) / plan_.rate;
+}
+
+// Applies the openings and closings up to `time`; somebody who waits is tried again at the first that helps.
+void ScheduleResolver::Loop::cross_boundaries(double time, std::uint64_t& created) {
+  while (!boundaries_.empty() && boundaries_.top().time() <= time) {
+    const double boundary = boundaries_.top().time();
+    const std::uint32_t client = boundaries_.top().slot();
+    boundaries_.take();
+    if (!tasks_left(client, clients_[client] & ~kBusy)) {
+      boundaries_.close();
+      continue;
+    }
+    open_[client] = windows_.available(client, boundary) ? 1 : 0;
+    update<false>(client);
+    const double next = open_[client] != 0 ? windows_.close(client, boundary) : windows_.next_open(client, boundary);
+    if (next < kInfinity) {
+      boundaries_.put(Event::make(next, 0, 0, client));
+    } else {
+      boundaries_.close();
+    }
+    if (hungry_ && eligible_.has(client)) {
+      if (boundary < retry_time_) {
+        queue_.put(Event::make(boundary, kRetry, created++, kNoSlot));
+        retry_time_ = boundary;
+      }
+      time = std::min(time, boundary);
+    }
+  }
+}
+
+// When a task that starts now ends, and how: Used stands for an arrival.
+void ScheduleResolver::Loop::find_end(std::uint32_t client, double start, double duration, bool ok, double& end,
+                                      TaskStatus& status) const {
+  status = ok ? TaskStatus::Used : TaskStatus::Failed;
+  end = start + duration;
+  if (windows_.policy == WindowPolicy::Pause) {
+    end = windows_.work_until(client, start, duration);
+  } else if (windows_.policy == WindowPolicy::Abort) {
+    const double close = windows_.close(client, start);
+    if (end > close) {
+      end = close;
+      status = TaskStatus::Failed;
+    }
+  }
+}
+
+template <Mode kMode, bool kRecorded, bool kPlain>
+ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
+  constexpr bool kClosed = kMode == Mode::SlotIsClient || kMode == Mode::Pool;
+  constexpr bool kDrawn = kMode != Mode::SlotIsClient;
+  const std::int64_t margin = kMode == Mode::Rounds ? plan_.n_slots : 1;
+  const std::uint64_t horizon = bits_of(std::min(plan_.max_time, std::numeric_limits<double>::max()));
+  const std::int64_t max_staleness = plan_.max_staleness >= 0 ? plan_.max_staleness : INT64_MAX;
+  const std::int64_t last_row = plan_.arrivals >= 0 ? plan_.arrivals : INT64_MAX;
+  const std::int64_t buffer_size = plan_.buffer_size;
+  const double timeout = plan_.timeout;
+  const ScheduleColumns o = out;
+  Counters s = counters_;
+  std::int64_t rows = 0;
+  std::int64_t steps = 0;
+  StopReason reason = StopReason::Full;
+
+  const auto write_row = [&](const Slot& slot, std::int64_t step, std::int64_t staleness, TaskStatus status) {
+    o.client[rows] = static_cast<std::int32_t>(slot.client);
+    o.task[rows] = slot.task;
+    o.version[rows] = slot.version;
+    o.step[rows] = step;
+    o.staleness[rows] = staleness;
+    o.start_time[rows] = slot.start;
+    o.arrive_time[rows] = s.now;
+    o.status[rows] = static_cast<std::uint8_t>(status);
+    ++rows;
+    ++s.total_rows;
+  };
+  const auto make_step = [&] {
+    o.step_time[steps] = s.now;
+    o.started[steps] = s.started;
+    o.step_rows[steps] = s.total_rows;
+    ++steps;
+    ++s.version;
+    s.fill = 0;
+    s.started = 0;
+    s.trigger_base = s.now;
+    s.trigger_count = 1.0;
+    return s.version == plan_.server_steps;
+  };
+  // The task in `slot` starts now.
+  const auto begin = [&](std::uint32_t slot_index, double duration) {
+    Slot& slot = queue_.payload(slot_index);
+    bool ok = true;
+    if constexpr (kRecorded) {
+      ok = plan_.row_ok[recorded_row(slot.client, slot.task)] != 0;
+    }
+    double end;
+    if constexpr (kPlain) {
+      slot.status = ok ? TaskStatus::Used : TaskStatus::Failed;
+      end = s.now + duration;
+    } else {
+      find_end(slot.client, s.now, duration, ok, end, slot.status);
+    }
+    if (end > s.now + timeout) {
+      end = s.now + timeout;
+      slot.status = TaskStatus::TimedOut;
+    }
+    slot.state = SlotState::Running;
+    slot.version = s.version;
+    slot.start = s.now;
+    ++s.started;
+    queue_.put(Event::make(end, kEnd, s.created++, slot_index));
+  };
+  // The client takes `slot` for its next task.
+  const auto assign = [&](std::uint32_t client, std::uint32_t slot_index, std::uint64_t start) {
+    const std::uint32_t task = clients_[client] & ~kBusy;
+    clients_[client] = (task + 1) | kBusy;
+    if constexpr (!kPlain) {
+      if (kRecorded && !tasks_left(client, task + 1)) {
+        ++spent_;
+      }
+      ++live_;
+      if constexpr (kDrawn) {
+        update<kPlain>(client);
+      }
+    }
+    queue_.payload(slot_index).client = client;
+    queue_.payload(slot_index).task = task;
+    double wait;
+    double duration;
+    if constexpr (kRecorded) {
+      const std::int64_t row = recorded_row(client, task);
+      wait = plan_.row_wait[row];
+      duration = plan_.row_duration[row];
+    } else {
+      const std::size_t ahead = start % kDrawBatch;
+      if (kDrawn && ahead_client_[ahead] == client && ahead_task_[ahead] == task) {
+        wait = ahead_wait_[ahead];
+        duration = ahead_duration_[ahead];
+      } else {
+        wait = draw_wait(plan_.model, client, task);
+        duration = draw_duration(plan_.model, client, task);
+      }
+    }
+    double ready = s.now + wait;
+    if constexpr (!kPlain) {
+      if (windows_.policy != WindowPolicy::None) {
+        ready = windows_.next_open(client, ready);
+      }
+    }
+    if (ready > s.now) {
+      queue_.payload(slot_index).state = SlotState::Waiting;
+      queue_.payload(slot_index).start = duration;
+      queue_.put(Event::make(ready, kStart, s.created++, slot_index));
+    } else {
+      begin(slot_index, duration);
+    }
+  };
+  // Draws the client of start number s.starts; -1 where nobody is eligible.
+  const auto draw = [&]() -> std::int64_t {
+    if (s.starts - ahead_begin_ >= kDrawBatch) {
+      look_ahead<kRecorded>(s.starts / kDrawBatch * kDrawBatch);
+    }
+    return draw_client<kPlain>(s.starts);
+  };
+  const auto ask = [&](std::uint32_t slot_index) {
+    if constexpr (kMode == Mode::SlotIsClient) {
+      if (kPlain || tasks_left(slot_index - 1, clients_[slot_index - 1] & ~kBusy)) {
+        assign(slot_index - 1, slot_index, 0);
+      }
+    } else if constexpr (kPlain) {
+      const auto client = static_cast<std::uint32_t>(draw());
+      assign(client, slot_index, s.starts++);
+    } else {
+      cross_boundaries(s.now, s.created);
+      if (kMode == Mode::Pool) {
+        if (slot_index != kNoSlot) {
+          line_.push_back(slot_index);
+        }
+        while (!line_.empty()) {
+          const std::int64_t client = draw();
+          if (client < 0) {
+            break;
+          }
+          const std::uint32_t first = line_.front();
+          line_.pop_front();
+          assign(static_cast<std::uint32_t>(client), first, s.starts++);
+        }
+        hungry_ = !line_.empty();
+      } else if (kMode == Mode::Rounds) {
+        for (std::uint32_t i = 1; i <= static_cast<std::uint32_t>(plan_.n_slots); ++i) {
+          const std::int64_t client = draw();
+          if (client < 0) {
+            break;
+          }
+          assign(static_cast<std::uint32_t>(client), i, s.starts++);
+        }
+      } else {
+        const std::int64_t client = draw();
+        if (client >= 0) {
+          std::uint32_t slot = 0;
+          if (!free_slots_.empty()) {
+            slot = free_slots_.back();
+            free_slots_.pop_back();
+          } else {
+            if (queue_.n_slots() >= Event::kMaxSlots) {
+              throw std::length_error("more than 67,108,863 tasks in flight");
+            }
+            slot = static_cast<std::uint32_t>(queue_.n_slots());
+            queue_.add_slots(1);
+          }
+          assign(static_cast<std::uint32_t>(client), slot, s.starts);
+        }
+        ++s.starts;
+        if (spent_ < plan_.n_clients) {
+          queue_.put(Event::make(open_start(s.now, s.starts), kStart, s.created++, kNoSlot));
+        }
+      }
+    }
+  };
+
+  if (s.created + 4 * static_cast<std::uint64_t>(o.n_rows) + 4 * queue_.n_slots() >= Event::kMaxNumber) {
+    throw std::length_error("more than 68,719,476,735 events in one schedule");
+  }
+  for (;;) {
+    if (rows + margin > o.n_rows || steps + 2 > o.n_steps) {
+      break;
+    }
+    if constexpr (kClosed) {
+      // The first requests come before all others at time 0, and after what has already ended then.
+      if (asked_first_ < static_cast<std::uint32_t>(plan_.n_slots)) {
+        if (queue_.empty() || queue_.top().time_bits > 0 || queue_.top().kind() != static_cast<int>(kEnd)) {
+          ask(++asked_first_);
+          if (asked_first_ == static_cast<std::uint32_t>(plan_.n_slots) && !queue_.empty()) {
+            queue_.lay_out_again();
+          }
+          continue;
+        }
+      }
+    }
+    if constexpr (!kPlain) {
+      if (hungry_) {
+        const double next = queue_.empty() ? kInfinity : queue_.top().time();
+        cross_boundaries(std::min({next, plan_.max_time, std::numeric_limits<double>::max()}), s.created);
+      }
+    }
+    const Event top = queue_.top();
+    bool round_over = false;
+    if constexpr (!kPlain) {
+      const double time = queue_.empty() ? kInfinity : top.time();
+      if (plan_.max_wait < kInfinity && (s.fill > 0 || time < kInfinity)) {
+        if (s.fill == 0) {
+          // An empty buffer lets its triggers pass: those before the next event at once.
+          const double passed = std::floor((std::min(time, plan_.max_time) - s.trigger_base) / plan_.max_wait) - 1.0;
+          s.trigger_count = std::max(s.trigger_count, passed);
+        }
+        const double trigger = s.trigger_base + s.trigger_count * plan_.max_wait;
+        if (trigger <= plan_.max_time &&
+            (trigger < time || (trigger == time && top.kind() != static_cast<int>(kEnd)))) {
+          if (s.fill == 0) {
+            s.trigger_count += 1.0;
+            continue;
+          }
+          s.now = trigger;
+          if (make_step()) {
+            reason = StopReason::ServerSteps;
+            break;
+          }
+          continue;
+        }
+      }
+      round_over = kMode == Mode::Rounds && live_ > 0 && time == kInfinity;
+    }
+    if (top.time_bits > horizon && !round_over) {
+      reason = plan_.max_time < kInfinity ? StopReason::MaxTime : StopReason::Exhausted;
+      break;
+    }
+    if (++s.quiet > plan_.stall_limit) {
+      reason = StopReason::Stalled;
+      break;
+    }
+    if (!round_over) {
+      s.now = top.time();
+      queue_.take();
+    }
+
+    if (round_over || top.kind() == static_cast<int>(kEnd)) {
+      const std::uint32_t slot_index = top.slot();
+      if (!round_over) {
+        Slot& slot = queue_.payload(slot_index);
+        const std::int64_t staleness = s.version - slot.version;
+        TaskStatus status = slot.status;
+        if (staleness > max_staleness && status == TaskStatus::Used) {
+          status = TaskStatus::TooStale;
+        }
+        const bool used = status == TaskStatus::Used;
+        if constexpr (kPlain) {
+          clients_[slot.client] &= ~kBusy;
+        } else {
+          --live_;
+          if constexpr (kDrawn) {
+            set_idle<kPlain>(slot.client);
+          } else {
+            clients_[slot.client] &= ~kBusy;
+          }
+        }
+        slot.state = SlotState::Free;
+        write_row(slot, used ? s.version : -1, staleness, status);
+        s.fill += used ? 1 : 0;
+        s.quiet = used ? 0 : s.quiet;
+      }
+      bool stepped = s.fill == buffer_size;
+      if constexpr (kMode == Mode::Rounds) {
+        if (stepped || round_over || live_ == 0) {
+          stepped = s.fill > 0;
+          for (std::uint32_t i = 1; i < queue_.n_slots(); ++i) {
+            Slot& other = queue_.payload(i);
+            if (other.state != SlotState::Free) {
+              if (other.state == SlotState::Waiting) {
+                other.start = s.now;
+                ++s.started;
+              }
+              other.version = s.version;
+              other.state = SlotState::Free;
+              set_idle<kPlain>(other.client);
+              write_row(other, -1, 0, TaskStatus::Discarded);
+            }
+          }
+          live_ = 0;
+          queue_.clear();
+          queue_.put(Event::make(s.now, kStart, s.created++, kNoSlot));
+        }
+      }
+      if (stepped && make_step()) {
+        reason = StopReason::ServerSteps;
+        break;
+      }
+      if (s.total_rows >= last_row) {
+        reason = StopReason::Arrivals;
+        break;
+      }
+      if constexpr (kClosed) {
+        // With nothing else at this time the slot's request can be served at once.
+        const bool alone =
+            queue_.top().time_bits > top.time_bits && asked_first_ == static_cast<std::uint32_t>(plan_.n_slots);
+        if (kPlain && alone) {
+          ask(slot_index);
+        } else {
+          queue_.put(Event::make(s.now, kStart, s.created++, slot_index));
+        }
+      } else if constexpr (kMode == Mode::OpenLoop) {
+        free_slots_.push_back(slot_index);
+      }
+      continue;
+    }
+
+    const std::uint32_t slot_index = top.slot();
+    if (slot_index != kNoSlot && queue_.payload(slot_index).state == SlotState::Waiting) {
+      begin(slot_index, queue_.payload(slot_index).start);
+    } else {
+      if (top.kind() == static_cast<int>(kRetry)) {
+        retry_time_ = kInfinity;
+      }
+      ask(slot_index);
+    }
+  }
+  counters_ = s;
+  reason_ = reason;
+  return {rows, steps, reason};
+}
+
+ScheduleResolver::ScheduleResolver(const SchedulePlan& plan) : loop_(std::make_unique<Loop>(plan)) {}
+
+ScheduleResolver::~ScheduleResolver() = default;
+
+ChunkEnd ScheduleResolver::run(const ScheduleColumns& out) {
+  if (out.n_rows < rows_needed() || out.n_steps < 2) {
+    throw std::invalid_argument("no room for one event's rows");
+  }
+  if (loop_->reason_ != StopReason::Full) {
+    return {0, 0, loop_->reason_};
+  }
+  return loop_->run(out);
+}
+
+std::int64_t ScheduleResolver::rows_needed() const {
+  return loop_->plan_.mode == Mode::Rounds ? std::max<std::int64_t>(loop_->plan_.n_slots, 1) : 1;
+}
+
+double ScheduleResolver::time() const { return loop_->counters_.now; }
+
+std::int64_t ScheduleResolver::started() const { return loop_->counters_.started; }
+
+std::vector<TaskInFlight> ScheduleResolver::in_flight() const {
+  std::vector<TaskInFlight> tasks;
+  for (std::uint32_t i = 1; i < loop_->queue_.n_slots(); ++i) {
+    const Slot& slot = loop_->queue_.payload(i);
+    if (slot.state == SlotState::Running) {
+      tasks.push_back({static_cast<std::int32_t>(slot.client), slot.task, slot.version, slot.start});
+    }
+  }
+  return tasks;
+}
+
+}  // namespace fedbuff

@@ -1,0 +1,160 @@
+"""Every invariant of a schedule, each one vectorised.
+
+The description tells strategy.max_wait (a time trigger), strategy.max_staleness, and whether in_flight is "allow" (a
+client may have several tasks at once); source.kind "arrival_log" or "uniform_arrivals" leaves out what only an event
+loop promises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ._schedule import Schedule
+
+USED, LEFT_IN_BUFFER, TOO_STALE, DISCARDED, N_STATUS = 0, 1, 2, 3, 6
+
+
+def check_schedule(s: Schedule) -> None:
+    _check_rows(s)
+    _check_steps(s)
+    _check_staleness(s)
+    _check_starts(s)
+    if s.description.get("source", {}).get("kind") not in ("arrival_log", "uniform_arrivals"):
+        _check_event_loop(s)
+
+
+def _refuse(bad: NDArray[np.bool_], what: str, kind: str = "arrival") -> None:
+    if bad.any():
+        raise ValueError(f"{kind} {int(np.argmax(bad))}: {what}")
+
+
+def _check_rows(s: Schedule) -> None:
+    _refuse((s.client < 0) | (s.client >= s.n_clients), f"its client is not one of {s.n_clients}")
+    _refuse(s.status >= N_STATUS, "its status is unknown")
+    _refuse(s.version < 0, "its version is negative")
+    _refuse((s.step >= 0) != (s.status == USED), "a step is given where, and only where, the status is used")
+    after = s.first_step + s.n_steps
+    _refuse((s.step >= 0) & ((s.step < s.first_step) | (s.step >= after)), "its step is not one of the schedule's")
+    _refuse(~np.isfinite(s.arrive_time), "its arrive_time is not finite")
+    _refuse(np.append(False, s.arrive_time[1:] < s.arrive_time[:-1]), "it arrives before the one above")
+    _refuse(s.start_time > s.arrive_time, "it starts after it arrives")
+    flying = "task in flight"
+    client = s.in_flight_client
+    _refuse((client < 0) | (client >= s.n_clients), f"its client is not one of {s.n_clients}", flying)
+    _refuse((s.in_flight_version < 0) | (s.in_flight_version > after), "its version does not exist", flying)
+
+
+def _check_steps(s: Schedule) -> None:
+    _refuse(~np.isfinite(s.step_time), "its time is not finite", "step")
+    _refuse(np.append(False, s.step_time[1:] < s.step_time[:-1]), "it comes before the one above", "step")
+    used = np.flatnonzero(s.step >= 0)
+    step, arrive = s.step[used] - s.first_step, s.arrive_time[used]
+    back = np.zeros(s.n_arrivals, dtype=np.bool_)
+    back[used[1:]] = step[1:] < step[:-1]
+    _refuse(back, "it enters an earlier step than an arrival above")
+    late = np.zeros(s.n_arrivals, dtype=np.bool_)
+    late[used] = arrive > s.step_time[step]
+    _refuse(late, "it arrives after the step that it enters")
+    count = np.bincount(step, minlength=s.n_steps)
+    left = np.flatnonzero(s.status == LEFT_IN_BUFFER)
+    if left.size and used.size and left[0] < used[-1]:
+        raise ValueError(f"arrival {left[0]}: it is left in the buffer before a step")
+    triggered = s.description.get("strategy", {}).get("max_wait") is not None
+    if s.buffer_size:
+        _refuse(count > s.buffer_size, f"more than {s.buffer_size} arrivals enter it", "step")
+        _refuse(count == 0, "no arrival enters it", "step")
+        if left.size >= s.buffer_size:
+            raise ValueError(f"{left.size} arrivals are left in a buffer of {s.buffer_size}")
+    if s.buffer_size and not triggered:
+        _refuse(count < s.buffer_size, f"fewer than {s.buffer_size} arrivals enter it", "step")
+    if not triggered and step.size:
+        last = np.append(step[1:] != step[:-1], True)
+        differs = np.zeros(s.n_steps, dtype=np.bool_)
+        differs[step[last]] = arrive[last] != s.step_time[step[last]]
+        if s.buffer_size == 0:  # a round may end when the last of its tasks fails
+            differs &= ~np.isin(s.step_time, s.arrive_time)
+        _refuse(differs, "its time is not that of its last arrival", "step")
+
+
+def _versions_at(s: Schedule, time: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The versions that the server had before and after everything that happened at each time."""
+    before = np.searchsorted(s.step_time, time, side="left")
+    after = np.searchsorted(s.step_time, time, side="right")
+    return s.first_step + before, s.first_step + after
+
+
+def _check_staleness(s: Schedule) -> None:
+    _refuse(s.staleness < 0, "its staleness is negative")
+    used = s.status == USED
+    _refuse(used & (s.staleness != s.step - s.version), "its staleness is not its step minus its version")
+    low, high = _versions_at(s, s.arrive_time)
+    at = s.version + s.staleness
+    _refuse(~used & ((at < low) | (at > high)), "version plus staleness is not the version at its arrival")
+    if s.buffer_size == 0:
+        _refuse(used & (s.staleness != 0), "FedAvg used an arrival of an earlier round")
+    bound = s.description.get("strategy", {}).get("max_staleness")
+    if bound is not None:
+        _refuse(used & (s.staleness > bound), f"it was used with a staleness above {bound}")
+        _refuse((s.status == TOO_STALE) & (s.staleness <= bound), f"a staleness up to {bound} is not too stale")
+    worst = max(
+        int(s.staleness[used].max(initial=0)), s.first_step + s.n_steps - int(s.in_flight_version.min(initial=2**62))
+    )
+    if s.tau != max(worst, 0):
+        raise ValueError(f"tau is {s.tau}, the largest staleness or age is {worst}")
+
+
+def _check_starts(s: Schedule) -> None:
+    """As many tasks as each version says were started on it have ended on it or are in flight."""
+    versions = np.concatenate([s.version, s.in_flight_version]) - s.first_step
+    found = np.bincount(versions[versions >= 0], minlength=s.n_steps + 1)
+    told = np.append(s.started_on_0, s.step_started)
+    wrong = np.flatnonzero(found[: told.size] != told) if found.size == told.size else np.array([told.size])
+    if wrong.size:
+        version = int(wrong[0]) + s.first_step
+        raise ValueError(f"version {version}: the tasks started on it are not those that ended or are in flight")
+
+
+def _check_event_loop(s: Schedule) -> None:
+    client = np.concatenate([s.client, s.in_flight_client])
+    task = np.concatenate([s.task, s.in_flight_task]).astype(np.int64)
+    start = np.concatenate([s.start_time, s.in_flight_start_time])
+    end = np.concatenate([s.arrive_time, np.full(s.in_flight_client.size, np.inf)])
+    version = np.concatenate([s.version, s.in_flight_version])
+
+    def refuse(bad: NDArray[np.bool_], what: str) -> None:
+        _refuse(bad[: s.n_arrivals], what)
+        _refuse(bad[s.n_arrivals :], what, "task in flight")
+
+    # version v was there from the step that made it, v - 1, to step v; times tied with a step may be on either side
+    made = np.concatenate([[-np.inf], s.step_time, [np.inf]])
+    at = version - s.first_step
+    early = start < made[np.clip(at, 0, s.n_steps)]
+    late = start > made[np.clip(at, -1, s.n_steps) + 1]
+    refuse((at >= 0) & (early | late), "its version is not the one there was at its start")
+    order = np.argsort(client.astype(np.int64) << 32 | task)
+    same = client[order][1:] == client[order][:-1]
+
+    def refuse_pairs(bad: NDArray[np.bool_], what: str) -> None:
+        """`bad` is about a task and the one before it, in the order of clients and tasks."""
+        at = np.zeros(client.size, dtype=np.bool_)
+        at[order[1:]] = same & bad
+        refuse(at, what)
+
+    task, start, end = task[order], start[order], end[order]
+    refuse_pairs(np.diff(task) == 0, "its client has another task of its number")
+    if s.description.get("in_flight") != "allow":  # waits may let a later task of the same client start first
+        refuse_pairs(np.diff(task) != 1, "its client's tasks are not numbered 0, 1, 2, ...")
+        refuse_pairs(start[1:] < end[:-1], "it starts while its client is at work")
+        if s.first_step == 0 and client.size:
+            at = np.zeros(client.size, dtype=np.bool_)
+            at[order] = np.append(True, ~same) & (task != 0)
+            refuse(at, "its client's tasks are not numbered 0, 1, 2, ...")
+    if s.concurrency:
+        begun = np.sort(start)
+        at_work = np.arange(1, begun.size + 1) - np.searchsorted(np.sort(end), begun, side="right")
+        if at_work.size and at_work.max() > s.concurrency:
+            raise ValueError(f"{at_work.max()} tasks are at work at {begun[at_work.argmax()]}, above {s.concurrency}")

@@ -1,0 +1,415 @@
+"""Converters: traces that others recorded, in their formats, as a `Trace` or an `ArrivalLog`.
+
+Pickles are read by an unpickler that admits builtin containers, strings and numbers, and nothing that could run code.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._files import file_format
+from ._fit import Fit, fit
+from ._read_columns import TraceError
+from ._trace import ArrivalLog, Availability, End, Policy, Trace, in_seconds
+from .backends._philox import STREAM_DELAYS, multiply_high, philox
+from .backends._portable_math import draw
+
+__all__ = ["Fit", "fit", "from_delay_matrix", "from_fedscale", "from_flash", "from_gradient_ages", "load_pickle"]
+
+PathLike = str | os.PathLike[str]
+_DOWNLOAD, _UPLOAD, _SPEED_CHOICE = 1, 3, 8  # components of the stream of delays
+
+
+class _Unpickler(pickle.Unpickler):
+    """Containers and numbers have opcodes of their own; only these two still come by name in old protocols."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("builtins", "__builtin__") and name in ("set", "frozenset"):
+            return {"set": set, "frozenset": frozenset}[name]
+        raise pickle.UnpicklingError(f"it names {module}.{name}; only builtin containers and numbers are read")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise pickle.UnpicklingError("it refers to an object outside")
+
+
+def load_pickle(path: PathLike) -> Any:
+    """Reads a pickle of builtin containers, strings and numbers; refuses any other."""
+    data = Path(path).read_bytes()
+    try:
+        return _Unpickler(io.BytesIO(data)).load()
+    except Exception as error:  # a broken pickle can raise nearly anything
+        raise TraceError(f"the pickle is refused: {error}", path=path) from error
+
+
+# FedScale
+
+
+def from_fedscale(
+    capacity: PathLike | Mapping[Any, Any],
+    availability: PathLike | Mapping[Any, Any] | None = None,
+    *,
+    model_bytes: float,
+    samples_per_task: float,
+    upload_bytes: float | None = None,
+    training_factor: float = 3.0,
+    policy: Policy = "wait",
+) -> Trace:
+    """FedScale's device capacity {id: {"computation": ms per sample, "communication": kbit/s}}, one row per device.
+
+    compute = training_factor * samples_per_task * computation (FedScale counts a training step as three inferences);
+    download = model_bytes and upload = upload_bytes (model_bytes) over communication, with 8 bits a byte and 1,000 bits
+    a kbit. availability {id: {"active": [...], "inactive": [...], "finish_time": s, ...}} repeats after each device's
+    own finish_time; as in FedScale, client number i takes entry i modulo their number. Both are pickles, or what is in
+    them.
+    """
+    devices = capacity if isinstance(capacity, Mapping) else load_pickle(capacity)
+    path = None if isinstance(capacity, Mapping) else capacity
+    computation = _field(devices, "computation", path)
+    communication = _field(devices, "communication", path)
+    slow = np.flatnonzero(~(communication > 0))
+    if slow.size:
+        raise TraceError(f"communication {communication[slow[0]]} is not positive", int(slow[0]) + 1, path)
+    sent = model_bytes if upload_bytes is None else upload_bytes
+    ids = _ids(devices)
+    order = np.argsort(ids, kind="stable")
+    windows = None
+    if availability is not None:
+        windows = _fedscale_windows(availability, ids.size, policy)
+    try:
+        return Trace(
+            ids,
+            computation * (training_factor * samples_per_task / 1000.0),
+            download=model_bytes * 8.0 / (communication * 1000.0),
+            upload=sent * 8.0 / (communication * 1000.0),
+            clients=ids[order],
+            availability=windows,
+        )
+    except TraceError as error:
+        raise TraceError(error.reason, error.row, path) from None
+
+
+def _ids(devices: Mapping[Any, Any]) -> NDArray[Any]:
+    keys = list(devices)
+    if all(isinstance(key, int) for key in keys):
+        return np.array(keys, dtype=np.int64)
+    return np.array([str(key) for key in keys], dtype=np.str_)
+
+
+def _field(devices: Any, name: str, path: PathLike | None) -> NDArray[np.float64]:
+    if not isinstance(devices, Mapping) or not devices:
+        raise TraceError("not a dictionary of devices", path=path)
+
+    def value(number: int, device: Any) -> float:
+        found = device.get(name) if isinstance(device, Mapping) else None
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise TraceError(f"{name} is not a number but {found!r}", number, path)
+        return float(found)
+
+    return np.fromiter((value(i + 1, device) for i, device in enumerate(devices.values())), np.float64, len(devices))
+
+
+def _fedscale_windows(source: PathLike | Mapping[Any, Any], n_clients: int, policy: Policy) -> Availability:
+    path = None if isinstance(source, Mapping) else source
+    devices = source if isinstance(source, Mapping) else load_pickle(source)
+    period = _field(devices, "finish_time", path)
+    active, begins = _lists(devices, "active", path)
+    inactive, ends = _lists(devices, "inactive", path)
+    still_there = begins == ends + 1  # when the recording ended
+    wrong = np.flatnonzero((begins != ends) & ~still_there)
+    if wrong.size:
+        number = int(wrong[0])
+        raise TraceError(f"{begins[number]} times active but {ends[number]} inactive", number + 1, path)
+    inactive = np.insert(inactive, np.cumsum(ends)[still_there], period[still_there])
+    client = np.repeat(np.arange(period.size), begins)
+    backward = np.flatnonzero(inactive < active)
+    if backward.size:
+        row = int(backward[0])
+        raise TraceError(f"inactive {inactive[row]} comes before active {active[row]}", int(client[row]) + 1, path)
+    inactive = np.minimum(inactive, period[client])
+    kept = inactive > active  # the recordings have windows of no length
+    windows = _windows([client[kept]], [active[kept]], [inactive[kept]], period, policy, path)
+    return windows.take(np.arange(n_clients) % period.size)
+
+
+def _lists(
+    devices: Mapping[Any, Mapping[str, Any]], name: str, path: PathLike | None
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The times of all devices one after the other, and how many each has."""
+    lists = [device.get(name, ()) for device in devices.values()]
+    for number, times in enumerate(lists):
+        if not isinstance(times, list | tuple):
+            raise TraceError(f"{name} is not a list of times", number + 1, path)
+    flat = list(chain.from_iterable(lists))
+    counts = np.fromiter(map(len, lists), np.int64, len(lists))
+    if not {type(time) for time in flat} <= {int, float}:
+        numbers = [all(type(time) in (int, float) for time in times) for times in lists]
+        raise TraceError(f"{name} is not a list of times", numbers.index(False) + 1, path)
+    return np.array(flat, dtype=np.float64), counts
+
+
+def _windows(
+    client: Sequence[NDArray[Any]],
+    begin: Sequence[NDArray[np.float64]],
+    end: Sequence[NDArray[np.float64]],
+    period: NDArray[np.float64],
+    policy: Policy,
+    path: PathLike | None,
+) -> Availability:
+    owner = np.concatenate(client)
+    try:
+        return Availability(
+            owner, np.concatenate(begin), np.concatenate(end), n_clients=period.size, period=period, policy=policy
+        )
+    except TraceError as error:
+        number = None if error.row is None else int(owner[error.row - 1]) + 1
+        raise TraceError(error.reason, number, path) from None
+
+
+# FLASH
+
+_FLASH_SETS = {
+    "battery_charged_on": ("charging", True),
+    "battery_charged_off": ("charging", False),
+    "wifi": ("wifi", True),
+    **{network: ("wifi", False) for network in ("2g", "3g", "4g", "5g", "unknown")},
+    "screen_lock": ("locked", True),
+    "screen_unlock": ("locked", False),
+}
+_FLASH_IGNORED = {"screen_on", "screen_off", "battery_low", "battery_okay", "phone_on", "phone_off"}
+_PERCENT = re.compile(r"[0-9.]+%")
+
+
+def from_flash(
+    states: PathLike | Mapping[str, Any],
+    *,
+    compute: float | Mapping[str, float],
+    speeds: PathLike | Mapping[str, Any] | None = None,
+    model_bytes: float = 0.0,
+    tasks: int = 100,
+    seed: int = 0,
+    policy: Policy = "pause",
+) -> Trace:
+    """FLASH's behaviour trace: JSON {id: {"messages": lines of time<TAB>state, "model": ...}}, one client per device.
+
+    A device is ready while locked, charging and on Wi-Fi; it repeats after its own span, by FLASH's calendar (time 0 is
+    the first event of all devices). It is locked from screen_lock to screen_unlock, or from screen_off where it records
+    no locks. `compute` is a task's seconds, or those of each device model. With `speeds`, FLASH's
+    {user: {"down_u", "down_sigma", "up_u", "up_sigma"}} in kB/s (1,024 bytes), each device gets a user at random and
+    `tasks` rows whose transfer of model_bytes meets a normal speed, drawn again below 0.
+    """
+    path = None if isinstance(states, Mapping) else states
+    devices = states if isinstance(states, Mapping) else _load_json(states)
+    if not isinstance(devices, Mapping) or not devices:
+        raise TraceError("not a dictionary of devices", path=path)
+    parsed = [_flash_ready(device, number + 1, path) for number, device in enumerate(devices.values())]
+    origin = min(first for first, _, _, _ in parsed)
+    period = np.array([last - first if last > first else 1.0 for first, last, _, _ in parsed])
+    client, begin, end = [], [], []
+    for number, (_, _, start, stop) in enumerate(parsed):
+        phase = np.fmod(start - origin, period[number])
+        until = phase + (stop - start)
+        over = until > period[number]  # a window that passes the end of the period goes on at its begin
+        begin.append(np.concatenate([phase, np.zeros(int(over.sum()))]))
+        end.append(np.concatenate([np.minimum(until, period[number]), until[over] - period[number]]))
+        client.append(np.full(begin[-1].size, number))
+    windows = _windows(client, begin, end, period, policy, path)
+    seconds = _flash_compute(devices, compute, path)
+    n, rows = len(devices), tasks if speeds is not None else 1
+    row_client = np.repeat(np.arange(n), rows)
+    download = upload = np.zeros(row_client.size)
+    if speeds is not None:
+        speed_path = None if isinstance(speeds, Mapping) else speeds
+        users = speeds if isinstance(speeds, Mapping) else _load_json(speeds)
+        download, upload = _flash_transfers(users, n, rows, model_bytes, seed, speed_path)
+    ids = np.array([str(key) for key in devices], dtype=np.str_)
+    order = np.argsort(ids, kind="stable")
+    return Trace(
+        ids[row_client],
+        seconds[row_client],
+        download=download,
+        upload=upload,
+        clients=ids[order],
+        availability=windows.take(order),
+    )
+
+
+def _load_json(path: PathLike) -> Any:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise TraceError(f"not JSON: {error}", path=path) from error
+
+
+def _flash_ready(
+    device: Any, number: int, path: PathLike | None
+) -> tuple[float, float, NDArray[np.float64], NDArray[np.float64]]:
+    """First and last event's time, and the begins and ends of a device's ready windows, in seconds."""
+    text = device.get("messages") if isinstance(device, Mapping) else device
+    if not isinstance(text, str):
+        raise TraceError("the device has no text of messages", number, path)
+    lines = [line.split("\t") for line in text.splitlines() if line.strip()]
+    if not lines or any(len(line) != 2 for line in lines):
+        raise TraceError("messages must be lines of time<TAB>state", number, path)
+    time = _flash_times([line[0].strip() for line in lines], number, path)
+    order = np.argsort(time, kind="stable")
+    time = time[order]
+    state = [lines[i][1].strip().lower() for i in order]
+    for name in set(state):
+        if name not in _FLASH_SETS and name not in _FLASH_IGNORED and not _PERCENT.fullmatch(name):
+            raise TraceError(f"state {name!r} is unknown", number, path)
+    locks = _FLASH_SETS if "screen_lock" in state else {**_FLASH_SETS, "screen_off": ("locked", True)}
+    ready = np.ones(time.size, dtype=np.bool_)
+    for flag in ("charging", "wifi", "locked"):
+        value = np.array([locks[name][1] if name in locks and locks[name][0] == flag else -1 for name in state])
+        last_set = np.maximum.accumulate(np.where(value >= 0, np.arange(value.size), -1))
+        ready &= np.where(last_set >= 0, value[last_set] == 1, False)
+    stays = np.append(time[1:] > time[:-1], False)  # the state after all events of one time
+    time, ready = (
+        time[stays | (np.arange(time.size) == time.size - 1)],
+        ready[stays | (np.arange(ready.size) == ready.size - 1)],
+    )
+    opens = ready & np.append(True, ~ready[:-1])
+    closes = np.append(False, ready[:-1]) & ~ready
+    begin, end = time[opens], time[closes]
+    if begin.size > end.size:
+        end = np.append(end, time[-1])
+    kept = end > begin
+    return float(time[0]), float(time[-1]), begin[kept], end[kept]
+
+
+def _flash_times(text: list[str], number: int, path: PathLike | None) -> NDArray[np.float64]:
+    try:
+        return np.array(text, dtype=np.float64)
+    except ValueError:
+        pass
+    try:
+        return np.array(text, dtype="datetime64[s]").astype(np.float64)
+    except ValueError as error:
+        raise TraceError(f"a time is neither seconds nor a date: {error}", number, path) from None
+
+
+def _flash_compute(
+    devices: Mapping[str, Any], compute: float | Mapping[str, float], path: PathLike | None
+) -> NDArray[np.float64]:
+    if not isinstance(compute, Mapping):
+        return np.full(len(devices), float(compute))
+    models = [device.get("model") if isinstance(device, Mapping) else None for device in devices.values()]
+    for number, model in enumerate(models):
+        if model not in compute:
+            raise TraceError(f"compute has no time for the model {model!r}", number + 1, path)
+    return np.array([float(compute[str(model)]) for model in models])
+
+
+def _flash_transfers(
+    users: Any, n: int, rows: int, model_bytes: float, seed: int, path: PathLike | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    means, deviations = {}, {}
+    for way in ("down", "up"):
+        means[way], deviations[way] = _field(users, f"{way}_u", path), _field(users, f"{way}_sigma", path)
+        bad = np.flatnonzero(~((means[way] > 0) & (deviations[way] >= 0)))
+        if bad.size:
+            raise TraceError(f"{way}_u must be positive and {way}_sigma not negative", int(bad[0]) + 1, path)
+    high, low, _, _ = philox(seed, np.arange(n), 0, _SPEED_CHOICE, STREAM_DELAYS)
+    words = high.astype(np.uint64) << np.uint64(32) | low
+    user = multiply_high(words, np.uint64(len(users))).astype(np.int64)
+    transfers = []
+    for way, component in (("down", _DOWNLOAD), ("up", _UPLOAD)):
+        speed = np.empty((n, rows))
+        for which in np.unique(user):
+            of_user = np.flatnonzero(user == which)
+            mean, deviation = means[way][which], deviations[way][which]
+            kind, params = ("truncated_normal", (mean, deviation, 0.0, np.inf)) if deviation else ("constant", (mean,))
+            speed[of_user] = draw(kind, params, None, seed, of_user[:, None], np.arange(rows), component)
+        transfers.append((model_bytes / 1024.0 / speed).ravel())
+    return transfers[0], transfers[1]
+
+
+# Matrices
+
+
+def _matrix(source: PathLike | ArrayLike, what: str) -> NDArray[np.float64]:
+    """A rounds x workers table: an array, .npy, or text with commas, semicolons or blanks, with or without a header."""
+    if not isinstance(source, str | os.PathLike):
+        table = np.asarray(source)
+        if table.dtype.kind not in "iuf":
+            raise TypeError(f"the {what} must be numbers, not {table.dtype}")
+    elif file_format(source, {".npy": "npy", ".csv": "text", ".txt": "text", ".dat": "text", ".tsv": "text"}) == "npy":
+        table = np.load(source, allow_pickle=False)
+    else:
+        table = _text_matrix(Path(source))
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(f"the {what} must be a matrix of rounds x workers, not of shape {table.shape}")
+    return table.astype(np.float64)
+
+
+def _text_matrix(path: Path) -> NDArray[np.float64]:
+    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    split = re.compile(r"[,;]\s*|\s+")
+    header = bool(lines) and not _is_numbers(split.split(lines[0].strip()))
+    lines = lines[header:]
+    try:
+        return np.loadtxt([" ".join(split.split(line.strip())) for line in lines], ndmin=2)
+    except ValueError as error:
+        width = len(split.split(lines[0].strip()))
+        for row, line in enumerate(lines):
+            fields = split.split(line.strip())
+            if len(fields) != width:
+                raise TraceError(f"{len(fields)} values where the first row has {width}", row + 1, path) from None
+            if not _is_numbers(fields):
+                raise TraceError("a value is not a number", row + 1, path) from None
+        raise TraceError(str(error), path=path) from error
+
+
+def _is_numbers(fields: Iterable[str]) -> bool:
+    try:
+        for field in fields:
+            float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def from_delay_matrix(source: PathLike | ArrayLike, *, unit: str | float = "s", end: End = "wrap") -> Trace:
+    """Delays as rounds x workers (an array, .npy, .csv or text): task k of worker i takes row k, column i."""
+    table = in_seconds(_matrix(source, "delays"), unit)
+    rounds, workers = table.shape
+    bad = np.flatnonzero(~((table >= 0) & np.isfinite(table)).all(axis=1))
+    if bad.size:
+        column = int(np.argmin((table[bad[0]] >= 0) & np.isfinite(table[bad[0]])))
+        path = source if isinstance(source, str | os.PathLike) else None
+        what = "is negative" if table[bad[0], column] < 0 else "is not finite"
+        raise TraceError(f"the delay {table[bad[0], column]} of worker {column} {what}", int(bad[0]) + 1, path)
+    return Trace(np.repeat(np.arange(workers), rounds), table.T.ravel(), end=end)
+
+
+def from_gradient_ages(source: PathLike | ArrayLike, *, seconds_per_iteration: float = 1.0) -> ArrivalLog:
+    """Ages as server iterations x workers: row t has the age, in iterations, of each worker's latest gradient.
+
+    An entry that is not the one above plus 1 is an arrival at iteration t of a gradient made on version t - age, as is
+    a 0 in the first row. Arrivals of one iteration keep the order of the workers.
+    """
+    ages = _matrix(source, "ages")
+    path = source if isinstance(source, str | os.PathLike) else None
+    odd = np.flatnonzero(~((ages >= 0) & (ages == np.floor(ages)) & np.isfinite(ages)).all(axis=1))
+    if odd.size:
+        raise TraceError("an age is not a whole number from 0", int(odd[0]) + 1, path)
+    age = ages.astype(np.int64)
+    arrived = np.vstack([age[:1] == 0, age[1:] != age[:-1] + 1])
+    iteration, worker = np.nonzero(arrived)
+    version = iteration - age[iteration, worker]
+    early = np.flatnonzero(version < 0)
+    if early.size:
+        t = int(iteration[early[0]])
+        raise TraceError(f"an age of {t - version[early[0]]} at iteration {t} is from before the start", t + 1, path)
+    return ArrivalLog(worker, iteration * float(seconds_per_iteration), version=version, clients=int(age.shape[1]))

@@ -1,0 +1,32 @@
+"""Every Python block of every page of the documentation runs, from top to bottom, one namespace a page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(DOCS)) for page in PAGES])
+def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = page.read_text(encoding="utf-8")
+    blocks = list(BLOCK.finditer(text))
+    if not blocks:
+        pytest.skip("the page has no Python in it")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for block in blocks:
+        before = text[: block.start(1)].count("\n")
+        code = compile("\n" * before + block.group(1), str(page), "exec")  # so that errors have the page's line numbers
+        try:
+            exec(code, namespace)
+        except ImportError as error:
+            if "pip install fedbuff[" not in str(error):
+                raise
+            pytest.skip(str(error))

@@ -1,0 +1,255 @@
+"""The compiled event loop against the readable one, row by row, over traces made to collide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fedbuff as fb
+from fedbuff import _resolve
+from fedbuff._strategy import FedAsync, FedAvg, FedBuff
+from fedbuff.backends import _resolver_reference as reference
+
+COLUMNS = [
+    *("client", "task", "version", "step", "staleness", "start_time", "arrive_time", "status", "step_time"),
+    *("step_started", "in_flight_client", "in_flight_task", "in_flight_version", "in_flight_start_time"),
+]
+# Few distinct values, zero among them: ties everywhere.
+TIMES = st.sampled_from([0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 3.25])
+EXAMPLES = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+def assert_same(got: fb.Schedule, want: fb.Schedule) -> None:
+    for name in COLUMNS:
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
+    assert got == want
+
+
+def resolved_by(backend: str, call: Callable[[], Any]) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDBUFF_BACKEND", backend)
+        try:
+            return call()
+        except ValueError as error:
+            return str(error)
+
+
+def compare(source: Any, strategy: Any, concurrency: int | None = None, **options: Any) -> fb.Schedule | None:
+    """The schedule, after C++ and the oracle have agreed on it; None where both refuse it alike."""
+    with pytest.MonkeyPatch.context() as patch:
+        # A trace in which nothing ever arrives must not run for ten million events in Python.
+        made = _resolve._Request._make_plan
+        patch.setattr(_resolve._Request, "_make_plan", lambda self, src: made(self, src)._replace(stall_limit=300))
+        want = resolved_by("reference", lambda: fb.schedule(source, strategy, concurrency, **options))
+        got = resolved_by("cpp", lambda: fb.schedule(source, strategy, concurrency, **options))
+        if isinstance(want, str) or isinstance(got, str):
+            assert got == want
+            return None
+        assert_same(got, want)
+        for chunk in (1, 7):
+            chunks = list(fb.iter_schedule(source, strategy, concurrency, chunk=chunk, **options))
+            for name in COLUMNS:
+                parts = [getattr(part, name) for part in chunks]
+                np.testing.assert_array_equal(np.concatenate(parts), getattr(got, name), err_msg=f"{name}, {chunk}")
+            assert chunks[0].started_on_0 == got.started_on_0
+    got.check()
+    return got
+
+
+@st.composite
+def availabilities(draw: Any, n: int) -> fb.Availability:
+    client, begin, end = [], [], []
+    for i in range(n):
+        edges = sorted(draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 2.5, 4.0, 5.0]), max_size=4, unique=True)))
+        for a, b in zip(edges[::2], edges[1::2], strict=False):
+            client.append(i)
+            begin.append(a)
+            end.append(b)
+    period = draw(st.sampled_from([None, 5.0, 6.1]))
+    policy = draw(st.sampled_from(["wait", "pause", "abort"]))
+    return fb.Availability(np.array(client, np.int64), begin, end, n_clients=n, period=period, policy=policy)
+
+
+@st.composite
+def traces(draw: Any, windows: bool = False) -> fb.Trace:
+    n = draw(st.integers(1, 6))
+    sizes = [draw(st.integers(1, 4)) for _ in range(n)]
+    rows = sum(sizes)
+    column = st.lists(TIMES, min_size=rows, max_size=rows)
+    end = draw(st.sampled_from(["wrap", "wrap", "stop"]))
+    return fb.Trace(
+        np.repeat(np.arange(n), sizes),
+        draw(column),
+        wait=draw(column) if draw(st.booleans()) else None,
+        download=draw(column) if draw(st.booleans()) else None,
+        upload=draw(column) if draw(st.booleans()) else None,
+        ok=draw(st.lists(st.sampled_from([True, True, True, False]), min_size=rows, max_size=rows)),
+        clients=n,
+        end=end,
+        availability=draw(availabilities(n)) if windows else None,
+    )
+
+
+def buffers(draw: Any) -> Any:
+    if draw(st.integers(0, 4)) == 0:
+        return FedAsync(0.5, max_staleness=draw(st.sampled_from([None, 1])))
+    return FedBuff(
+        draw(st.integers(1, 4)),
+        max_staleness=draw(st.sampled_from([None, 0, 1, 2])),
+        max_wait=draw(st.sampled_from([None, None, 0.5, 0.7, 2.0])),
+    )
+
+
+def ends(draw: Any) -> dict[str, Any]:
+    end = draw(st.sampled_from(["server_steps", "arrivals", "max_time"]))
+    if end == "max_time":
+        return {"max_time": draw(st.sampled_from([0.0, 3.0, 6.5])), "arrivals": 60}
+    return {end: draw(st.integers(1, 25))}
+
+
+@EXAMPLES
+@given(st.data(), st.booleans())
+def test_closed_loops(data: st.DataObject, windows: bool) -> None:
+    trace = data.draw(traces(windows))
+    concurrency = data.draw(st.sampled_from([None, *range(1, trace.n_clients + 1)]))
+    timeout = data.draw(st.sampled_from([None, None, 1.0, 2.75]))
+    options = ends(data.draw)
+    compare(trace, buffers(data.draw), concurrency, seed=data.draw(st.integers(0, 3)), timeout=timeout, **options)
+
+
+@EXAMPLES
+@given(st.data(), st.booleans())
+def test_rounds(data: st.DataObject, windows: bool) -> None:
+    trace = data.draw(traces(windows))
+    strategy = FedAvg(
+        clients_per_round=data.draw(st.integers(1, trace.n_clients)),
+        over_selection=data.draw(st.sampled_from([0.0, 0.3, 1.0])),
+    )
+    timeout = data.draw(st.sampled_from([None, 1.0, 2.75]))
+    made = compare(trace, strategy, seed=data.draw(st.integers(0, 3)), timeout=timeout, **ends(data.draw))
+    if made is not None:
+        assert not made.staleness.any()
+
+
+@EXAMPLES
+@given(st.data(), st.booleans())
+def test_open_loops(data: st.DataObject, windows: bool) -> None:
+    compare(
+        data.draw(traces(windows)),
+        buffers(data.draw),
+        seed=data.draw(st.integers(0, 3)),
+        start_rate=data.draw(st.sampled_from([0.5, 1.0, 3.0])),
+        start_process=data.draw(st.sampled_from(["constant", "poisson"])),
+        in_flight=data.draw(st.sampled_from(["redraw", "skip", "allow"])),
+        timeout=data.draw(st.sampled_from([None, 1.0])),
+        **ends(data.draw),
+    )
+
+
+DISTRIBUTIONS = [
+    fb.Constant(0.5),
+    fb.Uniform(0.0, 2.0),
+    fb.Exponential(1.0),
+    fb.HalfNormal(1.0, 0.25),
+    fb.TruncatedNormal(0.5, 1.0, 0.0, 2.0),
+    fb.LogNormal(0.0, 0.7),
+    fb.Pareto(2.5, 0.5),
+    fb.Weibull(1.5, 1.0),
+    fb.Empirical([0.1, 0.4, 0.4, 3.0]),
+]
+
+
+@pytest.mark.parametrize("concurrency", [None, 4, 30])
+@pytest.mark.parametrize("law", DISTRIBUTIONS, ids=lambda law: law.kind)
+def test_models(law: fb.Distribution, concurrency: int | None) -> None:
+    model = fb.DelayModel(
+        n_clients=30,
+        wait=fb.Exponential(0.05) if law.kind == "uniform" else fb.Constant(0.0),
+        download=law,
+        compute=law,
+        upload=fb.Exponential(0.1),
+        client_speed=fb.LogNormal(0.0, 0.5) if law.kind == "pareto" else None,
+        n_samples=np.arange(1, 31) if law.kind == "weibull" else None,
+    )
+    compare(model, FedBuff(3), concurrency, server_steps=25, seed=9)
+
+
+@pytest.mark.parametrize("policy", ["wait", "pause", "abort"])
+@pytest.mark.parametrize("concurrency", [None, 5, 20])
+def test_windows_of_differing_periods(policy: Any, concurrency: int | None) -> None:
+    n = 20
+    begin = np.linspace(0.0, 1.5, n)
+    windows = fb.Availability(
+        np.arange(n), begin, begin + 1.0, n_clients=n, period=np.linspace(2.5, 4.0, n), policy=policy
+    )
+    model = fb.DelayModel(n_clients=n, compute=fb.Exponential(0.4), availability=windows)
+    made = compare(model, FedBuff(3), concurrency, server_steps=20)
+    assert made is not None
+    assert windows.available(made.client, made.start_time).all()
+
+
+@pytest.mark.parametrize("strategy", [FedBuff(4), FedBuff(4, max_wait=0.3), FedAvg(rate=0.5, over_selection=0.2)])
+def test_numba_gives_the_same(strategy: Any) -> None:
+    pytest.importorskip("numba")
+    model = fb.DelayModel(
+        n_clients=12, compute=fb.Exponential(1.0), upload=fb.Pareto(3.0, 0.1), wait=fb.LogNormal(-2, 1)
+    )
+    call = lambda: fb.schedule(model, strategy, server_steps=60, seed=3)  # noqa: E731
+    assert_same(resolved_by("numba", call), resolved_by("cpp", call))
+
+
+def test_cpp_draws_and_math_have_the_same_bits() -> None:
+    from fedbuff import _core
+    from fedbuff.backends import _portable_math as pm
+
+    x = np.random.default_rng(0).random(2000)
+    values = np.empty((5, x.size))
+    _core.portable_math(x, values)
+    sine, cosine = pm.sincos2pi(x)
+    np.testing.assert_array_equal(values, [pm.log(x), pm.exp(x), pm.pow(x, 1.7), sine, cosine])
+    client, task = np.arange(500, dtype=np.uint32), np.arange(500, dtype=np.uint32) % 7
+    for law in DISTRIBUTIONS:
+        model = fb.DelayModel(n_clients=500, compute=law)
+        plan = _resolve._Request(model, FedBuff(1), None, 1, None, None, 5, None, "constant", "redraw", None).plan
+        delays = np.empty(500)
+        _core.draw_delays(plan, 2, client, task, delays)
+        want = pm.draw(law.kind, law.params, getattr(law, "samples", None), 5, client, task, 2)
+        np.testing.assert_array_equal(delays, want, err_msg=law.kind)
+
+
+def test_a_schedule_of_many_in_flight_agrees() -> None:
+    """Large enough for the calendar's buckets and its new layouts; the oracle is a heap."""
+    rng = np.random.default_rng(0)
+    n, rows = 3000, 2
+    delay = np.where(rng.random(n * rows) < 0.3, 1.0, rng.exponential(2.0, n * rows) ** 2)
+    trace = fb.Trace(np.repeat(np.arange(n), rows), delay, wait=rng.choice([0.0, 0.1], n * rows))
+    for concurrency in (None, 1200):
+        compare_once(trace, FedBuff(7), concurrency, arrivals=12_000)
+
+
+def compare_once(source: Any, strategy: Any, concurrency: int | None, **options: Any) -> None:
+    call = lambda: fb.schedule(source, strategy, concurrency, **options)  # noqa: E731
+    assert_same(resolved_by("cpp", call), resolved_by("reference", call))
+
+
+def test_the_oracle_gives_chunks_of_any_size() -> None:
+    model = fb.DelayModel(n_clients=5, compute=fb.Exponential(1.0))
+    request = _resolve._Request(model, FedBuff(2), None, 9, None, None, 0, None, "constant", "redraw", None)
+    whole = resolved_by("reference", lambda: fb.schedule(model, FedBuff(2), server_steps=9))
+    resolver = reference.GeneratorResolver(request.plan, reference.resolve, chunk=3)
+    client: list[int] = []
+    while True:
+        columns = _resolve.new_columns(2, 4)
+        rows, _, reason = resolver.run(columns)
+        client += columns.client[:rows].tolist()
+        if reason != reference.FULL:
+            break
+    assert client == whole.client.tolist()
+    assert resolver.in_flight()[0].size == whole.in_flight_client.size
+    assert math.isfinite(whole.end_time)

@@ -1,0 +1,285 @@
+"""Other people's formats: FedScale, FLASH, delay matrices, gradient ages; and hostile pickles."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedbuff as fb
+
+CAPACITY = {
+    7: {"computation": 162.0, "communication": 5648.0},
+    3: {"computation": 20, "communication": 1000},
+}
+BEHAVIOUR = {
+    1: {"duration": 90, "active": [10, 50, 90], "inactive": [20, 50, 100], "finish_time": 100, "model": "A"},
+    2: {"duration": 40, "active": [0, 150], "inactive": [30], "finish_time": 172800, "model": "B"},
+}
+
+
+def dump(path: Path, value: object, protocol: int = 4) -> Path:
+    path.write_bytes(pickle.dumps(value, protocol=protocol))
+    return path
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_fedscale(tmp_path, protocol) -> None:
+    trace = fb.traces.from_fedscale(
+        dump(tmp_path / "capacity", CAPACITY, protocol),
+        dump(tmp_path / "behave", BEHAVIOUR, protocol),
+        model_bytes=125_000,
+        samples_per_task=100,
+    )
+    assert trace.client_ids.tolist() == [3, 7]
+    assert trace.compute.tolist() == pytest.approx([3 * 100 * 0.020, 3 * 100 * 0.162])
+    assert trace.download.tolist() == pytest.approx([1.0, 1000 / 5648])
+    assert np.array_equal(trace.upload, trace.download)
+    windows = trace.availability
+    assert windows.period.tolist() == [100.0, 172800.0]
+    assert windows.available(0, [9, 10, 19, 20, 50, 89, 90, 100, 110]).tolist() == [0, 1, 1, 0, 0, 0, 1, 0, 1]
+    assert windows.available(1, [0, 30, 149, 150, 172799, 172800]).tolist() == [1, 0, 0, 1, 1, 1]
+
+
+def test_fedscale_options_and_more_clients_than_behaviours() -> None:
+    capacity = {i: {"computation": 10.0, "communication": 8000.0} for i in range(5)}
+    trace = fb.traces.from_fedscale(
+        capacity,
+        BEHAVIOUR,
+        model_bytes=1e6,
+        upload_bytes=0.5e6,
+        samples_per_task=10,
+        training_factor=1.0,
+        policy="abort",
+    )
+    assert trace.compute.tolist() == pytest.approx([0.1] * 5)
+    assert trace.upload.tolist() == pytest.approx([0.5] * 5)
+    assert trace.availability.policy == "abort"
+    assert trace.availability.periods.tolist() == [100.0, 172800.0] * 2 + [100.0]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "message"),
+    [
+        ({0: {"computation": 1.0}}, "row 1: communication is not a number but None"),
+        ({0: {"computation": 1.0, "communication": 0.0}}, "row 1: communication 0.0 is not positive"),
+        (
+            {0: {"computation": 1.0, "communication": 1.0}, 1: {"computation": "x", "communication": 1}},
+            "row 2: computation is not a number",
+        ),
+        ({0: {"computation": -1.0, "communication": 1.0}}, "row 1: compute -"),
+        ([1, 2], "not a dictionary of devices"),
+    ],
+)
+def test_fedscale_bad_devices(tmp_path, capacity, message) -> None:
+    with pytest.raises(fb.TraceError) as caught:
+        fb.traces.from_fedscale(dump(tmp_path / "c", capacity), model_bytes=1, samples_per_task=1)
+    assert str(caught.value).startswith(message)
+
+
+def test_fedscale_bad_behaviour() -> None:
+    bad = {1: {"active": [10], "inactive": [5], "finish_time": 100}}
+    with pytest.raises(fb.TraceError, match=r"row 1: inactive 5.0 comes before active"):
+        fb.traces.from_fedscale(CAPACITY, bad, model_bytes=1, samples_per_task=1)
+    for times in ([[1, 2]], ["x"], 7, [None]):
+        wrong = {1: BEHAVIOUR[1], 2: {"active": times, "inactive": times, "finish_time": 100}}
+        with pytest.raises(fb.TraceError, match="row 2: active is not a list of times"):
+            fb.traces.from_fedscale(CAPACITY, wrong, model_bytes=1, samples_per_task=1)
+    with pytest.raises(fb.TraceError, match="row 1: 3 times active but 1 inactive"):
+        lengths = {1: {"active": [1, 3, 5], "inactive": [2], "finish_time": 9}}
+        fb.traces.from_fedscale(CAPACITY, lengths, model_bytes=1, samples_per_task=1)
+    overlapping = {1: BEHAVIOUR[1], 2: {"active": [0, 5], "inactive": [10, 20], "finish_time": 100}}
+    with pytest.raises(fb.TraceError, match=r"row 2: .*overlaps"):
+        fb.traces.from_fedscale(CAPACITY, overlapping, model_bytes=1, samples_per_task=1)
+
+
+class Hostile:
+    def __init__(self, call, *arguments) -> None:
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self):
+        return self.call, self.arguments
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: Hostile(os.system, f"touch {path}"),
+        lambda path: Hostile(eval, f"open({str(path)!r}, 'w')"),
+        lambda path: Hostile(getattr, Path(path), "touch"),
+        lambda path: np.float64(1.0),
+        lambda path: Path(path),
+    ],
+)
+def test_hostile_pickles_are_refused(tmp_path, make, protocol) -> None:
+    trap = tmp_path / "trap"
+    file = dump(tmp_path / "capacity", {0: {"computation": make(trap), "communication": 1.0}}, protocol)
+    with pytest.raises(fb.TraceError, match=r"the pickle is refused: it names .*\(capacity\)"):
+        fb.traces.from_fedscale(file, model_bytes=1, samples_per_task=1)
+    assert not trap.exists()
+
+
+def test_broken_pickles_are_refused(tmp_path) -> None:
+    file = dump(tmp_path / "capacity", CAPACITY)
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(fb.TraceError, match="the pickle is refused"):
+        fb.traces.load_pickle(file)
+    file.write_bytes(b"\x80\x04\x8c\x01a\x51.")  # a persistent id
+    with pytest.raises(fb.TraceError, match="refers to an object outside"):
+        fb.traces.load_pickle(file)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 3, 5])
+def test_containers_and_numbers_pass(tmp_path, protocol) -> None:
+    value = {"a": [1, 2.5, None, True], "b": ({1, 2}, frozenset([3])), "c": "text", 4: 10**30}
+    assert fb.traces.load_pickle(dump(tmp_path / "p", value, protocol)) == value
+
+
+def flash_device(lines, model="M1"):
+    return {"model": model, "guid": "g", "messages": "\n".join(f"{t}\t{s}" for t, s in lines)}
+
+
+def test_flash_ready_windows() -> None:
+    device = flash_device(
+        [
+            ("2020-01-28 00:00:00", "battery_charged_on"),
+            ("2020-01-28 00:00:10", "WIFI"),
+            ("2020-01-28 00:00:20", "screen_lock"),
+            ("2020-01-28 00:00:20", "87.0%"),
+            ("2020-01-28 00:00:50", "4G"),
+            ("2020-01-28 00:01:00", "wifi"),
+            ("2020-01-28 00:01:00", "screen_off"),
+            ("2020-01-28 00:01:30", "screen_unlock"),
+            ("2020-01-28 00:01:40", "screen_lock"),
+            ("2020-01-28 00:01:40", "battery_charged_off"),
+            ("2020-01-28 00:02:00", "screen_on"),
+        ]
+    )
+    trace = fb.traces.from_flash({"d": device}, compute=3.0)
+    windows = trace.availability
+    assert windows.policy == "pause"
+    assert windows.period == 120.0
+    assert list(zip(windows.begin, windows.end, strict=True)) == [(20.0, 50.0), (60.0, 90.0)]
+    assert trace.compute.tolist() == [3.0]
+
+
+def test_flash_without_lock_events_takes_screen_off() -> None:
+    device = flash_device(
+        [(0, "wifi"), (0, "battery_charged_on"), (5, "screen_off"), (30, "screen_unlock"), (40, "3g")]
+    )
+    windows = fb.traces.from_flash({"d": device}, compute=1.0).availability
+    assert (windows.begin.tolist(), windows.end.tolist()) == ([5.0], [30.0])
+
+
+def test_flash_keeps_the_calendar_of_devices_that_start_later() -> None:
+    always = [(0, "battery_charged_on"), (0, "wifi"), (0, "screen_lock"), (100, "screen_unlock"), (200, "screen_on")]
+    later = [
+        (130, "battery_charged_on"),
+        (130, "wifi"),
+        (160, "screen_lock"),
+        (200, "screen_unlock"),
+        (210, "screen_on"),
+    ]
+    windows = fb.traces.from_flash({"a": flash_device(always), "b": flash_device(later)}, compute=1.0).availability
+    assert windows.period.tolist() == [200.0, 80.0]
+    time = np.arange(0, 700.0, 5.0)
+    ready = (time - 130) % 80 + 130
+    assert windows.available(1, time).tolist() == ((ready >= 160) & (ready < 200)).tolist()
+
+
+def test_flash_open_window_ends_with_the_recording_and_wraps() -> None:
+    lines = [(30, "battery_charged_on"), (30, "wifi"), (90, "screen_lock"), (130, "screen_on")]
+    first = [(0, "screen_on"), (10, "screen_on")]
+    windows = fb.traces.from_flash({"a": flash_device(first), "b": flash_device(lines)}, compute=1.0).availability
+    time = np.arange(0, 400.0, 1.0)
+    ready = (time - 30) % 100 + 30
+    assert windows.available(1, time).tolist() == (ready >= 90).tolist()
+    assert not windows.available(0, time).any()
+
+
+def test_flash_speeds_and_models(tmp_path) -> None:
+    lines = [(0, "wifi"), (10, "screen_on")]
+    states = {f"d{i}": flash_device(lines, model=f"M{i % 2}") for i in range(40)}
+    (tmp_path / "states.json").write_text(json.dumps(states))
+    speeds = {
+        "u": {"down_u": 2048.0, "down_sigma": 0.0, "up_u": 1024.0, "up_sigma": 300.0},
+        "v": {"down_u": 512.0, "down_sigma": 0.0, "up_u": 1024.0, "up_sigma": 300.0},
+    }
+    (tmp_path / "speeds.json").write_text(json.dumps(speeds))
+    trace = fb.traces.from_flash(
+        tmp_path / "states.json",
+        compute={"M0": 1.0, "M1": 4.0},
+        speeds=tmp_path / "speeds.json",
+        model_bytes=1024 * 1024,
+        tasks=50,
+        seed=3,
+    )
+    assert np.diff(trace.offsets).tolist() == [50] * 40
+    assert trace.compute[trace.offsets[:-1]].tolist() == [1.0 if i[-1] in "02468" else 4.0 for i in trace.client_ids]
+    per_device = trace.download.reshape(40, 50)
+    assert set(per_device.ravel()) == {0.5, 2.0}
+    assert (per_device == per_device[:, :1]).all()
+    rate = 1.0 / trace.upload
+    assert abs(rate.mean() - 1.0) < 0.03
+    assert trace.upload.std() > 0.1
+    with pytest.raises(fb.TraceError, match="compute has no time for the model 'M1'"):
+        fb.traces.from_flash(states, compute={"M0": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ({"messages": 3}, "row 1: the device has no text"),
+        ({"messages": "1 wifi"}, "row 1: messages must be lines of time<TAB>state"),
+        (flash_device([(0, "wifi"), (1, "flying")]), "row 1: state 'flying' is unknown"),
+        (flash_device([("noon", "wifi")]), "row 1: a time is neither seconds nor a date"),
+    ],
+)
+def test_flash_refusals(device, message) -> None:
+    with pytest.raises(fb.TraceError) as caught:
+        fb.traces.from_flash({"d": device}, compute=1.0)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("text", ["1,2\n3,4\n5,6\n", "a,b\n1,2\n3,4\n5,6\n", "1 2\n3\t4\n5   6\n", "1; 2\n3;4\n5;6"])
+def test_delay_matrix_text(tmp_path, text) -> None:
+    (tmp_path / "m.txt").write_text(text)
+    trace = fb.traces.from_delay_matrix(tmp_path / "m.txt", unit="ms", end="stop")
+    assert trace.compute.tolist() == [0.001, 0.003, 0.005, 0.002, 0.004, 0.006]
+    assert trace.offsets.tolist() == [0, 3, 6]
+    assert trace.end == "stop"
+
+
+def test_delay_matrix_refusals(tmp_path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text("1,2\n3\n")
+    with pytest.raises(fb.TraceError, match=r"row 2: 1 values where the first row has 2 \(m.csv\)"):
+        fb.traces.from_delay_matrix(path)
+    path.write_text("1,2\n3,x\n")
+    with pytest.raises(fb.TraceError, match="row 2: a value is not a number"):
+        fb.traces.from_delay_matrix(path)
+    with pytest.raises(fb.TraceError, match=r"row 2: the delay -1\.0 of worker 1 is negative"):
+        fb.traces.from_delay_matrix([[1.0, 2.0], [3.0, -1.0]])
+    with pytest.raises(ValueError, match="rounds x workers"):
+        fb.traces.from_delay_matrix([1.0, 2.0])
+    np.save(tmp_path / "m.npy", np.ones((2, 3)))
+    assert fb.traces.from_delay_matrix(tmp_path / "m.npy").n_clients == 3
+
+
+def test_gradient_ages() -> None:
+    # one arrival an iteration: worker (t mod 3), made on the version it saw three iterations before
+    ages = np.array([[0, 5, 5], [1, 1, 6], [2, 2, 2], [2, 3, 3], [3, 2, 4]])
+    log = fb.traces.from_gradient_ages(ages, seconds_per_iteration=0.5)
+    assert log.client.tolist() == [0, 1, 2, 0, 1]
+    assert log.version.tolist() == [0, 0, 0, 1, 2]
+    assert log.arrive_time.tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert log.n_clients == 3
+    with pytest.raises(fb.TraceError, match="row 2: an age of 3 at iteration 1 is from before the start"):
+        fb.traces.from_gradient_ages([[0, 0], [1, 3]])
+    with pytest.raises(fb.TraceError, match="row 2: an age is not a whole number"):
+        fb.traces.from_gradient_ages([[0, 0], [1, 0.5]])
