@@ -419,8 +419,8 @@ class _Request:
     def check_end(self, reason: int) -> None:
         if reason == reference.STALLED:
             raise ValueError(
-                f"no arrival has reached the buffer in {self.plan.stall_limit} events: every task fails, times out or is "
-                "too stale, or no client is available"
+                f"no arrival has reached the buffer in {self.plan.stall_limit} events: every task fails, times out or "
+                "is too stale, or no client is available"
             )
 
     def describe(self) -> dict[str, Any]:

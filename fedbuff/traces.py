@@ -182,7 +182,7 @@ _FLASH_SETS = {
     "battery_charged_on": ("charging", True),
     "battery_charged_off": ("charging", False),
     "wifi": ("wifi", True),
-    **{network: ("wifi", False) for network in ("2g", "3g", "4g", "5g", "unknown")},
+    **dict.fromkeys(("2g", "3g", "4g", "5g", "unknown"), ("wifi", False)),
     "screen_lock": ("locked", True),
     "screen_unlock": ("locked", False),
 }

@@ -4,7 +4,7 @@ They behave, to the text of their exceptions, as the ones in fedbuff/backends/_s
 """
 
 cimport numpy as cnp
-from cpython.long cimport PyLong_CheckExact
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.math cimport isfinite
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
@@ -54,8 +54,13 @@ cdef inline void* address(object array) noexcept:
     return cnp.PyArray_DATA(<cnp.ndarray> array)
 
 
-cdef inline int64_t as_version(object version) except? -1:
-    return version if PyLong_CheckExact(version) else operator.index(version)
+cdef inline int64_t as_version(object version, fb_server* server) except? -1:
+    cdef object whole = version if PyLong_CheckExact(version) else operator.index(version)
+    cdef int overflow = 0
+    cdef int64_t number = PyLong_AsLongLongAndOverflow(whole, &overflow)
+    if overflow != 0:
+        raise version_error(whole, fb_server_version(server))
+    return number
 
 
 cdef fb_rule c_rule(object rule):
@@ -208,7 +213,7 @@ cdef class Server:
 
         A delta staler than max_staleness is counted in `dropped` and not read.
         """
-        cdef int64_t v = as_version(version)
+        cdef int64_t v = as_version(version, self.server)
         if not (isfinite(n_samples) and n_samples > 0):
             positive("n_samples", n_samples)
         cdef double e = self.sample_weight(n_samples)
@@ -238,7 +243,7 @@ cdef class Server:
 
     def cancel(self, version):
         """Gives up one download of `version`: its client died."""
-        cdef int64_t v = as_version(version)
+        cdef int64_t v = as_version(version, self.server)
         cdef fb_status status = self.cancel_raw(v)
         if status != FB_OK:
             self._refuse(status, None, v)

@@ -4,14 +4,14 @@
 in C++ gives the same rows, and Numba compiles this very source for where nothing else was (_resolver_numba.py).
 
 Rules:
-- Events happen in the order (time, kind, creation). Kinds: a task ends; (the time trigger;) a task starts or a slot asks
-  for a client; waiting slots are tried again because a window opened.
+- Events happen in the order (time, kind, creation). Kinds: a task ends; (the time trigger;) a task starts or a slot
+  asks for a client; waiting slots are tried again because a window opened.
 - A slot that asks gets a client and that client's next task number; the task starts after its wait, and where there are
   windows not before one is open. The version is pinned at the start.
 - A slot that finds nobody eligible waits in line. The line is served, oldest first, whenever a slot asks or a window
   opens. In the open loop a start that finds nobody is lost.
-- Rows are written optimistically: an arrival in the buffer carries the step that it will enter. The rows of a buffer that
-  is not full at the end are the caller's to mark (`finish_rows`).
+- Rows are written optimistically: an arrival in the buffer carries the step that it will enter. The rows of a buffer
+  that is not full at the end are the caller's to mark (`finish_rows`).
 - The run ends at once when the last server step is made or the last arrival is in; a time horizon includes its end.
 """
 
@@ -297,10 +297,7 @@ def end_of_task(plan: Plan, client: int, task: int, start: float) -> Any:
     if plan.recorded and plan.row_ok[recorded_row(plan, client, task)] == 0:
         status = FAILED
     duration = duration_of(plan, client, task)
-    if plan.availability_policy == PAUSE:
-        end = work_until(plan, client, start, duration)
-    else:
-        end = start + duration
+    end = work_until(plan, client, start, duration) if plan.availability_policy == PAUSE else start + duration
     if plan.availability_policy == ABORT:
         window, cycle = window_at(plan, client, start)
         close = cycle * period_of(plan, client) + plan.window_end[window]
