@@ -104,13 +104,8 @@ class BuildCore(build_ext):
     def finalize_options(self) -> None:
         """Objects stay in build/, by compiler and flags: an editable install, a wheel and a second run share them."""
         super().finalize_options()
-        how = [
-            sys.version,
-            sys.platform,
-            FLAGS,
-            CYTHON_FLAGS,
-            [os.environ.get(name) for name in ("CC", "CXX", "CFLAGS")],
-        ]
+        flags = [flag for flag in [*FLAGS, *CYTHON_FLAGS] if not flag.startswith("-W")]
+        how = [sys.version, sys.platform, flags, [os.environ.get(name) for name in ("CC", "CXX", "CFLAGS")]]
         self.build_temp = str(ROOT / "build" / f"objects-{hashlib.sha256(repr(how).encode()).hexdigest()[:12]}")
 
     def build_extensions(self) -> None:

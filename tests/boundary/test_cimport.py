@@ -32,21 +32,22 @@ def feed(Server server, const double[::1] delta, int n):
     with nogil:
         for _ in range(n):
             if server.download_raw(&version, &model) != FB_OK:
-                return -1
+                break
             fb_model_release(model)
             if server.upload_raw(&delta[0], version, 1.0, &outcome) != FB_OK:
-                return -2
+                break
             steps += outcome == FB_STEPPED
     return steps
 
 
 def average(DeltaBuffer buffer, const double[:, ::1] deltas, double[::1] w):
     cdef Py_ssize_t i
+    cdef bint good = True
     with nogil:
         for i in range(deltas.shape[0]):
-            if buffer.add_raw(&deltas[i, 0], 1.0 / deltas.shape[0]) != FB_OK:
-                return False
-        return buffer.step_raw(&w[0], 1.0, &w[0]) == FB_OK
+            good = good and buffer.add_raw(&deltas[i, 0], 1.0 / deltas.shape[0]) == FB_OK
+        good = good and buffer.step_raw(&w[0], 1.0, &w[0]) == FB_OK
+    return good
 """
 SETUP = """
 import sys

@@ -113,7 +113,8 @@ def registers() -> dict[str, set[str]]:
     for line in listing.splitlines():
         if line.endswith(">:"):
             found = re.search(r"fedbuff::(avx512|avx2|baseline)::", line)
-            namespace = found.group(1) if found else "the rest"
+            wide = re.search(r"_wide\(|::Wide\w+::", line)  # called only where the CPU was asked
+            namespace = found.group(1) if found else "wide" if wide else "the rest"
             used.setdefault(namespace, set())
         elif "mm" in line:
             used[namespace] |= set(re.findall(r"%([xyz]mm)\d", line))
