@@ -42,12 +42,12 @@ FLAGS = [
     "-pthread",
 ]
 FLAGS += ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
-CYTHON_FLAGS = ["-O3", "-ffp-contract=off", "-fvisibility=hidden"]
+CYTHON_FLAGS = ["-O1" if SANITIZE else "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
 LINK_FLAGS = ["-pthread"]
 if os.environ.get("FEDBUFF_WERROR"):
     FLAGS.append("-Werror")
 if SANITIZE:
-    sanitizer = [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g"]
+    sanitizer = [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1"]
     FLAGS += sanitizer
     CYTHON_FLAGS += sanitizer
     LINK_FLAGS += sanitizer
