@@ -21,8 +21,10 @@ from ._delays import (
     Uniform,
     Weibull,
 )
+from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
+from ._replay import Callback, Replay, Stop, replay, run
 from ._resolve import iter_schedule, schedule, uniform_arrivals
 from ._schedule import Schedule, Status, load_schedule
 from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
@@ -38,16 +40,20 @@ __all__ = [
     "Adam",
     "ArrivalLog",
     "Availability",
+    "Callback",
     "Constant",
     "DelayModel",
     "DeltaBuffer",
     "Distribution",
     "Empirical",
+    "ExitReason",
     "Exponential",
     "FedAsync",
     "FedAvg",
     "FedBuff",
     "HalfNormal",
+    "History",
+    "Interrupted",
     "LeastSquares",
     "LocalSGD",
     "LogNormal",
@@ -55,10 +61,13 @@ __all__ = [
     "Pareto",
     "Problem",
     "Quadratic",
+    "Replay",
+    "Result",
     "Schedule",
     "Server",
     "Softmax",
     "Status",
+    "Stop",
     "Trace",
     "TraceError",
     "TruncatedNormal",
@@ -72,6 +81,8 @@ __all__ = [
     "plots",
     "read_arrival_log",
     "read_trace",
+    "replay",
+    "run",
     "schedule",
     "show_config",
     "staleness",

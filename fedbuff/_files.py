@@ -17,9 +17,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         yield beside
-        with open(beside, "rb") as written:
+        with beside.open("rb") as written:
             os.fsync(written.fileno())
-        os.replace(beside, target)
+        beside.replace(target)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

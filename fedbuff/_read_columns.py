@@ -121,12 +121,15 @@ def _flags(labels: Labels, name: str) -> NDArray[np.bool_]:
 # CSV
 
 
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
 def _open_text(path: Path) -> IO[str]:
-    with open(path, "rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-    if compressed:
+    if _is_gzip(path):
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
 
 
 def _read_csv(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]:
@@ -153,9 +156,7 @@ def _parse_with_arrow(path: Path, names: list[str], present: Mapping[str, Wanted
     arrow_csv = optional("pyarrow.csv", "parquet", "this reader")
     text = pa.dictionary(pa.int32(), pa.string())
     types = {"label": text, "flag": text, "integer": pa.int64(), "number": pa.float64()}
-    with open(path, "rb") as raw:
-        compressed = raw.read(2) == b"\x1f\x8b"
-    with pa.input_stream(str(path), compression="gzip" if compressed else None) as stream:
+    with pa.input_stream(str(path), compression="gzip" if _is_gzip(path) else None) as stream:
         table = arrow_csv.read_csv(
             stream,
             read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=1, block_size=1 << 23),
@@ -169,33 +170,52 @@ def _parse_with_arrow(path: Path, names: list[str], present: Mapping[str, Wanted
 
 
 def _parse_with_numpy(path: Path, names: list[str], present: Mapping[str, Wanted]) -> dict[str, Column]:
-    columns: dict[str, Column] = {}
-    dtypes: dict[str, Any] = {"label": np.str_, "flag": np.str_, "integer": np.int64, "number": np.float64}
     with _open_text(path) as file:
         next(csv.reader(file))
         text = file.read()
     if '"' in text or _is_ragged(text.encode(), len(names)):
         _locate_csv_error(path, names, present)
-    for key, column in present.items():
+
+    def load(keys: list[str], dtype: Any) -> NDArray[Any]:
+        """The columns as rows of one array."""
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # "no data", and integers that are written as floats
             warnings.filterwarnings("ignore", "Input line")  # a blank line
-            values = np.loadtxt(
+            table = np.loadtxt(
                 io.StringIO(text, newline=None),
-                dtype=dtypes[column.kind],
+                dtype=dtype,
                 delimiter=",",
-                usecols=names.index(column.name),
+                usecols=[names.index(present[key].name) for key in keys],
                 comments=None,
                 quotechar='"',
-                ndmin=1,
+                ndmin=2,
             )
+        return np.ascontiguousarray(table.T)
+
+    columns: dict[str, Column] = {}
+    for kind, dtype in (("number", np.float64), ("integer", np.int64)):
+        keys = [key for key, column in present.items() if column.kind == kind]
+        columns |= dict(zip(keys, load(keys, dtype), strict=True)) if keys else {}
+    for key, column in present.items():
         if column.kind == "label":
-            columns[key] = _text_labels(values, key)
+            columns[key] = _text_labels(load([key], np.str_)[0], key)
         elif column.kind == "flag":
-            columns[key] = _flags(labels_from_text(*np.unique(values, return_inverse=True)), key)
-        else:
-            columns[key] = values
+            columns[key] = _text_flags(load([key], np.str_)[0], key)
     return columns
+
+
+def _text_flags(values: NDArray[np.str_], name: str) -> NDArray[np.bool_]:
+    lower = np.char.lower(values)
+    known, flags = np.zeros(values.size, dtype=np.bool_), np.zeros(values.size, dtype=np.bool_)
+    for text, flag in _FLAGS.items():
+        same = lower == text
+        known |= same
+        flags |= same & flag
+    if not known.all():
+        row = int(np.argmin(known))
+        text = str(values[row])
+        raise TraceError(f"{name} {text!r} is neither true nor false" if text else f"{name} is empty", row + 1)
+    return flags
 
 
 def _text_labels(values: NDArray[np.str_], name: str) -> Column:
@@ -269,12 +289,12 @@ def _check_text(text: str, key: str, kind: Kind, row: int) -> None:
 def _read_npz(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             for key, column in _present(list(file.files), wanted).items():
                 columns[key] = _from_numpy(file[column.name], key, column.kind)
     except TraceError:
         raise
-    except (zipfile.BadZipFile, EOFError, ValueError, AttributeError, zlib.error) as error:
+    except (zipfile.BadZipFile, EOFError, ValueError, TypeError, zlib.error) as error:
         raise TraceError(f"not a whole NPZ file: {error}") from error
     return columns
 

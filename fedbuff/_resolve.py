@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import os
-import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from ._delays import DelayModel, Distribution
 from ._schedule import Schedule, ScheduleWriter, Status
 from ._trace import ArrivalLog, Availability, Trace, TraceError
 from .backends import _resolver_reference as reference
+from .backends import current
 from .backends._philox import STREAM_CLIENT_SELECTION, key_words, multiply_high, philox_words
 from .backends._portable_math import COMPONENT_SPEED, KINDS, draw
 from .backends._resolver_reference import Columns, Plan
@@ -382,7 +383,7 @@ class _Request:
             if size > n:
                 raise ValueError(f"clients_per_round is {size}: there are only {n} clients")
             return size
-        return max(1, math.floor(self.strategy.rate * n + 0.5))
+        return max(1, math.floor(float(self.strategy.rate) * n + 0.5))
 
     def _refuse_timeless(self, source: Trace | DelayModel) -> None:
         """A time horizon is never reached by a client that works and takes no time."""
@@ -419,8 +420,8 @@ class _Request:
     def check_end(self, reason: int) -> None:
         if reason == reference.STALLED:
             raise ValueError(
-                f"no arrival has reached the buffer in {self.plan.stall_limit} events: every task fails, times out or "
-                "is too stale, or no client is available"
+                f"no arrival has reached the buffer in {self.plan.stall_limit} events: every task fails, times out "
+                "or is too stale, or no client is available"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -428,7 +429,7 @@ class _Request:
         strategy = {
             name: getattr(self.strategy, name) for name in names if getattr(self.strategy, name, None) is not None
         }
-        made = {
+        made: dict[str, Any] = {
             "source": self.source.describe(),
             "strategy": {"kind": self.kind, **strategy},
             "concurrency": self.concurrency,
@@ -585,7 +586,7 @@ def _grown(columns: Columns, rows: int, steps: int, least: int) -> Columns:
 def _joined(first: Columns, second: Columns) -> Columns:
     if len(first.client) == 0 and len(first.step_time) == 0:
         return second
-    return Columns(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
+    return Columns(*(np.concatenate(cast(Any, pair)) for pair in zip(first, second, strict=True)))
 
 
 def _no_flight() -> dict[str, Any]:
@@ -722,31 +723,18 @@ def _walk_log(
 # ---- backends ----
 
 
+def backend_name() -> str:
+    """The backend in force: cpp, numba or reference."""
+    return cast(Any, current()).__name__.rpartition(".")[2]  # type: ignore[no-any-return]
+
+
 def make_resolver(plan: Plan) -> Resolver:
-    """The event loop of the backend in force: cpp, numba or reference."""
-    name = os.environ.get("FEDBUFF_BACKEND", "")
-    if name not in ("", "cpp", "numba", "reference"):
-        raise ValueError(f"FEDBUFF_BACKEND={name!r} is unknown: cpp, numba or reference")
-    if name in ("", "cpp"):
-        try:
-            from . import _core
-
-            return cast(Resolver, _core.ScheduleResolver(plan))
-        except ImportError as error:
-            if name == "cpp":
-                raise
-            reason = str(error)
-    if name in ("", "numba"):
-        try:
-            from .backends._resolver_numba import resolve
-
-            if name == "":
-                warnings.warn(f"nothing was compiled ({reason}): the schedule is resolved by Numba", stacklevel=3)
-            return reference.GeneratorResolver(plan, resolve)
-        except ImportError:
-            if name == "numba":
-                raise
-            warnings.warn(
-                "nothing was compiled, and Numba is missing: the schedule is resolved in Python", stacklevel=3
-            )
+    """The event loop of the backend in force."""
+    name = backend_name()
+    if name == "cpp":
+        core: Any = import_module("fedbuff._core")
+        return cast(Resolver, core.ScheduleResolver(plan))
+    if name == "numba":
+        compiled = import_module("fedbuff.backends._resolver_numba")
+        return reference.GeneratorResolver(plan, compiled.resolve)
     return reference.GeneratorResolver(plan, reference.resolve)

@@ -333,7 +333,7 @@ class Schedule:
         form = file_format(path, {".json": "json", ".json.gz": "gzip"})
         if np.isnan(self.start_time).any():
             raise ValueError("the schedule has no start times: it comes from a log without them")
-        with replacing(path) as beside, gzip.open(beside, "wt") if form == "gzip" else open(beside, "w") as file:
+        with replacing(path) as beside, gzip.open(beside, "wt") if form == "gzip" else beside.open("w") as file:
             file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
             file.write('{"name":"process_name","ph":"M","pid":0,"args":{"name":"server"}},\n')
             file.write('{"name":"process_name","ph":"M","pid":1,"args":{"name":"clients"}}')
@@ -367,7 +367,10 @@ class Schedule:
     # Invariants
 
     def check(self) -> None:
-        """Verifies every invariant; raises ValueError with the first arrival (from 0) or step that breaks one."""
+        """Verifies every invariant; raises ValueError with the first arrival (from 0) or step that breaks one.
+
+        Chunks of `iter_schedule` cannot be checked alone, except the last: they leave out the tasks in flight.
+        """
         check_schedule(self)
 
     # Files
@@ -376,7 +379,7 @@ class Schedule:
         """Writes .npz, or .parquet (needs pyarrow); `load_schedule` reads both."""
         if file_format(path, FORMATS) == "npz":
             arrays = {name: getattr(self, name) for group in self._GROUPS for name in group}
-            with replacing(path) as beside, open(beside, "wb") as file:
+            with replacing(path) as beside, beside.open("wb") as file:
                 np.savez(file, fedbuff_schedule=np.array(self._header()), **arrays)
             return
         with ScheduleWriter(path) as writer:
@@ -522,7 +525,7 @@ def _read_header(text: str) -> dict[str, Any]:
 
 
 def _load_npz(path: Path) -> Schedule:
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
         if "fedbuff_schedule" not in file.files:
             raise ValueError("it has no entry fedbuff_schedule")
         header = _read_header(str(file["fedbuff_schedule"]))

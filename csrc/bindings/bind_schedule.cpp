@@ -86,7 +86,8 @@ SchedulePlan read_plan(const py::object& object) {
   plan.max_time = in.number<double>("max_time");
   plan.arrivals = in.number<std::int64_t>("arrivals");
   plan.stall_limit = in.number<std::int64_t>("stall_limit");
-  plan.wide = std::strcmp(kernels().name, "baseline") != 0;
+  const std::string level = kernels().name;
+  plan.level = level == "avx512" ? DrawLevel::Avx512 : level == "avx2" ? DrawLevel::Avx2 : DrawLevel::Baseline;
   return plan;
 }
 

@@ -2,6 +2,11 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#if !defined(__clang__)
+// GCC 12 warns of its own undefined operands in the AVX-512 intrinsics (its bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #endif
 
 namespace fedbuff {
@@ -163,17 +168,72 @@ FB_WIDE void tasks_wide(const DelayModel& model, const std::uint32_t* client, co
 FB_WIDE void selection_wide(std::uint64_t seed, std::uint64_t first, std::uint32_t attempt, std::uint64_t* words_out) {
   selection_words<WidePhilox>(seed, first, attempt, words_out);
 }
+#define FB_WIDER __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512")))
+
+// Eight counters to a register.
+struct WiderPhilox {
+  FB_WIDER static void run(std::uint64_t seed, const std::uint32_t* c0, const std::uint32_t* c1, std::uint32_t c2,
+                           std::uint32_t c3, Words& words_out) {
+    constexpr int kGroups = kDrawBatch / 8;
+    __m512i x0[kGroups], x1[kGroups], x2[kGroups], x3[kGroups];
+    for (int g = 0; g < kGroups; ++g) {
+      x0[g] = _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(c0 + 8 * g)));
+      x1[g] = _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(c1 + 8 * g)));
+      x2[g] = _mm512_set1_epi64(static_cast<long long>(c2));
+      x3[g] = _mm512_set1_epi64(static_cast<long long>(c3));
+    }
+    const __m512i m0 = _mm512_set1_epi64(0xD2511F53ll);
+    const __m512i m1 = _mm512_set1_epi64(0xCD9E8D57ll);
+    std::uint32_t k0 = static_cast<std::uint32_t>(seed);
+    std::uint32_t k1 = static_cast<std::uint32_t>(seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const __m512i key0 = _mm512_set1_epi64(static_cast<long long>(k0));
+      const __m512i key1 = _mm512_set1_epi64(static_cast<long long>(k1));
+#pragma GCC unroll 2
+      for (int g = 0; g < kGroups; ++g) {
+        const __m512i p0 = _mm512_mul_epu32(x0[g], m0);
+        const __m512i p1 = _mm512_mul_epu32(x2[g], m1);
+        // 0x96: the exclusive or of three
+        x0[g] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), x1[g], key0, 0x96);
+        x2[g] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), x3[g], key1, 0x96);
+        x1[g] = p1;
+        x3[g] = p0;
+      }
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    for (int g = 0; g < kGroups; ++g) {
+      const __m512i x[4] = {x0[g], x1[g], x2[g], x3[g]};
+      for (int j = 0; j < 4; ++j) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(words_out[j] + 8 * g), _mm512_cvtepi64_epi32(x[j]));
+      }
+    }
+  }
+};
+
+FB_WIDER void tasks_wider(const DelayModel& model, const std::uint32_t* client, const std::uint32_t* task,
+                          double* wait_out, double* duration_out) {
+  draw_tasks<WiderPhilox>(model, client, task, wait_out, duration_out);
+}
+
+FB_WIDER void selection_wider(std::uint64_t seed, std::uint64_t first, std::uint32_t attempt,
+                              std::uint64_t* words_out) {
+  selection_words<WiderPhilox>(seed, first, attempt, words_out);
+}
 #endif
 
 }  // namespace
 
-BatchDraws batch_draws(bool wide) {
+BatchDraws batch_draws(DrawLevel level) {
 #if defined(__x86_64__)
-  if (wide) {
+  if (level == DrawLevel::Avx512) {
+    return {&tasks_wider, &selection_wider};
+  }
+  if (level == DrawLevel::Avx2) {
     return {&tasks_wide, &selection_wide};
   }
 #endif
-  (void)wide;
+  (void)level;
   return {&tasks_plain, &selection_plain};
 }
 

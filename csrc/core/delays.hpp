@@ -150,7 +150,9 @@ struct BatchDraws {
   void (*selection)(std::uint64_t seed, std::uint64_t first, std::uint32_t attempt, std::uint64_t* words_out);
 };
 
-// `wide`: compiled for AVX2, where the architecture has it; the caller has checked that the CPU does.
-BatchDraws batch_draws(bool wide);
+enum class DrawLevel { Baseline, Avx2, Avx512 };
+
+// The caller has checked that the CPU has the level; where the architecture does not know it, the baseline.
+BatchDraws batch_draws(DrawLevel level);
 
 }  // namespace fedbuff

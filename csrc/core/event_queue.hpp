@@ -191,7 +191,7 @@ class EventQueue {
   // The earliest event; one whose time bits are all ones where the queue is empty.
   const Event& top() const { return front_.top(); }
 
-  void take() {
+  __attribute__((always_inline)) void take() {
     nodes_[front_.top().slot()].next = kIdle;
     front_.take();
     --size_;
@@ -206,7 +206,7 @@ class EventQueue {
   }
 
   // The event of a slot that has none.
-  void put(const Event& event) {
+  __attribute__((always_inline)) void put(const Event event) {
     if (size_++ == 0) {
       // Alone: it is the near future, and there are no buckets.
       origin_ = 0.0;
@@ -223,8 +223,10 @@ class EventQueue {
       put_front(event);
       return;
     }
+    // Field by field, from registers: the event was not written as 16 bytes, and reading it as such would stall.
     Node& node = nodes_[event.slot()];
-    node.event = event;
+    node.event.time_bits = event.time_bits;
+    node.event.order = event.order;
     if (place < static_cast<double>(n_buckets_)) {
       std::uint32_t& first = head(static_cast<std::int64_t>(place));
       node.next = first;
@@ -235,7 +237,7 @@ class EventQueue {
   }
 
   // Lays the buckets out anew; worth a call after many `put` in a row.
-  void lay_out_again() {
+  __attribute__((noinline)) void lay_out_again() {
     front_.close();
     for (std::size_t i = 0; i < front_.size(); ++i) {
       Node& node = nodes_[front_.events()[i].slot()];
@@ -270,9 +272,10 @@ class EventQueue {
   static constexpr std::uint32_t kFar = 0xFFFFFFF1u;   // pending, beyond the buckets
   static constexpr std::uint32_t kNear = 0xFFFFFFF2u;  // pending, in the heap
   static constexpr std::uint32_t kIdle = 0xFFFFFFF3u;  // no event
-  static constexpr double kPerBucket = 4.0;
-  static constexpr std::size_t kSmall = 24;    // so few events are left to the heap
-  static constexpr std::size_t kSample = 256;  // times looked at for a new layout
+  static constexpr double kPerBucket = 3.0;
+  static constexpr std::size_t kSmall = 24;  // so few events are left to the heap
+  static constexpr std::size_t kShort = 4096;
+  static constexpr std::size_t kSample = 64;  // times looked at for a new layout
 
   struct alignas(64) Node {
     Event event;
@@ -282,7 +285,7 @@ class EventQueue {
 
   std::uint32_t& head(std::int64_t bucket) { return heads_[static_cast<std::size_t>(bucket)]; }
 
-  void put_front(const Event& event) {
+  __attribute__((noinline)) void put_front(const Event event) {
     nodes_[event.slot()].next = kNear;
     front_.put(event);
     if (++near_puts_ > near_limit_) {
@@ -291,7 +294,7 @@ class EventQueue {
   }
 
   // Fills the heap from the next bucket that is not empty.
-  void refill() {
+  __attribute__((noinline)) void refill() {
     for (;;) {
       while (current_ < n_buckets_ && head(current_) == kNil) {
         ++current_;
@@ -343,14 +346,16 @@ class EventQueue {
         due = i + stride;
       }
     }
-    std::sort(sample, sample + n);
     double width = 0.0;
     if (n > 8 && size_ > kSmall) {
       const std::size_t quarter = n / 4;
+      std::nth_element(sample, sample + quarter, sample + n);
       const double density = static_cast<double>(quarter) / static_cast<double>(n) * static_cast<double>(size_);
       width = (sample[quarter] - origin_) * kPerBucket / density;
-      const double most = 4.0 * static_cast<double>(size_) / kPerBucket + 16.0;
-      const double wanted = (sample[n - 1 - n / 10] - origin_) / width;
+      // Few buckets stay in the cache, so a short queue is laid out for longer.
+      const double longer = size_ < kShort ? 4.0 : 1.0;
+      const double most = longer * 4.0 * static_cast<double>(size_) / kPerBucket + 16.0;
+      const double wanted = longer * (*std::max_element(sample + quarter, sample + n) - origin_) / width;
       scale_ = 1.0 / width;
       if (scale_ < kInfinity && wanted >= 2.0) {
         n_buckets_ = static_cast<std::int64_t>(std::min(wanted, most)) + 1;

@@ -7,6 +7,9 @@
 
 #include "event_queue.hpp"
 
+// The counters of the loop live in registers only if everything that changes them is inlined.
+#define FB_INLINED __attribute__((always_inline))
+
 namespace fedbuff {
 
 namespace {
@@ -14,6 +17,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::uint32_t kBusy = std::uint32_t{1} << 31;
 constexpr std::uint32_t kAttempts = 64;
+constexpr std::uint32_t kUnknown = 0xFFFFFFFFu;
 constexpr std::uint64_t kNoBlock = std::uint64_t{1} << 63;
 constexpr std::uint64_t kEnd = 0;
 constexpr std::uint64_t kStart = 1;
@@ -251,7 +255,7 @@ class ScheduleResolver::Loop {
     update<kPlain>(client);
   }
 
-  // Lookahead over starts: whom attempt 0 gives, and what the next task of that client would cost.
+  // Lookahead over starts: whom the first attempts give, and what the next task of that client would cost.
   template <bool kRecorded>
   void look_ahead(std::uint64_t start);
   template <bool kPlain>
@@ -264,7 +268,9 @@ class ScheduleResolver::Loop {
   }
   std::uint64_t ahead_begin_ = kNoBlock;  // first start of the block at hand
   std::uint32_t ahead_client_[kDrawBatch];
-  std::uint32_t ahead_task_[kDrawBatch];
+  std::uint32_t ahead_second_[kDrawBatch];  // whom attempt 1 gives, where the first was busy when we looked
+  std::uint32_t ahead_guess_[kDrawBatch];   // whose delays were drawn: the first or the second,
+  std::uint32_t ahead_task_[kDrawBatch];    // and for which task
   double ahead_wait_[kDrawBatch];
   double ahead_duration_[kDrawBatch];
   std::uint32_t next_client_[kDrawBatch];  // of the block after it
@@ -277,7 +283,7 @@ class ScheduleResolver::Loop {
 ScheduleResolver::Loop::Loop(const SchedulePlan& plan)
     : plan_(plan),
       windows_{plan.window_policy, plan.window_offsets, plan.window_begin, plan.window_end, plan.period},
-      draws_(batch_draws(plan.wide)),
+      draws_(batch_draws(plan.level)),
       queue_(FetchClient{&clients_}),
       overlap_(plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap) {
   const std::size_t n = static_cast<std::size_t>(plan.n_clients);
@@ -347,11 +353,16 @@ void ScheduleResolver::Loop::look_ahead(std::uint64_t start) {
   }
   ahead_begin_ = start;
   for (int i = 0; i < kDrawBatch; ++i) {
-    ahead_client_[i] = next_client_[i];
-    ahead_task_[i] = clients_[next_client_[i]] & ~kBusy;
+    ahead_client_[i] = ahead_guess_[i] = next_client_[i];
+    ahead_second_[i] = kUnknown;
+    if ((clients_[next_client_[i]] & kBusy) != 0) {
+      const std::uint64_t second = selection_word(start + static_cast<std::uint64_t>(i), 1);
+      ahead_second_[i] = ahead_guess_[i] = static_cast<std::uint32_t>(multiply_high(second, n));
+    }
+    ahead_task_[i] = clients_[ahead_guess_[i]] & ~kBusy;
   }
   if constexpr (!kRecorded) {
-    draws_.tasks(plan_.model, ahead_client_, ahead_task_, ahead_wait_, ahead_duration_);
+    draws_.tasks(plan_.model, ahead_guess_, ahead_task_, ahead_wait_, ahead_duration_);
   }
   draws_.selection(plan_.seed, start + kDrawBatch, 0, word);
   for (int i = 0; i < kDrawBatch; ++i) {
@@ -376,7 +387,15 @@ std::int64_t ScheduleResolver::Loop::draw_client(std::uint64_t start) {
     }
   }
   const std::uint64_t n = static_cast<std::uint64_t>(plan_.n_clients);
-  for (std::uint32_t attempt = 1; attempt < kAttempts; ++attempt) {
+  std::uint32_t attempt = 1;
+  const std::uint32_t second = ahead_second_[start % kDrawBatch];
+  if (second != kUnknown) {
+    if (is_eligible<kPlain>(second)) {
+      return second;
+    }
+    attempt = 2;
+  }
+  for (; attempt < kAttempts; ++attempt) {
     const auto client = static_cast<std::uint32_t>(multiply_high(selection_word(start, attempt), n));
     if (is_eligible<kPlain>(client)) {
       return client;
@@ -471,18 +490,19 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
   std::int64_t steps = 0;
   StopReason reason = StopReason::Full;
 
-  const auto write_row = [&](const Slot& slot, std::int64_t step, std::int64_t staleness, TaskStatus status) {
-    o.client[rows] = static_cast<std::int32_t>(slot.client);
-    o.task[rows] = slot.task;
-    o.version[rows] = slot.version;
-    o.step[rows] = step;
-    o.staleness[rows] = staleness;
-    o.start_time[rows] = slot.start;
-    o.arrive_time[rows] = s.now;
-    o.status[rows] = static_cast<std::uint8_t>(status);
-    ++rows;
-    ++s.total_rows;
-  };
+  const auto write_row = [&](const Slot& slot, std::int64_t step, std::int64_t staleness, TaskStatus status)
+                             FB_INLINED {
+                               o.client[rows] = static_cast<std::int32_t>(slot.client);
+                               o.task[rows] = slot.task;
+                               o.version[rows] = slot.version;
+                               o.step[rows] = step;
+                               o.staleness[rows] = staleness;
+                               o.start_time[rows] = slot.start;
+                               o.arrive_time[rows] = s.now;
+                               o.status[rows] = static_cast<std::uint8_t>(status);
+                               ++rows;
+                               ++s.total_rows;
+                             };
   const auto make_step = [&] {
     o.step_time[steps] = s.now;
     o.started[steps] = s.started;
@@ -496,7 +516,7 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
     return s.version == plan_.server_steps;
   };
   // The task in `slot` starts now.
-  const auto begin = [&](std::uint32_t slot_index, double duration) {
+  const auto begin = [&](std::uint32_t slot_index, double duration) FB_INLINED {
     Slot& slot = queue_.payload(slot_index);
     bool ok = true;
     if constexpr (kRecorded) {
@@ -520,7 +540,7 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
     queue_.put(Event::make(end, kEnd, s.created++, slot_index));
   };
   // The client takes `slot` for its next task.
-  const auto assign = [&](std::uint32_t client, std::uint32_t slot_index, std::uint64_t start) {
+  const auto assign = [&](std::uint32_t client, std::uint32_t slot_index, std::uint64_t start) FB_INLINED {
     const std::uint32_t task = clients_[client] & ~kBusy;
     clients_[client] = (task + 1) | kBusy;
     if constexpr (!kPlain) {
@@ -542,7 +562,7 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
       duration = plan_.row_duration[row];
     } else {
       const std::size_t ahead = start % kDrawBatch;
-      if (kDrawn && ahead_client_[ahead] == client && ahead_task_[ahead] == task) {
+      if (kDrawn && ahead_guess_[ahead] == client && ahead_task_[ahead] == task) {
         wait = ahead_wait_[ahead];
         duration = ahead_duration_[ahead];
       } else {
@@ -565,13 +585,13 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
     }
   };
   // Draws the client of start number s.starts; -1 where nobody is eligible.
-  const auto draw = [&]() -> std::int64_t {
+  const auto draw = [&]() FB_INLINED -> std::int64_t {
     if (s.starts - ahead_begin_ >= kDrawBatch) {
       look_ahead<kRecorded>(s.starts / kDrawBatch * kDrawBatch);
     }
     return draw_client<kPlain>(s.starts);
   };
-  const auto ask = [&](std::uint32_t slot_index) {
+  const auto ask = [&](std::uint32_t slot_index) FB_INLINED {
     if constexpr (kMode == Mode::SlotIsClient) {
       if (kPlain || tasks_left(slot_index - 1, clients_[slot_index - 1] & ~kBusy)) {
         assign(slot_index - 1, slot_index, 0);

@@ -56,7 +56,7 @@ struct SchedulePlan {
   std::int64_t arrivals = -1;
   std::int64_t stall_limit = 0;
 
-  bool wide = false;  // the CPU has AVX2 and nobody forced the baseline
+  DrawLevel level = DrawLevel::Baseline;  // of the kernels in force
 };
 
 struct ScheduleColumns {

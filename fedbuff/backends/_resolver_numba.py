@@ -32,12 +32,12 @@ def _to_double(typing_context: Any, bits: Any) -> Any:
 
 @overload(_portable_math.bits_of, strict=False)
 def _bits_of(x: Any) -> Any:
-    return lambda x: _to_bits(x)
+    return lambda x: _to_bits(x)  # type: ignore[call-arg]
 
 
 @overload(_portable_math.double_of, strict=False)
 def _double_of(bits: Any) -> Any:
-    return lambda bits: _to_double(bits)
+    return lambda bits: _to_double(bits)  # type: ignore[call-arg]
 
 
 @overload(_portable_math.select, strict=False)

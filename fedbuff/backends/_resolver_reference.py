@@ -11,7 +11,7 @@ Rules:
 - A slot that finds nobody eligible waits in line. The line is served, oldest first, whenever a slot asks or a window
   opens. In the open loop a start that finds nobody is lost.
 - Rows are written optimistically: an arrival in the buffer carries the step that it will enter. The rows of a buffer
-  that is not full at the end are the caller's to mark (`finish_rows`).
+  that is not full at the end are the caller's to mark.
 - The run ends at once when the last server step is made or the last arrival is in; a time horizon includes its end.
 """
 
@@ -119,7 +119,7 @@ class Columns(NamedTuple):
     step_rows: Integers  # rows written when the step was made, over the whole run
 
 
-def period_of(plan: Plan, client: int) -> float:
+def period_of(plan: Plan, client: int) -> Any:
     return plan.period[client] if len(plan.period) > 0 else 0.0
 
 
@@ -153,7 +153,7 @@ def available(plan: Plan, client: int, time: float) -> bool:
     )
 
 
-def next_open(plan: Plan, client: int, time: float) -> float:
+def next_open(plan: Plan, client: int, time: float) -> Any:
     """The earliest time from `time` on when the client is available; infinite where there is none."""
     if plan.availability_policy == NO_WINDOWS or time == np.inf:
         return time
@@ -166,7 +166,7 @@ def next_open(plan: Plan, client: int, time: float) -> float:
     return np.inf
 
 
-def work_until(plan: Plan, client: int, start: float, duration: float) -> float:
+def work_until(plan: Plan, client: int, start: float, duration: float) -> Any:
     """When work of this duration, begun inside a window, is done if it stops outside the windows."""
     time = start
     left = duration
@@ -181,7 +181,7 @@ def work_until(plan: Plan, client: int, start: float, duration: float) -> float:
             return time
 
 
-def draw_component(plan: Plan, component: int, client: int, task: int) -> float:
+def draw_component(plan: Plan, component: int, client: int, task: int) -> Any:
     """One delay of a model; the bits of _portable_math.draw."""
     kind = plan.kinds[component]
     p = plan.params[component]
@@ -202,18 +202,18 @@ def draw_component(plan: Plan, component: int, client: int, task: int) -> float:
     return float(draw_words(kind, p[0], p[1], samples, w0, w1, w2, w3))
 
 
-def recorded_row(plan: Plan, client: int, task: int) -> int:
+def recorded_row(plan: Plan, client: int, task: int) -> Any:
     first = plan.row_offsets[client]
     return first + task % (plan.row_offsets[client + 1] - first)
 
 
-def wait_of(plan: Plan, client: int, task: int) -> float:
+def wait_of(plan: Plan, client: int, task: int) -> Any:
     if plan.recorded:
         return plan.row_wait[recorded_row(plan, client, task)]
     return draw_component(plan, COMPONENT_WAIT, client, task)
 
 
-def duration_of(plan: Plan, client: int, task: int) -> float:
+def duration_of(plan: Plan, client: int, task: int) -> Any:
     if plan.recorded:
         return plan.row_duration[recorded_row(plan, client, task)]
     compute = draw_component(plan, COMPONENT_COMPUTE, client, task)
@@ -245,12 +245,12 @@ def selection_word(plan: Plan, start: int, attempt: int) -> Any:
     return (w0 << _U32) | w1
 
 
-def draw_client(plan: Plan, start: int, tasks: Integers, busy: Integers, time: float) -> int:
+def draw_client(plan: Plan, start: int, tasks: Integers, busy: Integers, time: float) -> Any:
     """The client of start number `start`, uniform over the eligible ones; -1 where there is none."""
     n = np.uint64(plan.n_clients)
     skip = plan.mode == OPEN_LOOP and plan.if_busy == SKIP
     for attempt in range(1 if skip else ATTEMPTS):
-        client = np.int64(multiply_high(selection_word(plan, start, attempt), n))
+        client: Any = np.int64(multiply_high(selection_word(plan, start, attempt), n))
         if eligible(plan, client, tasks, busy, time):
             return client
     if skip:
@@ -261,7 +261,7 @@ def draw_client(plan: Plan, start: int, tasks: Integers, busy: Integers, time: f
             count += 1
     if count == 0:
         return -1
-    rank = np.int64(multiply_high(selection_word(plan, start, ATTEMPTS), np.uint64(count)))
+    rank: Any = np.int64(multiply_high(selection_word(plan, start, ATTEMPTS), np.uint64(count)))
     for client in range(plan.n_clients):
         if eligible(plan, client, tasks, busy, time):
             if rank == 0:
@@ -558,6 +558,7 @@ class GeneratorResolver:
             started=np.empty(rows + 2, np.int64),
             step_rows=np.empty(rows + 2, np.int64),
         )
+        self._arrays: list[npt.NDArray[Any]] = list(self._out)
         self._chunks = generator(plan, self._out)
         self._rows = self._steps = 0  # at hand
         self._row = self._step = 0  # of them, given out
@@ -592,7 +593,7 @@ class GeneratorResolver:
         self._reason = reason
         if flying.size == 0:
             return
-        held = Columns(*(array.copy() for array in self._out))
+        held = [array.copy() for array in self._arrays]
         while True:
             at = np.flatnonzero(self._out.status[:rows] == IN_FLIGHT)
             taken = (self._out.client, self._out.task, self._out.version, self._out.start_time)
@@ -601,7 +602,7 @@ class GeneratorResolver:
                 break
             rows, _, reason, _, self.started = next(self._chunks)
         self._reason = reason
-        for array, kept in zip(self._out, held, strict=True):
+        for array, kept in zip(self._arrays, held, strict=True):
             array[:] = kept
 
     def in_flight(self) -> tuple[Any, Any, Any, Any]:

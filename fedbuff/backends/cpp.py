@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,7 @@ __all__ = [
     "name",
     "normals",
     "philox",
+    "replay_engine",
     "sgd_step",
 ]
 
@@ -69,3 +72,20 @@ class _Bound:
 
 def bind(spec: ProblemSpec) -> BoundProblem:
     return _Bound(spec)
+
+
+def replay_engine(
+    rule: Any,
+    w0: Vector,
+    bound: BoundProblem | None,
+    function: Any,
+    local: LocalSpec | None,
+    seed: int,
+    batch: NDArray[np.int64] | None,
+    window_bytes: int,
+) -> _core.ReplayF32 | _core.ReplayF64:
+    """The threaded replay of local SGD on a bound problem, or of a function (client, task, w, delta_out)."""
+    problem = bound._problem if isinstance(bound, _Bound) else None
+    if w0.dtype == np.float32:
+        return _core.ReplayF32(rule, w0, problem, function, local, seed, batch, window_bytes)
+    return _core.ReplayF64(rule, w0, problem, function, local, seed, batch, window_bytes)

@@ -300,9 +300,3 @@ def test_a_time_horizon_with_timeless_tasks_is_refused() -> None:
 def test_a_run_in_which_nothing_arrives_gives_up() -> None:
     with pytest.raises(ValueError, match="no arrival has reached the buffer in 10000100 events"):
         fb.schedule(model(1, compute=fb.Constant(5.0)), FedBuff(1), server_steps=1, timeout=1.0)
-
-
-def test_an_unknown_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDBUFF_BACKEND", "fortran")
-    with pytest.raises(ValueError, match="FEDBUFF_BACKEND='fortran' is unknown"):
-        fb.schedule(model(5), FedBuff(2), arrivals=1)

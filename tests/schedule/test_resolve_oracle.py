@@ -33,7 +33,7 @@ def assert_same(got: fb.Schedule, want: fb.Schedule) -> None:
 
 def resolved_by(backend: str, call: Callable[[], Any]) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDBUFF_BACKEND", backend)
+        patch.setattr(_resolve, "backend_name", lambda: backend)
         try:
             return call()
         except ValueError as error:
@@ -200,7 +200,10 @@ def test_numba_gives_the_same(strategy: Any) -> None:
     model = fb.DelayModel(
         n_clients=12, compute=fb.Exponential(1.0), upload=fb.Pareto(3.0, 0.1), wait=fb.LogNormal(-2, 1)
     )
-    call = lambda: fb.schedule(model, strategy, server_steps=60, seed=3)  # noqa: E731
+
+    def call() -> fb.Schedule:
+        return fb.schedule(model, strategy, server_steps=60, seed=3)
+
     assert_same(resolved_by("numba", call), resolved_by("cpp", call))
 
 
@@ -234,7 +237,9 @@ def test_a_schedule_of_many_in_flight_agrees() -> None:
 
 
 def compare_once(source: Any, strategy: Any, concurrency: int | None, **options: Any) -> None:
-    call = lambda: fb.schedule(source, strategy, concurrency, **options)  # noqa: E731
+    def call() -> fb.Schedule:
+        return fb.schedule(source, strategy, concurrency, **options)
+
     assert_same(resolved_by("cpp", call), resolved_by("reference", call))
 
 

@@ -207,9 +207,11 @@ def test_npz_refusals(tmp_path) -> None:
         fb.read_trace(path)
     sample().save(path)
     whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(fb.TraceError, match="not a whole NPZ file"):
-        fb.read_trace(path)
+    np.save(tmp_path / "v.npy", np.ones(3))
+    for content in (whole[: len(whole) // 2], b"", b"not a zip", (tmp_path / "v.npy").read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(fb.TraceError, match="not a whole NPZ file"):
+            fb.read_trace(path)
 
 
 def test_parquet_types_nulls_and_truncation(tmp_path) -> None:
