@@ -9,6 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 
 PYTEST_ARGS ?=
+JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
 CORE := $(CURDIR)/fedbuff/libfedbuff.$(if $(filter Darwin,$(shell uname)),dylib,so)
 COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd src/*.pyx) \
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
@@ -24,7 +25,7 @@ demo: $(VENV)/.built  ## a small FedBuff training, as a table
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.built  ## all tests, of C++ and of Python
-	$(MAKE) --no-print-directory -C tests/core LIB=$(CORE) run
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core LIB=$(CORE) run
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
@@ -41,11 +42,11 @@ format: $(VENV)/.lint  ## rewrite what `make lint` would complain about, where a
 	git ls-files -co --exclude-standard csrc tests/core | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format -i
 
 core-test:  ## the tests of the C++ core alone: compiler and make are enough
-	$(MAKE) --no-print-directory -C tests/core run
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core run
 
 sanitize: $(VENV)/.built  ## the C++ tests and some of the Python ones under ASan, UBSan and TSan
-	$(MAKE) --no-print-directory -C tests/core SANITIZE=address,undefined run
-	$(MAKE) --no-print-directory -C tests/core SANITIZE=thread run
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=address,undefined run
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=thread run
 	tests/run_sanitized.sh $(BIN)/python
 
 bench: $(VENV)/.built  ## benchmarks; on a quiet machine
