@@ -517,7 +517,7 @@ def _dense_rows(X: Any, group: _Grouping, copy: bool) -> NDArray[Any]:
 
 
 def _is_csr(X: Any) -> bool:
-    if getattr(X, "format", "csr") != "csr":
+    if getattr(X, "format", None) in ("bsr", "coo", "csc", "dia", "dok", "lil"):
         raise TypeError(f"X: expected dense or CSR rows, got {X.format}; pass X.tocsr()")
     return all(hasattr(X, name) for name in ("data", "indices", "indptr", "shape"))
 

@@ -151,6 +151,11 @@ class Server final : public fb_server {
     return model_.get();
   }
 
+  std::unique_ptr<fb_server> clone() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::unique_ptr<fb_server>(new Server(*this));
+  }
+
   void get_state(fb_server_state& state) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     state.version = version_;
@@ -225,6 +230,26 @@ class Server final : public fb_server {
   }
 
  private:
+  // The caller holds the other's lock.
+  Server(const Server& other)
+      : rule_(other.rule_),
+        dim_(other.dim_),
+        model_(other.model_.again()),
+        sum_(other.sum_),
+        next_sum_(size()),
+        first_(other.first_),
+        second_(other.second_),
+        version_(other.version_),
+        fill_(other.fill_),
+        dropped_(other.dropped_),
+        sum_weights_(other.sum_weights_),
+        sum_scaled_weights_(other.sum_scaled_weights_),
+        staleness_weight_(other.staleness_weight_) {
+    for (const Due& due : other.due_) {
+      due_.push_back({due.tasks, due.model ? due.model.again() : Hold()});
+    }
+  }
+
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
   std::size_t bytes() const { return size() * sizeof(T); }
   static T* values(const Hold& hold) { return static_cast<T*>(hold.get()->data); }

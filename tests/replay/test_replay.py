@@ -61,7 +61,7 @@ def by_hand(problem: Any, schedule: fb.Schedule, strategy: Any, seed: int = 5) -
 
     def download() -> None:
         for _ in range(starts[server.version]):
-            version, models[server.version] = server.download()
+            _, models[server.version] = server.download()
 
     download()
     for client, task, version in zip(
@@ -439,8 +439,8 @@ KILLED = textwrap.dedent(
     import numpy as np
     strategy = fb.FedBuff(4)
     print("ready", flush=True)
-    run = fb.replay(PROBLEM, make_schedule(strategy, steps=4000), LOCAL, strategy=strategy, threads=2, checkpoint=sys.argv[1],
-                    checkpoint_every=20, eval_every=500)
+    run = fb.replay(PROBLEM, make_schedule(strategy, steps=4000), LOCAL, strategy=strategy, threads=2,
+                    checkpoint=sys.argv[1], checkpoint_every=20, eval_every=500)
     np.save(sys.argv[1] + ".npy", run.w)
     """
 )
