@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -73,13 +73,11 @@ class Custom:
 
     def grad(self, w: Any) -> Floats:
         """The mean over clients of their full gradients at w."""
-        from . import _core
-
         model = as_vector("w", w, self.dim, self.dtype)
         out = np.empty(self.dim, self.dtype)
         share = np.full(self.n_clients, 1.0 / self.n_clients)
-        compute = _core.custom_gradient_f32 if self.dtype == np.float32 else _core.custom_gradient_f64
-        compute(self._gradient, self._context, self.n_samples, share, model, out)
+        gradient = self.compiled()
+        cast(Any, backends.current()).custom_gradient(*gradient, share, model, out)
         return out
 
     def compiled(self) -> tuple[int, int, NDArray[np.int64]]:

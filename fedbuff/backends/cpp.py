@@ -20,6 +20,7 @@ __all__ = [
     "aggregate",
     "batch_rows",
     "bind",
+    "custom_gradient",
     "dot",
     "force_level",
     "name",
@@ -72,6 +73,14 @@ class _Bound:
 
 def bind(spec: ProblemSpec) -> BoundProblem:
     return _Bound(spec)
+
+
+def custom_gradient(
+    gradient: int, context: int, samples: NDArray[np.int64], weight: NDArray[np.float64], w: Vector, out: Vector
+) -> None:
+    """out = sum_i weight[i] times client i's full gradient at w, by the compiled function at this address."""
+    compute = _core.custom_gradient_f32 if w.dtype == np.float32 else _core.custom_gradient_f64
+    compute(gradient, context, samples, weight, w, out)
 
 
 def replay_engine(
