@@ -1,0 +1,198 @@
+// The replay engine: the same bits on any number of threads, in any pieces, with any window, and after a restore.
+#include <atomic>
+#include <stdexcept>
+
+#include "check.hpp"
+#include "replay.hpp"
+
+namespace {
+
+using fedbuff::Replay;
+using fedbuff::ReplayExit;
+using fedbuff::ReplayRow;
+
+constexpr std::int64_t kDim = 37, kSteps = 40, kBuffer = 5, kTau = 6;
+
+fb_rule make_rule(std::int32_t base = FB_BASE_START, double momentum = 0.0) {
+  fb_rule rule{};
+  rule.size = sizeof rule;
+  rule.buffer_size = kBuffer;
+  rule.base = base;
+  rule.norm = FB_NORM_SCALED_WEIGHTS;
+  rule.lr = 0.5;
+  rule.momentum = momentum;
+  return rule;
+}
+
+// delta = a function of the row and of every weight, so that a wrong model or order shows.
+class Work final : public fedbuff::ClientWork<double> {
+ public:
+  std::size_t scratch_bytes() const override { return sizeof(double); }
+  double flops() const override { return 1e4; }
+  void run(const ReplayRow& row, const double* w, void* scratch, double* delta_out) override {
+    if (row.client == fail_on.load()) {
+      throw std::runtime_error("client failed");
+    }
+    auto* used = static_cast<double*>(scratch);
+    *used += 1;
+    for (std::int64_t j = 0; j < kDim; ++j) {
+      delta_out[j] = 0.1 * w[j] + 1e-3 * static_cast<double>((row.client * 7 + row.task * 3 + j) % 11) - 5e-3;
+    }
+    if (row.client == poison_on.load()) {
+      delta_out[3] = std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+  std::atomic<std::int32_t> fail_on{-1}, poison_on{-1};
+};
+
+struct Schedule {
+  std::vector<ReplayRow> rows;
+  std::vector<std::int64_t> references = std::vector<std::int64_t>(kSteps);
+
+  Schedule() {
+    check::Numbers numbers(7);
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      for (std::int64_t k = 0; k < kBuffer; ++k) {
+        const std::int64_t version = std::max<std::int64_t>(0, step - numbers.below(kTau + 1));
+        rows.push_back({static_cast<std::int32_t>(numbers.below(50)), static_cast<std::uint32_t>(rows.size()), version,
+                        step, 1.0 / static_cast<double>(1 + step - version), 1.0 + 0.25 * static_cast<double>(k)});
+        ++references[static_cast<std::size_t>(version)];
+      }
+    }
+  }
+  void give(Replay<double>& replay) const {
+    replay.add(rows.data(), static_cast<std::int64_t>(rows.size()), references.data(), kSteps);
+  }
+};
+
+std::vector<double> model_of(const Replay<double>& replay) { return {replay.w(), replay.w() + kDim}; }
+
+std::vector<double> run(const fb_rule& rule, int threads, std::int64_t piece, std::int64_t window_bytes) {
+  Work work;
+  const Schedule schedule;
+  Replay<double> replay(rule, kDim, std::vector<double>(kDim, 1.0).data(), work, window_bytes);
+  schedule.give(replay);
+  while (replay.run(piece, threads) == ReplayExit::Steps) {
+    replay.check();
+  }
+  replay.check();
+  CHECK_EQ(replay.version(), kSteps);
+  CHECK_EQ(replay.stats().rows, kSteps * kBuffer);
+  CHECK_EQ(replay.stats().live_versions, 1);
+  CHECK(replay.stats().most_versions <= kTau + 3);
+  return model_of(replay);
+}
+
+TEST(replay_bits_do_not_depend_on_threads_pieces_or_window) {
+  for (const fb_rule& rule : {make_rule(), make_rule(FB_BASE_CURRENT), make_rule(FB_BASE_START, 0.9)}) {
+    const std::vector<double> expected = run(rule, 1, kSteps, 1 << 20);
+    for (const int threads : {1, 2, 3, 8}) {
+      for (const std::int64_t piece : {std::int64_t{1}, std::int64_t{7}, kSteps}) {
+        for (const std::int64_t window : {1, 1 << 20}) {
+          CHECK(run(rule, threads, piece, window) == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST(replay_restored_anywhere_gives_the_same_bits) {
+  const fb_rule rule = make_rule(FB_BASE_CURRENT, 0.9);
+  const std::vector<double> expected = run(rule, 1, kSteps, 1 << 20);
+  const Schedule schedule;
+  const std::vector<double> w0(kDim, 1.0);
+  for (std::int64_t stop = 0; stop < kSteps; stop += 3) {
+    Work work;
+    Replay<double> first(rule, kDim, w0.data(), work, 1 << 20);
+    schedule.give(first);
+    first.run(stop, 3);
+    const std::vector<std::int64_t> live = first.live_versions();
+    std::vector<double> models;
+    for (const std::int64_t version : live) {
+      models.insert(models.end(), first.model(version), first.model(version) + kDim);
+    }
+    Replay<double> second(rule, kDim, w0.data(), work, 1 << 20);
+    second.restore(stop, first.w(), live, models.data(), first.first_moment(), first.second_moment(), stop * kBuffer);
+    schedule.give(second);
+    second.check();
+    second.run(kSteps, 2);
+    second.check();
+    CHECK_EQ(second.version(), kSteps);
+    CHECK(model_of(second) == expected);
+  }
+}
+
+TEST(replay_rows_may_come_in_pieces) {
+  const fb_rule rule = make_rule();
+  const std::vector<double> expected = run(rule, 1, kSteps, 1 << 20);
+  const Schedule schedule;
+  Work work;
+  Replay<double> replay(rule, kDim, std::vector<double>(kDim, 1.0).data(), work, 1 << 20);
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    replay.add(schedule.rows.data() + step * kBuffer, kBuffer, schedule.references.data() + step, 1);
+    CHECK(replay.run(kSteps, 3) == ReplayExit::NeedRows);
+    replay.check();
+    CHECK_EQ(replay.version(), step + 1);
+  }
+  CHECK(model_of(replay) == expected);
+}
+
+TEST(replay_goes_on_after_a_client_failed) {
+  const fb_rule rule = make_rule();
+  const std::vector<double> expected = run(rule, 1, kSteps, 1 << 20);
+  const Schedule schedule;
+  Work work;
+  Replay<double> replay(rule, kDim, std::vector<double>(kDim, 1.0).data(), work, 1 << 20);
+  schedule.give(replay);
+  work.fail_on = schedule.rows[60].client;
+  bool thrown = false;
+  try {
+    replay.run(kSteps, 4);
+  } catch (const std::runtime_error&) {
+    thrown = true;
+  }
+  CHECK(thrown);
+  replay.check();
+  work.fail_on = -1;
+  CHECK(replay.run(kSteps, 4) == ReplayExit::NeedRows);
+  CHECK(model_of(replay) == expected);
+}
+
+TEST(replay_stops_before_a_model_that_is_not_finite) {
+  const Schedule schedule;
+  Work work;
+  work.poison_on = schedule.rows[52].client;
+  std::int64_t first = 0;
+  while (schedule.rows[static_cast<std::size_t>(first)].client != work.poison_on) {
+    ++first;
+  }
+  Replay<double> replay(make_rule(), kDim, std::vector<double>(kDim, 1.0).data(), work, 1 << 20);
+  schedule.give(replay);
+  CHECK(replay.run(kSteps, 3) == ReplayExit::Diverged);
+  CHECK_EQ(replay.divergence().row, first);
+  CHECK_EQ(replay.divergence().step, first / kBuffer);
+  CHECK_EQ(replay.version(), first / kBuffer);
+  for (const double value : model_of(replay)) {
+    CHECK(std::isfinite(value));
+  }
+}
+
+TEST(replay_refuses_rows_out_of_order) {
+  Work work;
+  const std::vector<double> w0(kDim);
+  const std::int64_t references = 0;
+  for (const std::vector<ReplayRow>& rows :
+       {std::vector<ReplayRow>{{0, 0, 1, 0, 1, 1}}, std::vector<ReplayRow>{{0, 0, -1, 0, 1, 1}},
+        std::vector<ReplayRow>{{0, 0, 0, 1, 1, 1}, {0, 0, 0, 0, 1, 1}}}) {
+    Replay<double> replay(make_rule(), kDim, w0.data(), work, 1 << 20);
+    bool thrown = false;
+    try {
+      replay.add(rows.data(), static_cast<std::int64_t>(rows.size()), &references, 1);
+    } catch (const std::invalid_argument&) {
+      thrown = true;
+    }
+    CHECK(thrown);
+  }
+}
+
+}  // namespace
