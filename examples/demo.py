@@ -6,7 +6,6 @@ clients' data is uneven (few classes each), and so is their speed: a few are ten
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -63,43 +62,25 @@ def make_data(rng: np.random.Generator) -> tuple[fb.MLP, Rows]:
 
 
 def train(problem: fb.MLP, held_out: Rows, schedule: fb.Schedule, strategy: Any) -> Curve:
-    """Walks the arrivals of a schedule: local SGD on the version that each task downloaded, then its upload."""
-    server = fb.Server(problem.init(SEED), strategy)
-    started = [schedule.started_on_0, *schedule.step_started.tolist()]  # tasks that download each version
-    models: dict[int, np.ndarray] = {}  # the versions that a task still needs
+    """The schedule's arrivals on all cores, looking at the accuracy about a hundred times."""
     look_every = max(1, schedule.n_steps // 100)
-    curve: Curve = [(0.0, problem.accuracy(server.w, held_out))]
-
-    def download() -> None:
-        for _ in range(started[server.version]):
-            version, models[version] = server.download()
-
-    download()
-    for row in range(schedule.n_arrivals):
-        client, task, version = int(schedule.client[row]), int(schedule.task[row]), int(schedule.version[row])
-        w = models[version]
-        started[version] -= 1
-        if started[version] == 0:
-            del models[version]
-        if schedule.status[row] not in (fb.Status.USED, fb.Status.LEFT_IN_BUFFER):
-            server.cancel(version)
-        elif server.upload(problem.delta(w, client, LOCAL, task=task, seed=SEED), version):
-            download()
-            if server.version % look_every == 0 or server.version == schedule.n_steps:
-                curve.append((float(schedule.step_time[server.version - 1]), problem.accuracy(server.w, held_out)))
-    return curve
+    run = fb.replay(
+        problem,
+        schedule,
+        LOCAL,
+        strategy=strategy,
+        seed=SEED,
+        eval_every=look_every,
+        metrics=["accuracy"],
+        test=held_out,
+    )
+    return list(zip(run.history["time"].tolist(), run.history["accuracy"].tolist(), strict=True))
 
 
 def time_to(target: float, curve: Curve) -> float:
     """The virtual time at which the accuracy had reached the target at two looks in a row; infinite if never."""
     looks = pairwise(curve)
     return next((then for (_, before), (then, after) in looks if min(before, after) >= target), np.inf)
-
-
-def progress(line: str) -> None:
-    """A line that the next one overwrites, on a terminal only."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -112,7 +93,6 @@ def main() -> None:
     for name, (make, sizes) in STRATEGIES.items():
         best: tuple[float, float, float, fb.Schedule, Curve] | None = None
         for size in sizes:
-            progress(f"{name}, step size {size:g} ...")
             strategy = make(size)
             concurrency = None if isinstance(strategy, fb.FedAvg) else AT_WORK
             schedule = fb.schedule(DELAYS, strategy, concurrency, max_time=MARKS[-1], seed=SEED)
@@ -125,7 +105,6 @@ def main() -> None:
         uploads = np.count_nonzero((schedule.status != fb.Status.DISCARDED) & (schedule.arrive_time <= reached))
         until = f"{reached:>10.0f} s{uploads:>9}" if np.isfinite(reached) else f"{'not reached':>12}{'':>9}"
         accuracy = "".join(f"{max(look for look in curve if look[0] <= mark)[1]:>8.3f}" for mark in MARKS)
-        progress("")
         print(f"{name:19}{size:>5g}{staleness.mean():>9.1f}{staleness.max():>9}{until}{'':5}{accuracy}")
     seconds = time.perf_counter() - began
     print(
