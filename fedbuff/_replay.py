@@ -27,7 +27,7 @@ from ._local import LocalSGD
 from ._problems import Problem
 from ._schedule import Schedule, Status
 from ._server_file import rule_from_json, rule_to_json
-from ._strategy import FedAvg, FedBuff, Rule, rule_of
+from ._strategy import FedBuff, Rule, rule_of
 
 __all__ = ["Replay", "Stop", "replay", "run"]
 
@@ -246,7 +246,8 @@ class Replay:
                 f"schedule: it has {schedule.n_clients} clients, the problem {problem.n_clients}; "
                 "trace.assign(n_clients) maps recorded devices to a problem's clients"
             )
-        self._w0 = start
+        self._w0_hash = hashlib.sha256(start.tobytes()).hexdigest()
+        self._metrics: list[str] | None = None  # of the evaluations in the history
         e = np.array([self.rule.sample_weight(float(n)) for n in problem.n_samples])
         self._feed = _Feed(schedule, self.rule, e)
         self._engine = _make_engine(problem, local, self.rule, start, self.seed)
@@ -344,7 +345,7 @@ class Replay:
             "format_number": FORMAT_NUMBER,
             "problem": problem_hash(self.problem),
             "schedule": self.schedule.sha256 if isinstance(self.schedule, Schedule) else None,
-            "w0": hashlib.sha256(self._w0.tobytes()).hexdigest(),
+            "w0": self._w0_hash,
             "rule": rule_to_json(self.rule),
             "local": None if local is None else _local_to_json(local),
             "seed": self.seed,
@@ -352,6 +353,7 @@ class Replay:
             "updates": self.updates,
             "time": self.time,
             "since": self._since,
+            "metrics": self._metrics,
         }
 
     @classmethod
@@ -371,9 +373,9 @@ class Replay:
         about, arrays = _read_checkpoint(path)
         where = os.fspath(path)
         if about["problem"] != problem_hash(problem):
-            raise ValueError(f"{where}: it was made with another problem")
+            raise ValueError(f"{where}: it was made with other problem")
         if isinstance(schedule, Schedule) and about["schedule"] not in (None, schedule.sha256):
-            raise ValueError(f"{where}: it was made with another schedule")
+            raise ValueError(f"{where}: it was made with other schedule")
         try:
             rule = rule_from_json(about["rule"], None if strategy is None else rule_of(strategy))
         except ValueError as error:
@@ -397,6 +399,7 @@ class Replay:
         self._feed.advance(about["version"])
         self.time, self.updates, self._since = about["time"], about["updates"], about["since"]
         self._evaluated = arrays.get("evaluated")
+        self._w0_hash, self._metrics = about["w0"], about["metrics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,12 +412,13 @@ class _Holder:
 def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
     if not isinstance(schedule, Schedule):
         raise TypeError("strategy: a schedule that comes in chunks needs it")
-    made_by = schedule.description.get("strategy", {}).get("kind")
-    if made_by == "fedasync":
-        raise ValueError("strategy: the schedule does not say FedAsync's mixing; pass strategy=fedbuff.FedAsync(...)")
-    if schedule.buffer_size == 0:
-        return FedAvg(clients_per_round=1).rule
-    return FedBuff(buffer_size=schedule.buffer_size).rule
+    saved = schedule.description.get("strategy", {}).get("rule")
+    if saved is None:
+        return FedBuff(buffer_size=schedule.buffer_size).rule
+    try:
+        return rule_from_json(json.dumps(saved), None)
+    except ValueError as error:
+        raise ValueError(f"strategy: the schedule's own cannot be used: {error}") from error
 
 
 def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int) -> _Engine:
@@ -552,7 +556,7 @@ def replay(
     (<ExitReason.SCHEDULE_END: 'schedule_end'>, True)
 
     schedule      a `Schedule`, or an iterator of its chunks (`iter_schedule`), for one longer than memory
-    strategy      what the server computes; None: as the paper, or the mean of a FedAvg round
+    strategy      what the server computes; None: what the schedule's own strategy does
     eval_every    evaluate the model every so many server steps, and at the start and the end; None: at neither
     metrics       of "loss", "grad_norm_sq" (squared norm of the full gradient), "accuracy" and "distance" (from the
                   model of the evaluation before)
@@ -584,12 +588,13 @@ def replay(
     path = None if checkpoint is None else Path(checkpoint)
     options: dict[str, Any] = {"strategy": strategy, "threads": threads}
     current = Replay(problem, schedule, local, w0=w0, seed=seed, **options)
+    current._metrics = None if eval_every is None else list(metrics)
     if path is not None and path.exists():
         about, arrays = _read_checkpoint(path)
         expected = current._about()
-        for name in ("problem", "schedule", "w0", "rule", "local", "seed"):
+        for name in ("problem", "schedule", "w0", "rule", "local", "seed", "metrics"):
             if about[name] != expected[name]:
-                raise ValueError(f"{path}: it was made with another {name}; remove it, or give another file")
+                raise ValueError(f"{path}: it was made with other {name}; remove it, or give another file")
         current._restore(about, arrays)
     loop = _Loop(current, evaluate, eval_every, stop, path, checkpoint_every, callback)
     return loop.go(_progress_bar(progress, schedule))

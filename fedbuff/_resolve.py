@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import os
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 
 from ._delays import DelayModel, Distribution
 from ._schedule import Schedule, ScheduleWriter, Status
+from ._server_file import rule_to_json
+from ._strategy import rule_of
 from ._trace import ArrivalLog, Availability, Trace, TraceError
 from .backends import _resolver_reference as reference
 from .backends import current
@@ -431,7 +434,7 @@ class _Request:
         }
         made: dict[str, Any] = {
             "source": self.source.describe(),
-            "strategy": {"kind": self.kind, **strategy},
+            "strategy": {"kind": self.kind, **strategy, "rule": json.loads(rule_to_json(rule_of(self.strategy)))},
             "concurrency": self.concurrency,
             "server_steps": self.server_steps,
             "max_time": self.max_time,

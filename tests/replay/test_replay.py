@@ -415,11 +415,12 @@ def test_a_foreign_truncated_or_changed_checkpoint_is_refused(tmp_path: Path) ->
         ({"strategy": fb.FedBuff(4, server_lr=0.7)}, "rule"),
         ({"schedule": make_schedule(fb.FedBuff(4), steps=61)}, "schedule"),
         ({"w0": np.ones(PROBLEM.dim, np.float32)}, "w0"),
+        ({"eval_every": 5}, "metrics"),
     ):
         given = {"schedule": schedule, "local": LOCAL, **change}
-        with pytest.raises(ValueError, match=f"made with another {name}"):
+        with pytest.raises(ValueError, match=f"made with other {name}"):
             fb.replay(PROBLEM, given.pop("schedule"), given.pop("local"), checkpoint=path, **given)
-    with pytest.raises(ValueError, match="made with another problem"):
+    with pytest.raises(ValueError, match="made with other problem"):
         fb.replay(make_problem("float64"), schedule, LOCAL, checkpoint=path)
     flipped = bytearray(content)
     flipped[len(content) // 2] ^= 1
@@ -527,9 +528,34 @@ def test_sizes_that_do_not_match() -> None:
         fb.replay(PROBLEM, make_schedule(fb.FedBuff(4))[3:9], LOCAL)
 
 
-def test_the_schedule_of_fedasync_needs_its_strategy() -> None:
-    with pytest.raises(ValueError, match="mixing"):
-        fb.replay(PROBLEM, make_schedule(fb.FedAsync(0.5)), LOCAL)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_schedules_own_strategy_is_the_default(name: str, tmp_path: Path) -> None:
+    schedule = make_schedule(STRATEGIES[name], steps=10)
+    expected = fb.replay(PROBLEM, schedule, LOCAL, strategy=STRATEGIES[name]).w
+    np.testing.assert_array_equal(fb.replay(PROBLEM, schedule, LOCAL).w, expected)
+    schedule.save(tmp_path / "s.npz")
+    np.testing.assert_array_equal(fb.replay(PROBLEM, fb.load_schedule(tmp_path / "s.npz"), LOCAL).w, expected)
+
+
+def test_a_staleness_function_of_ones_own_must_be_given_again() -> None:
+    strategy = fb.FedBuff(4, staleness=lambda staleness: 1.0 / (1.0 + staleness))
+    schedule = make_schedule(strategy, steps=3)
+    with pytest.raises(ValueError, match="strategy: the schedule's own cannot be used: .* is the user's own"):
+        fb.replay(PROBLEM, schedule, LOCAL)
+    assert fb.replay(PROBLEM, schedule, LOCAL, strategy=strategy).version == 3
+
+
+def test_a_loaded_replay_with_its_own_start_saves_for_replay(tmp_path: Path) -> None:
+    schedule = make_schedule(fb.FedBuff(4))
+    w0 = np.full(PROBLEM.dim, 0.1, np.float32)
+    expected = fb.replay(PROBLEM, schedule, LOCAL, w0=w0).w
+    first = fb.Replay(PROBLEM, schedule, LOCAL, w0=w0)
+    first.run(5)
+    first.save(tmp_path / "r.npz")
+    second = fb.Replay.load(tmp_path / "r.npz", PROBLEM, schedule)
+    second.run(5)
+    second.save(tmp_path / "r.npz")
+    np.testing.assert_array_equal(fb.replay(PROBLEM, schedule, LOCAL, w0=w0, checkpoint=tmp_path / "r.npz").w, expected)
 
 
 def test_run_is_schedule_and_replay() -> None:
