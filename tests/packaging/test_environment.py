@@ -113,7 +113,7 @@ def registers() -> dict[str, set[str]]:
     for line in listing.splitlines():
         if line.endswith(">:"):
             found = re.search(r"fedbuff::(avx512|avx2|baseline)::", line)
-            wide = re.search(r"_wide\(|::Wide\w+::", line)  # called only where the CPU was asked
+            wide = re.search(r"_wider?\(|::Wide\w+::", line)  # called only where the CPU was asked
             namespace = found.group(1) if found else "wide" if wide else "the rest"
             used.setdefault(namespace, set())
         elif "mm" in line:
