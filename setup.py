@@ -3,15 +3,18 @@
 FEDBUFF_BUILD = auto     compile; where that fails install the Python parts and record why (the default)
                 require  compile, or fail
                 pure     do not compile
+FEDBUFF_WERROR = 1                     warnings are errors, for development
 FEDBUFF_SANITIZE = address,undefined   build with these sanitizers, for development
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -28,14 +31,23 @@ MACOS = sys.platform == "darwin"
 CORE_NAME = "libfedbuff.dylib" if MACOS else "libfedbuff.so"
 ORIGIN = "@loader_path" if MACOS else "$ORIGIN"
 
-FLAGS = ["-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-pthread"]
+INCLUDE = [str(ROOT / "csrc" / "include"), str(ROOT / "csrc" / "core")]
+FLAGS = [
+    "-std=c++17",
+    "-O1" if SANITIZE else "-O3",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fvisibility=hidden",
+    "-pthread",
+]
 FLAGS += ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
-CYTHON_FLAGS = ["-O3", "-ffp-contract=off", "-fvisibility=hidden"]
+CYTHON_FLAGS = ["-O1" if SANITIZE else "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
 LINK_FLAGS = ["-pthread"]
-if MODE == "require":
+if os.environ.get("FEDBUFF_WERROR"):
     FLAGS.append("-Werror")
 if SANITIZE:
-    sanitizer = [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g"]
+    sanitizer = [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1"]
     FLAGS += sanitizer
     CYTHON_FLAGS += sanitizer
     LINK_FLAGS += sanitizer
@@ -46,13 +58,12 @@ def extensions() -> list[Extension]:
     import pybind11
     from Cython.Build import cythonize
 
-    include = [str(ROOT / "csrc" / "include"), str(ROOT / "csrc" / "core")]
     # Conversions inside pybind11's and Cython's own headers are theirs to warn about, not ours.
     relaxed = [flag for flag in FLAGS if flag not in ("-Wconversion", "-Wshadow", "-Wpedantic")]
     core = Extension(
         "fedbuff._core",
         sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "bindings").glob("*.cpp")),
-        include_dirs=[*include, pybind11.get_include()],
+        include_dirs=[*INCLUDE, pybind11.get_include()],
         extra_compile_args=relaxed,
         extra_link_args=LINK_FLAGS,
         language="c++",
@@ -61,7 +72,7 @@ def extensions() -> list[Extension]:
         Extension(
             f"fedbuff.{p.stem}",
             [str(p.relative_to(ROOT))],
-            include_dirs=[*include, numpy.get_include()],
+            include_dirs=[*INCLUDE, numpy.get_include()],
             define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
             extra_compile_args=CYTHON_FLAGS,
             extra_link_args=LINK_FLAGS,
@@ -90,45 +101,55 @@ class BuildCore(build_ext):
             self.extensions = []
         self.write_build_info()
 
+    def finalize_options(self) -> None:
+        """Objects stay in build/, by compiler and flags: an editable install, a wheel and a second run share them."""
+        super().finalize_options()
+        flags = [flag for flag in [*FLAGS, *CYTHON_FLAGS] if not flag.startswith("-W")]
+        how = [sys.version, sys.platform, flags, [os.environ.get(name) for name in ("CC", "CXX", "CFLAGS")]]
+        self.build_temp = str(ROOT / "build" / f"objects-{hashlib.sha256(repr(how).encode()).hexdigest()[:12]}")
+
     def build_extensions(self) -> None:
         output = Path(self.build_lib) / "fedbuff"
         output.mkdir(parents=True, exist_ok=True)
-        sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "core").glob("*.cpp"))
-        headers = [*(ROOT / "csrc").rglob("*.h"), *(ROOT / "csrc").rglob("*.hpp"), *(ROOT / "csrc").rglob("*.inl")]
+        headers = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".hpp", ".inl")]
         newest = max(p.stat().st_mtime for p in headers)
-        for stale in Path(self.build_temp).rglob("*.o"):
-            if stale.stat().st_mtime < newest:
-                stale.unlink()
-        objects = self.compile_core(sources)
+        core_sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "core").glob("*.cpp"))
+        core = Extension("core", core_sources, include_dirs=INCLUDE, extra_compile_args=[*FLAGS, "-DFB_BUILDING_CORE"])
+        objects = self.compile_objects([core, *self.extensions], newest)
         extra = [*LINK_FLAGS, f"-Wl,-install_name,@rpath/{CORE_NAME}" if MACOS else f"-Wl,-soname,{CORE_NAME}"]
         self.compiler.link_shared_object(
-            objects, str(output / CORE_NAME), extra_postargs=extra, target_lang="c++", build_temp=self.build_temp
+            objects[0], str(output / CORE_NAME), extra_postargs=extra, target_lang="c++", build_temp=self.build_temp
         )
         if self.inplace or self.editable_mode:
             self.copy_file(str(output / CORE_NAME), str(ROOT / "fedbuff" / CORE_NAME))
-        for extension in self.extensions:
+        self.force = True  # all that is left is to link, which takes no time
+        for extension, compiled in zip(self.extensions, objects[1:], strict=True):
+            extension.language = extension.language or "c"
+            extension.sources = []
+            extension.extra_objects = compiled
             extension.library_dirs.append(str(output))
             extension.libraries.append("fedbuff")
             extension.extra_link_args = [*extension.extra_link_args, f"-Wl,-rpath,{ORIGIN}"]
-            extension.depends = [str(p) for p in headers]
         super().build_extensions()
 
-    def compile_core(self, sources: list[str]) -> list[str]:
-        """Compiles the core's files, a thread each: the compiler runs as a process and releases the GIL."""
-        from concurrent.futures import ThreadPoolExecutor
+    def compile_objects(self, parts: list[Extension], newest: float) -> list[list[str]]:
+        """Objects of each part, made anew where older than their source or than `newest`; a thread for each."""
 
-        include = [str(ROOT / "csrc" / "include"), str(ROOT / "csrc" / "core")]
-
-        def compile_one(source: str) -> list[str]:
+        def compile_one(part: Extension, source: str) -> str:
             done = Path(self.build_temp) / Path(source).with_suffix(".o")
-            if done.exists() and done.stat().st_mtime > (ROOT / source).stat().st_mtime:
-                return [str(done)]
-            return self.compiler.compile(
-                [source], output_dir=self.build_temp, include_dirs=include, extra_preargs=[*FLAGS, "-DFB_BUILDING_CORE"]
-            )
+            if not done.exists() or done.stat().st_mtime < max(newest, (ROOT / source).stat().st_mtime):
+                self.compiler.compile(
+                    [source],
+                    output_dir=self.build_temp,
+                    macros=part.define_macros,
+                    include_dirs=part.include_dirs,
+                    extra_postargs=part.extra_compile_args,
+                )
+            return str(done)
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            return [name for names in pool.map(compile_one, sources) for name in names]
+            jobs = [[pool.submit(compile_one, part, source) for source in part.sources] for part in parts]
+            return [[job.result() for job in of_part] for of_part in jobs]
 
     def get_outputs(self) -> list[str]:
         built = Path(self.build_lib) / "fedbuff" / CORE_NAME

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import plots, staleness, traces
+from . import partition, plots, staleness, traces
 from ._aggregate import aggregate
+from ._clients import Callback, Custom
 from ._config import show_config
 from ._delays import (
     Constant,
@@ -21,11 +22,15 @@ from ._delays import (
     Uniform,
     Weibull,
 )
+from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
+from ._recorder import Recorder, sample_log
+from ._replay import Replay, Stop, replay, run
 from ._resolve import iter_schedule, schedule, uniform_arrivals
 from ._schedule import Schedule, Status, load_schedule
 from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
+from ._svmlight import read_svmlight
 from ._trace import ArrivalLog, Availability, Trace, TraceError, read_arrival_log, read_trace
 from ._version import __version__
 
@@ -38,16 +43,21 @@ __all__ = [
     "Adam",
     "ArrivalLog",
     "Availability",
+    "Callback",
     "Constant",
+    "Custom",
     "DelayModel",
     "DeltaBuffer",
     "Distribution",
     "Empirical",
+    "ExitReason",
     "Exponential",
     "FedAsync",
     "FedAvg",
     "FedBuff",
     "HalfNormal",
+    "History",
+    "Interrupted",
     "LeastSquares",
     "LocalSGD",
     "LogNormal",
@@ -55,10 +65,14 @@ __all__ = [
     "Pareto",
     "Problem",
     "Quadratic",
+    "Recorder",
+    "Replay",
+    "Result",
     "Schedule",
     "Server",
     "Softmax",
     "Status",
+    "Stop",
     "Trace",
     "TraceError",
     "TruncatedNormal",
@@ -69,9 +83,14 @@ __all__ = [
     "get_include",
     "iter_schedule",
     "load_schedule",
+    "partition",
     "plots",
     "read_arrival_log",
+    "read_svmlight",
     "read_trace",
+    "replay",
+    "run",
+    "sample_log",
     "schedule",
     "show_config",
     "staleness",

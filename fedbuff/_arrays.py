@@ -1,4 +1,4 @@
-"""Checks of arrays that come from a user: views where they fit, an error that names the argument and the fix elsewhere."""
+"""Checks of arrays that come from a user: views where they fit, else an error that names the argument and the fix."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ def as_array(name: str, value: Any) -> NDArray[Any]:
     try:
         return np.asarray(memoryview(value))
     except TypeError:
+        kind = type(value).__name__
         raise TypeError(
-            f"{name}: expected an array (buffer protocol or DLPack), got {type(value).__name__}; pass np.asarray({name})"
+            f"{name}: expected an array (buffer protocol or DLPack), got {kind}; pass np.asarray({name})"
         ) from None
 
 

@@ -52,6 +52,7 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
     fb_status fb_server_cancel(fb_server* server, int64_t version)
     fb_status fb_server_set_staleness(fb_server* server, const double* weight, int64_t n_weights)
     fb_status fb_server_upload(fb_server* server, const void* delta, int64_t version, double e, int32_t* outcome_out)
+    fb_status fb_server_clone(fb_server* server, fb_server** server_out)
     fb_status fb_server_get_state(fb_server* server, fb_server_state* state)
     fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, const fb_server_state* state,
                                 fb_server** server_out)

@@ -70,3 +70,10 @@ class LocalSGD:
                 raise ValueError(f"batch_size: {len(self.batch_size)} numbers for {n_clients} clients")
             return int(self.batch_size[client])
         return int(self.batch_size)  # type: ignore[arg-type]
+
+    def batches(self, n_clients: int) -> NDArray[np.int64]:
+        """The batch size of every client; 0 stands for all rows."""
+        if isinstance(self.batch_size, np.ndarray):
+            self.batch_of(0, n_clients)
+            return self.batch_size.astype(np.int64)
+        return np.full(n_clients, self.batch_of(0, n_clients), np.int64)

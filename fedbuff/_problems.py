@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -222,25 +222,24 @@ class _Classifier(_Rows):
         if data is None:
             n = int(self._samples.sum())
             return self.bound.count_correct(0, n, model) / n
-        X, y = data
-        n = len(y)
-        if n == 0:
-            raise ValueError("data: expected at least one row")
-        position = np.searchsorted(self.classes, y)
-        known = self.classes[np.minimum(position, len(self.classes) - 1)] == y
-        if not known.all():
-            raise ValueError(f"data: class {np.asarray(y)[np.argmin(known)]!r} is not one of this problem's")
-        held_out = self._like(X, np.asarray(y))
-        if held_out.dim != self.dim or held_out.dtype != self.dtype:
-            raise ValueError(f"data: {held_out!r} does not fit {self!r}")
-        return held_out.bound.count_correct(0, n, model) / n
+        return self.held_out(*data).accuracy(model)
 
-    def _like(self, X: Any, y: NDArray[Any]) -> Problem:
-        """The same model over other rows, all of one client."""
+    def held_out(self, X: Any, y: Any) -> Self:
+        """The same model over other rows, all of one client: to evaluate on data that nobody trains on."""
+        labels = np.asarray(y)
+        n = len(labels)
+        if n == 0:
+            raise ValueError("y: expected at least one row")
+        position = np.searchsorted(self.classes, labels)
+        known = self.classes[np.minimum(position, len(self.classes) - 1)] == labels
+        if not known.all():
+            raise ValueError(f"y: class {labels[np.argmin(known)]!r} is not one of this problem's")
         other = object.__new__(type(self))
-        n = len(y)
-        fields = other._prepare(X, y, np.zeros(n, np.int64), "equal", False, 0.0)
-        other._finish(fields, np.searchsorted(self.classes, y), self._spec)
+        fields = other._prepare(X, labels, np.zeros(n, np.int64), "equal", False, 0.0)
+        other.classes = self.classes
+        other._finish(fields, position, self._spec)
+        if other.dim != self.dim or other.dtype != self.dtype:
+            raise ValueError(f"X: {other!r} does not fit {self!r}")
         return other
 
     @abstractmethod
@@ -384,7 +383,7 @@ class MLP(_Classifier):
     def _finish(self, fields: dict[str, Any], index: NDArray[Any], like: ProblemSpec | None = None) -> None:
         if like is not None:
             if fields["x"].shape[1] != like.sizes[0]:
-                raise ValueError(f"data: X has {fields['x'].shape[1]} features, this problem {like.sizes[0]}")
+                raise ValueError(f"X: it has {fields['x'].shape[1]} features, this problem {like.sizes[0]}")
             fields.update(sizes=like.sizes, intercept=like.intercept, activation=like.activation)
         sizes = fields["sizes"]
         dim = sum((n_in + fields["intercept"]) * n_out for n_in, n_out in pairwise(sizes))
@@ -518,7 +517,7 @@ def _dense_rows(X: Any, group: _Grouping, copy: bool) -> NDArray[Any]:
 
 
 def _is_csr(X: Any) -> bool:
-    if getattr(X, "format", "csr") != "csr":
+    if getattr(X, "format", None) in ("bsr", "coo", "csc", "dia", "dok", "lil"):
         raise TypeError(f"X: expected dense or CSR rows, got {X.format}; pass X.tocsr()")
     return all(hasattr(X, name) for name in ("data", "indices", "indptr", "shape"))
 

@@ -25,6 +25,7 @@ cdef class Server:
     cdef int grow_table(self, int64_t staleness) except -1
     cdef double sample_weight(self, double n_samples) except? -1.0
     cdef object as_array(self, fb_model* model)
+    cdef object read_state(self, fb_server* server)
     cdef object copy_of(self, const void* values)
 
 

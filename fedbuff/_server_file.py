@@ -31,7 +31,7 @@ from . import staleness as _staleness
 from ._arrays import Floats as Vector
 from ._strategy import SGD, Adam, Rule
 
-__all__ = ["FORMAT", "FORMAT_NUMBER", "ServerState", "read_server", "write_server"]
+__all__ = ["FORMAT", "FORMAT_NUMBER", "ServerState", "read_server", "rule_from_json", "rule_to_json", "write_server"]
 
 FORMAT = "fedbuff-server"
 FORMAT_NUMBER = 1
@@ -67,7 +67,7 @@ def write_server(path: str | os.PathLike[str], state: ServerState) -> None:
     arrays: dict[str, Any] = {
         "format": FORMAT,
         "format_number": np.int64(FORMAT_NUMBER),
-        "rule": _rule_to_json(state.rule),
+        "rule": rule_to_json(state.rule),
         "version": np.int64(state.version),
         "fill": np.int64(state.fill),
         "dropped": np.int64(state.dropped),
@@ -118,7 +118,7 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
     w = arrays["w"]
     if w.ndim != 1 or w.size == 0 or w.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"w is {w.dtype} {w.shape}")
-    rule = _rule_from_json(str(arrays["rule"]), rule)
+    rule = rule_from_json(str(arrays["rule"]), rule)
     wanted = ["total"]
     if isinstance(rule.optimizer, Adam):
         wanted += ["first", "second"]
@@ -151,7 +151,7 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
     return state
 
 
-def _rule_to_json(rule: Rule) -> str:
+def rule_to_json(rule: Rule) -> str:
     return json.dumps({part.name: _to_json(getattr(rule, part.name)) for part in fields(rule)})
 
 
@@ -161,11 +161,11 @@ def _to_json(value: Any) -> Any:
     return [None, getattr(value, "__qualname__", type(value).__qualname__)] if callable(value) else value
 
 
-def _rule_from_json(text: str, given: Rule | None) -> Rule:
+def rule_from_json(text: str, given: Rule | None) -> Rule:
     saved = json.loads(text)
     if given is not None:
         # compared as JSON, so that a tuple and a list are the same
-        for name, value in json.loads(_rule_to_json(given)).items():
+        for name, value in json.loads(rule_to_json(given)).items():
             if saved.get(name) != value:
                 raise ValueError(f"its rule has {name} {saved.get(name)}, the given strategy {value}")
         return given

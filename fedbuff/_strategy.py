@@ -6,7 +6,7 @@ Every published server is one rule with four choices:
     direction      = sum_j contribution_j / norm
     w             <- optimizer(w, direction)
 
-`Rule` is that rule; a strategy (`FedBuff`, `FedAsync`, `FedAvg`) carries one in `.rule`, beside what decides the timing.
+`Rule` is that rule; a strategy (`FedBuff`, `FedAsync`, `FedAvg`) carries one in `.rule`, beside what decides timing.
 """
 
 from __future__ import annotations
@@ -79,9 +79,8 @@ class Rule:
         choice("weights", self.weighting, get_args(Weighting))
         number("weight_scale", self.weight_scale, open_low=True)
         if not callable(self.staleness):
-            raise TypeError(
-                f"staleness: expected a function of an int, as in fedbuff.staleness, got {type(self.staleness).__name__}"
-            )
+            kind = type(self.staleness).__name__
+            raise TypeError(f"staleness: expected a function of an int, as in fedbuff.staleness, got {kind}")
         if not isinstance(self.optimizer, (SGD, Adam)):
             raise TypeError(f"optimizer: expected fedbuff.SGD or fedbuff.Adam, got {type(self.optimizer).__name__}")
         if self.max_staleness is not None:

@@ -4,7 +4,7 @@ They behave, to the text of their exceptions, as the ones in fedbuff/backends/_s
 """
 
 cimport numpy as cnp
-from cpython.long cimport PyLong_CheckExact
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.math cimport isfinite
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
@@ -54,8 +54,13 @@ cdef inline void* address(object array) noexcept:
     return cnp.PyArray_DATA(<cnp.ndarray> array)
 
 
-cdef inline int64_t as_version(object version) except? -1:
-    return version if PyLong_CheckExact(version) else operator.index(version)
+cdef inline int64_t as_version(object version, fb_server* server) except? -1:
+    cdef object whole = version if PyLong_CheckExact(version) else operator.index(version)
+    cdef int overflow = 0
+    cdef int64_t number = PyLong_AsLongLongAndOverflow(whole, &overflow)
+    if overflow != 0:
+        raise version_error(whole, fb_server_version(server))
+    return number
 
 
 cdef fb_rule c_rule(object rule):
@@ -208,7 +213,7 @@ cdef class Server:
 
         A delta staler than max_staleness is counted in `dropped` and not read.
         """
-        cdef int64_t v = as_version(version)
+        cdef int64_t v = as_version(version, self.server)
         if not (isfinite(n_samples) and n_samples > 0):
             positive("n_samples", n_samples)
         cdef double e = self.sample_weight(n_samples)
@@ -238,7 +243,7 @@ cdef class Server:
 
     def cancel(self, version):
         """Gives up one download of `version`: its client died."""
-        cdef int64_t v = as_version(version)
+        cdef int64_t v = as_version(version, self.server)
         cdef fb_status status = self.cancel_raw(v)
         if status != FB_OK:
             self._refuse(status, None, v)
@@ -258,18 +263,31 @@ cdef class Server:
         return server
 
     def _get_state(self):
+        # Of a clone: other threads may go on uploading while this one reads.
+        cdef fb_server* still = NULL
+        check(fb_server_clone(self.server, &still))
+        try:
+            return self.read_state(still)
+        finally:
+            fb_server_destroy(still)
+
+    cdef object read_state(self, fb_server* server):
         cdef fb_server_state state
         memset(&state, 0, sizeof(fb_server_state))
         state.size = sizeof(fb_server_state)
-        check(fb_server_get_state(self.server, &state))
+        check(fb_server_get_state(server, &state))
         versions = np.zeros(state.n_due + 1, np.int64)
         counts = np.zeros(state.n_due + 1, np.int64)
         kept = np.zeros(state.n_due + 1, np.uintp)
         state.due_version = <int64_t*> address(versions)
         state.due = <int64_t*> address(counts)
         state.kept = <const void**> address(kept)
-        check(fb_server_get_state(self.server, &state))
+        check(fb_server_get_state(server, &state))
         n = state.n_due
+        models = {}
+        for v, p in zip(versions[:n].tolist(), kept[:n].tolist(), strict=True):
+            if p:
+                models[v] = self.copy_of(<const void*> <size_t> p)
         adam = isinstance(self.rule.optimizer, Adam)
         return ServerState(
             rule=self.rule,
@@ -281,7 +299,7 @@ cdef class Server:
             weight_sum=state.sum_weights,
             scaled_weight_sum=state.sum_scaled_weights,
             outstanding=dict(zip(versions[:n].tolist(), counts[:n].tolist(), strict=True)),
-            kept={v: self.copy_of(<const void*> <size_t> p) for v, p in zip(versions[:n].tolist(), kept[:n].tolist()) if p},
+            kept=models,
             velocity=None if adam or state.first == NULL else self.copy_of(state.first),
             first=self.copy_of(state.first) if adam else None,
             second=self.copy_of(state.second) if adam else None,

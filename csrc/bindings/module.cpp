@@ -7,4 +7,5 @@ PYBIND11_MODULE(_core, module) {
   fedbuff::bind::bind_schedule(module);
   fedbuff::bind::bind_problem(module);
   fedbuff::bind::bind_aggregate(module);
+  fedbuff::bind::bind_replay(module);
 }

@@ -128,6 +128,16 @@ fb_status fb_server_upload(fb_server* server, const void* delta, int64_t version
   return guarded([&] { return server->upload(delta, version, e, outcome_out); });
 }
 
+fb_status fb_server_clone(fb_server* server, fb_server** server_out) {
+  if (server == nullptr || server_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] {
+    *server_out = server->clone().release();
+    return FB_OK;
+  });
+}
+
 fb_status fb_server_get_state(fb_server* server, fb_server_state* state) {
   if (server == nullptr || state == nullptr || state->size < sizeof(fb_server_state)) {
     return FB_ERR_ARGUMENT;

@@ -56,6 +56,9 @@ struct Kernels {
   void (*adam_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* first, T* second,
                     T* w_out);
 
+  // Whether no element is NaN or infinite.
+  bool (*all_finite)(std::int64_t dim, const T* x);
+
   // sum of x[j] * y[j] in double: norms and distances.
   double (*dot)(std::int64_t dim, const T* x, const T* y);
 };

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "dispatch.hpp"
+#include "rule.hpp"
 
 fb_model* fb_model::create(std::size_t bytes) {
   auto* model = new fb_model;
@@ -69,12 +70,8 @@ class Server final : public fb_server {
   Server(const fb_rule& rule, std::int64_t dim, const void* w0)
       : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), sum_(size()), next_sum_(size()) {
     std::memcpy(model_.get()->data, w0, bytes());
-    if (rule.optimizer == FB_ADAM || rule.momentum != 0) {
-      first_.resize(size());
-    }
-    if (rule.optimizer == FB_ADAM) {
-      second_.resize(size());
-    }
+    first_.resize(has_first_moment(rule) ? size() : 0);
+    second_.resize(has_second_moment(rule) ? size() : 0);
     due_.emplace_back();
   }
 
@@ -103,7 +100,7 @@ class Server final : public fb_server {
       const double sum_weights = sum_weights_ + e;
       const double sum_scaled_weights = sum_scaled_weights_ + s * e;
       const bool full = fill_ + 1 == rule_.buffer_size;
-      const double norm = full ? norm_of(sum_weights, sum_scaled_weights) : 1.0;
+      const double norm = full ? norm_of(rule_, fill_ + 1, sum_weights, sum_scaled_weights) : 1.0;
       if (norm == 0) {
         return FB_ERR_ZERO_NORM;
       }
@@ -152,6 +149,11 @@ class Server final : public fb_server {
       ++due_.back().tasks;
     }
     return model_.get();
+  }
+
+  std::unique_ptr<fb_server> clone() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::unique_ptr<fb_server>(new Server(*this));
   }
 
   void get_state(fb_server_state& state) override {
@@ -228,6 +230,26 @@ class Server final : public fb_server {
   }
 
  private:
+  // The caller holds the other's lock.
+  Server(const Server& other)
+      : rule_(other.rule_),
+        dim_(other.dim_),
+        model_(other.model_.again()),
+        sum_(other.sum_),
+        next_sum_(size()),
+        first_(other.first_),
+        second_(other.second_),
+        version_(other.version_),
+        fill_(other.fill_),
+        dropped_(other.dropped_),
+        sum_weights_(other.sum_weights_),
+        sum_scaled_weights_(other.sum_scaled_weights_),
+        staleness_weight_(other.staleness_weight_) {
+    for (const Due& due : other.due_) {
+      due_.push_back({due.tasks, due.model ? due.model.again() : Hold()});
+    }
+  }
+
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
   std::size_t bytes() const { return size() * sizeof(T); }
   static T* values(const Hold& hold) { return static_cast<T*>(hold.get()->data); }
@@ -267,20 +289,8 @@ class Server final : public fb_server {
 
   // Moves the model by the full buffer. The next version's entry stands at the end of due_ already.
   void step(const Kernels<T>& k, double norm, Hold next) {
-    StepConfig config{};
-    config.lr = rule_.lr;
-    config.norm = norm;
-    config.momentum = rule_.momentum;
-    config.beta1 = rule_.beta1;
-    config.beta2 = rule_.beta2;
-    config.epsilon = rule_.epsilon;
-    config.weight_decay = rule_.weight_decay;
-    config.step = version_ + 1;
-    if (rule_.optimizer == FB_ADAM) {
-      k.adam_step(dim_, values(model_), sum_.data(), config, first_.data(), second_.data(), values(next));
-    } else {
-      k.sgd_step(dim_, values(model_), sum_.data(), config, first_.data(), values(next));
-    }
+    step_model(k, rule_, step_config(rule_, norm, version_), dim_, values(model_), sum_.data(), first_.data(),
+               second_.data(), values(next));
     Due& present = due_[due_.size() - 2];
     if (rule_.base == FB_BASE_CURRENT && present.tasks > 0) {
       present.model = model_.again();
@@ -290,16 +300,6 @@ class Server final : public fb_server {
     fill_ = 0;
     sum_weights_ = 0;
     sum_scaled_weights_ = 0;
-  }
-
-  double norm_of(double sum_weights, double sum_scaled_weights) const {
-    switch (rule_.norm) {
-      case FB_NORM_ARRIVALS: return static_cast<double>(rule_.buffer_size);
-      case FB_NORM_WEIGHTS: return sum_weights;
-      case FB_NORM_SCALED_WEIGHTS: return sum_scaled_weights;
-      case FB_NORM_CLIENTS: return static_cast<double>(rule_.n_clients);
-      default: return 1.0;
-    }
   }
 
   const fb_rule rule_;

@@ -28,6 +28,7 @@ struct fb_server {
   virtual void set_staleness(const double* weight, std::int64_t n_weights) = 0;
   virtual fb_status cancel(std::int64_t version) = 0;
   virtual fb_model* download(std::int64_t* version_out) = 0;  // null version: just the model
+  virtual std::unique_ptr<fb_server> clone() = 0;             // throws std::bad_alloc
   virtual void get_state(fb_server_state& state) = 0;
   virtual void restore(const fb_server_state& state) = 0;
 

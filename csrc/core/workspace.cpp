@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <system_error>
 #include <thread>
 
 #include "dispatch.hpp"
@@ -39,7 +40,11 @@ void run_parallel(std::int64_t n, int threads, Work work) {
   };
   std::vector<std::thread> pool;
   for (std::int64_t t = 1; t < std::min<std::int64_t>(threads, n); ++t) {
-    pool.emplace_back(loop);
+    try {
+      pool.emplace_back(loop);
+    } catch (const std::system_error&) {
+      break;  // no more threads to be had: those there are do the same work
+    }
   }
   loop();
   for (std::thread& thread : pool) {
@@ -84,7 +89,7 @@ typename Workspace<T>::Memory Workspace<T>::take() {
   }
   std::memset(memory.get(), 0, bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
-  idle_.reserve(idle_.size() + 1);
+  idle_.reserve(++n_made_);
   return memory;
 }
 

@@ -44,7 +44,8 @@ class Workspace {
 
   Problem<T> problem_;
   std::mutex mutex_;
-  std::vector<Memory> idle_;
+  std::vector<Memory> idle_;  // room for all that were made, so that giving back cannot fail
+  std::size_t n_made_ = 0;
 };
 
 extern template class Workspace<float>;

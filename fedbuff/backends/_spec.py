@@ -123,7 +123,10 @@ class Backend(Protocol):
     def sgd_step(
         self, w: Vector, total: Vector, lr: float, norm: float, momentum: float, velocity: Vector | None, out: Vector
     ) -> None:
-        """velocity <- momentum velocity + total / norm; out = w - lr velocity. momentum 0: out = w - (lr / norm) total."""
+        """velocity <- momentum velocity + total / norm; out = w - lr velocity.
+
+        momentum 0: out = w - (lr / norm) total.
+        """
 
     def adam_step(
         self,

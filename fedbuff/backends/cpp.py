@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,11 +20,13 @@ __all__ = [
     "aggregate",
     "batch_rows",
     "bind",
+    "custom_gradient",
     "dot",
     "force_level",
     "name",
     "normals",
     "philox",
+    "replay_engine",
     "sgd_step",
 ]
 
@@ -69,3 +73,28 @@ class _Bound:
 
 def bind(spec: ProblemSpec) -> BoundProblem:
     return _Bound(spec)
+
+
+def custom_gradient(
+    gradient: int, context: int, samples: NDArray[np.int64], weight: NDArray[np.float64], w: Vector, out: Vector
+) -> None:
+    """out = sum_i weight[i] times client i's full gradient at w, by the compiled function at this address."""
+    compute = _core.custom_gradient_f32 if w.dtype == np.float32 else _core.custom_gradient_f64
+    compute(gradient, context, samples, weight, w, out)
+
+
+def replay_engine(
+    rule: Any,
+    w0: Vector,
+    bound: BoundProblem | None,
+    function: Any,
+    local: LocalSpec | None,
+    seed: int,
+    batch: NDArray[np.int64] | None,
+    window_bytes: int,
+) -> _core.ReplayF32 | _core.ReplayF64:
+    """The threaded replay of local SGD on a bound problem, or of a function (client, task, w, delta_out)."""
+    problem = bound._problem if isinstance(bound, _Bound) else None
+    if w0.dtype == np.float32:
+        return _core.ReplayF32(rule, w0, problem, function, local, seed, batch, window_bytes)
+    return _core.ReplayF64(rule, w0, problem, function, local, seed, batch, window_bytes)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from . import _server
 from ._numba_random import key_words, log_positive, philox_words, sincos2pi, unit_double
+from ._replay import SequentialReplay
 from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "name",
     "normals",
     "philox",
+    "replay_engine",
     "sgd_step",
 ]
 
@@ -902,3 +904,16 @@ class Server(_server.Server):
 
 class DeltaBuffer(_server.DeltaBuffer):
     kernels = _KERNELS
+
+
+def replay_engine(
+    rule: Any,
+    w0: Vector,
+    bound: BoundProblem | None,
+    function: Any,
+    local: LocalSpec | None,
+    seed: int,
+    batch: NDArray[np.int64] | None,
+    window_bytes: int,
+) -> SequentialReplay:
+    return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch)

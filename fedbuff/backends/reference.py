@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from . import _server
 from ._philox import key_words, philox_words, unit_double
 from ._portable_math import log_positive, sincos2pi
+from ._replay import SequentialReplay
 from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "name",
     "normals",
     "philox",
+    "replay_engine",
     "sgd_step",
 ]
 
@@ -391,3 +393,16 @@ class Server(_server.Server):
 
 class DeltaBuffer(_server.DeltaBuffer):
     kernels = _KERNELS
+
+
+def replay_engine(
+    rule: Any,
+    w0: Vector,
+    bound: BoundProblem | None,
+    function: Any,
+    local: LocalSpec | None,
+    seed: int,
+    batch: NDArray[np.int64] | None,
+    window_bytes: int,
+) -> SequentialReplay:
+    return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch)

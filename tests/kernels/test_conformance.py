@@ -283,7 +283,7 @@ def test_count_correct(case: Case, dtype: str, data: st.DataObject, seed: int) -
     want = reference.bind(cast(spec, np.float64)).count_correct(begin, end, w.astype(np.float64))
     if begin < end:
         margin = bounds(spec, w, np.arange(begin, end)).margin
-        doubtful = 0 < margin  # a score of exactly 0, as of a row without entries, is not in doubt
+        doubtful = margin > 0  # a score of exactly 0, as of a row without entries, is not in doubt
         assume(not np.any(doubtful & (margin <= tolerance.IN_DOUBT.allowed(1.0, summands(spec, 1), dtype))))
     tolerance.COUNT_CORRECT.check(got, want)
 

@@ -143,6 +143,14 @@ void adam_step(std::int64_t dim, const T* w, const T* sum, const StepConfig& con
 }
 
 template <class T>
+bool all_finite(std::int64_t dim, const T* x) {
+  using V = Vec<T>;
+  V poison = V::zero();  // 0 * x stays 0 unless some x is not finite
+  for_each_vec<T>(dim, [=, &poison](std::int64_t j, auto n) { poison = madd(load(x + j, n), V::zero(), poison); });
+  return sum_lanes(poison) == T(0);
+}
+
+template <class T>
 double dot(std::int64_t dim, const T* x, const T* y) {
   // Eight sums of doubles in a fixed order, whatever the level.
   double part[8] = {};

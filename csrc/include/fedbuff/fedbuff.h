@@ -96,8 +96,12 @@ FB_API fb_status fb_server_set_staleness(fb_server* server, const double* weight
 FB_API fb_status fb_server_upload(fb_server* server, const void* delta, int64_t version, double e,
                                   int32_t* outcome_out);
 
+/* A second server in the same state, taken between two calls of other threads; models are shared until they change. */
+FB_API fb_status fb_server_clone(fb_server* server, fb_server** server_out);
+
 /* The whole state, to save and restore. Pointers in a state that was read point into the server and hold until its next
- * call; `due`, `due_version` and `kept` are the caller's arrays of n_due entries (call with them null for n_due). */
+ * call, by whatever thread: clone a server that others use meanwhile, and read the clone. `due`, `due_version` and
+ * `kept` are the caller's arrays of n_due entries (call with them null for n_due). */
 typedef struct fb_server_state {
   uint32_t size;
   int64_t version, fill, dropped;

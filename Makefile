@@ -1,0 +1,72 @@
+# The commands of this repository; `make` alone lists them. All work in .venv, which the first one makes.
+#
+# Only Python 3.11 or newer, a C++17 compiler and make are needed beforehand.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
+
+PYTEST_ARGS ?=
+JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
+CORE := $(CURDIR)/fedbuff/libfedbuff.$(if $(filter Darwin,$(shell uname)),dylib,so)
+COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd src/*.pyx) \
+            $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format core-test sanitize bench clean
+.DELETE_ON_ERROR:
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.built  ## a small FedBuff training, as a table
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.built  ## all tests, of C++ and of Python
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core LIB=$(CORE) run
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest fedbuff._core fedbuff._server --allowlist tests/stubtest_allowlist.txt
+	git ls-files -co --exclude-standard csrc tests/core | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format --dry-run -Werror
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint --max-line-length 120 src fedbuff/*.pxd
+
+format: $(VENV)/.lint  ## rewrite what `make lint` would complain about, where a tool can
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	git ls-files -co --exclude-standard csrc tests/core | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format -i
+
+core-test:  ## the tests of the C++ core alone: compiler and make are enough
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core run
+
+sanitize: $(VENV)/.built  ## the C++ tests and some of the Python ones under ASan, UBSan and TSan
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=address,undefined run
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=thread run
+	tests/run_sanitized.sh $(BIN)/python
+
+bench: $(VENV)/.built  ## benchmarks; on a quiet machine
+	$(BIN)/python -m pytest benches --benchmark-only --benchmark-sort=name
+
+clean:  ## remove what was built, and .venv
+	rm -rf $(VENV) build dist *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/.made: pyproject.toml
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=...')"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install "setuptools>=77" wheel "Cython>=3.1" "pybind11>=3.0" "numpy>=2.0"
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.made $(COMPILED)
+	FEDBUFF_BUILD=require $(PIP) install --no-build-isolation -e ".[test]"
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.made
+	$(call EXTRA,lint) > $@.txt
+	$(PIP) install -r $@.txt
+	@touch $@

@@ -1,0 +1,230 @@
+// The replay engine for Python: rows in, models out, the GIL released while it runs.
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings.hpp"
+#include "bound_problem.hpp"
+#include "custom.hpp"
+#include "numpy_views.hpp"
+#include "replay.hpp"
+
+namespace fedbuff::bind {
+
+namespace {
+
+fb_rule read_rule(const py::object& rule) {
+  fb_rule c{};
+  c.size = sizeof(fb_rule);
+  c.base = choice<fb_base>(rule, "base", {"start", "current"});
+  c.norm = choice<fb_norm>(rule, "norm", {"one", "arrivals", "weights", "scaled_weights", "clients"});
+  c.buffer_size = rule.attr("buffer_size").cast<std::int64_t>();
+  c.n_clients = rule.attr("n_clients").is_none() ? 0 : rule.attr("n_clients").cast<std::int64_t>();
+  c.max_staleness = -1;
+  c.lr = rule.attr("lr").cast<double>();
+  const py::object optimizer = rule.attr("optimizer");
+  if (py::hasattr(optimizer, "betas")) {
+    c.optimizer = FB_ADAM;
+    const auto betas = optimizer.attr("betas").cast<std::pair<double, double>>();
+    c.beta1 = betas.first;
+    c.beta2 = betas.second;
+    c.epsilon = optimizer.attr("epsilon").cast<double>();
+    c.weight_decay = optimizer.attr("weight_decay").cast<double>();
+  } else {
+    c.optimizer = FB_SGD;
+    c.momentum = optimizer.attr("momentum").cast<double>();
+  }
+  return c;
+}
+
+// A Python function as a client's work: called with the GIL, as function(client, task, w, delta_out).
+template <class T>
+class CallbackWork final : public ClientWork<T> {
+ public:
+  CallbackWork(py::function function, py::ssize_t dim) : function_(std::move(function)), dim_(dim) {}
+  ~CallbackWork() override {
+    const py::gil_scoped_acquire held;
+    function_ = py::function();
+  }
+
+  std::size_t scratch_bytes() const override { return 0; }
+  double flops() const override { return 1e9; }  // one at a time
+
+  void run(const ReplayRow& row, const T* w, void*, T* delta_out) override {
+    const py::gil_scoped_acquire held;
+    const auto nobody = py::capsule(this, [](void*) {});
+    py::array_t<T> model(dim_, w, nobody);
+    model.attr("flags").attr("writeable") = false;
+    py::array_t<T> delta(dim_, delta_out, nobody);
+    function_(row.client, row.task, model, delta);
+  }
+
+ private:
+  py::function function_;
+  py::ssize_t dim_;
+};
+
+template <class T>
+CustomProblem<T> read_custom(std::uintptr_t gradient, std::uintptr_t context, py::ssize_t dim,
+                             const py::object& samples) {
+  const py::array rows = checked_array<std::int64_t>(samples, "samples", {kAny}, false);
+  const auto* counts = static_cast<const std::int64_t*>(rows.data());
+  return {reinterpret_cast<GradientFunction<T>>(gradient), reinterpret_cast<void*>(context), dim,
+          std::vector<std::int64_t>(counts, counts + rows.size())};
+}
+
+LocalConfig read_local(const py::object& local) {
+  const auto number = [&](const char* name) { return local.attr(name).cast<double>(); };
+  return {local.attr("steps").cast<std::int64_t>(), number("lr"), number("momentum"), number("weight_decay"),
+          number("prox")};
+}
+
+template <class T>
+void full_custom_gradient(std::uintptr_t gradient, std::uintptr_t context, const py::object& samples,
+                          const py::object& weight, const py::object& w, const py::object& gradient_out) {
+  const py::ssize_t dim = py::reinterpret_borrow<py::array>(w).size();
+  const CustomProblem<T> problem = read_custom<T>(gradient, context, dim, samples);
+  const auto* weights = input<double>(weight, "weight", {static_cast<py::ssize_t>(problem.samples.size())});
+  const T* at = input<T>(w, "w", {dim});
+  T* out = output<T>(gradient_out, "gradient_out", {dim});
+  const py::gil_scoped_release released;
+  custom_gradient(problem, weights, at, out);
+}
+
+template <class T>
+class BoundReplay {
+ public:
+  // The clients' work: local SGD on a bound problem or on a custom gradient (address, context, samples), or a function.
+  BoundReplay(const py::object& rule, const py::object& w0, BoundProblem<T>* problem, const py::object& function,
+              const py::object& local, std::uint64_t seed, const py::object& batch, std::int64_t window_bytes)
+      : dim_(py::reinterpret_borrow<py::array>(w0).size()) {
+    const T* start = input<T>(w0, "w0", {dim_});
+    if (py::isinstance<py::function>(function)) {
+      work_ = std::make_unique<CallbackWork<T>>(function.cast<py::function>(), dim_);
+    } else {
+      const py::array sizes = checked_array<std::int64_t>(batch, "batch", {kAny}, false);
+      const auto* first = static_cast<const std::int64_t*>(sizes.data());
+      std::vector<std::int64_t> batches(first, first + sizes.size());
+      if (problem != nullptr) {
+        work_ = make_local_sgd<T>(problem->problem(), read_local(local), seed, std::move(batches));
+      } else {
+        const auto custom = function.cast<std::tuple<std::uintptr_t, std::uintptr_t, py::object>>();
+        work_ = make_custom<T>(read_custom<T>(std::get<0>(custom), std::get<1>(custom), dim_, std::get<2>(custom)),
+                               read_local(local), seed, std::move(batches));
+      }
+    }
+    replay_ = std::make_unique<Replay<T>>(read_rule(rule), dim_, start, *work_, window_bytes);
+  }
+
+  void add(const py::object& client, const py::object& task, const py::object& version, const py::object& step,
+           const py::object& s, const py::object& e, const py::object& references, const py::object& unused) {
+    const py::ssize_t n = py::reinterpret_borrow<py::array>(client).size();
+    const auto* c = input<std::int32_t>(client, "client", {n});
+    const auto* t = input<std::uint32_t>(task, "task", {n});
+    const auto* v = input<std::int64_t>(version, "version", {n});
+    const auto* k = input<std::int64_t>(step, "step", {n});
+    const auto* sw = input<double>(s, "s", {n});
+    const auto* ew = input<double>(e, "e", {n});
+    std::vector<ReplayRow> rows(static_cast<std::size_t>(n));
+    for (py::ssize_t i = 0; i < n; ++i) {
+      rows[static_cast<std::size_t>(i)] = {c[i], t[i], v[i], k[i], sw[i], ew[i]};
+    }
+    const py::array counts = checked_array<std::int64_t>(references, "references", {kAny}, false);
+    const py::array ended = checked_array<std::int64_t>(unused, "unused", {kAny}, false);
+    replay_->release(static_cast<const std::int64_t*>(ended.data()), ended.size());
+    replay_->add(rows.data(), n, static_cast<const std::int64_t*>(counts.data()), counts.size());
+  }
+
+  int run(std::int64_t max_steps, int threads) {
+    const py::gil_scoped_release released;
+    return static_cast<int>(replay_->run(max_steps, threads));
+  }
+
+  std::int64_t version() const { return replay_->version(); }
+  py::array_t<T> w() const { return copy(replay_->w()); }
+  py::object first_moment() const { return copy_or_none(replay_->first_moment()); }
+  py::object second_moment() const { return copy_or_none(replay_->second_moment()); }
+  std::pair<std::int64_t, std::int64_t> divergence() const {
+    return {replay_->divergence().step, replay_->divergence().row};
+  }
+  void check() const { replay_->check(); }
+
+  py::dict stats() const {
+    const ReplayStats stats = replay_->stats();
+    py::dict d;
+    d["rows"] = stats.rows;
+    d["live_versions"] = stats.live_versions;
+    d["most_versions"] = stats.most_versions;
+    d["window"] = stats.window;
+    d["most_window"] = stats.most_window;
+    d["commit_seconds"] = stats.commit_seconds;
+    d["work_seconds"] = stats.work_seconds;
+    d["wait_seconds"] = stats.wait_seconds;
+    return d;
+  }
+
+  std::vector<std::int64_t> live_versions() const { return replay_->live_versions(); }
+  py::array_t<T> model(std::int64_t version) const {
+    const T* values = replay_->model(version);
+    if (values == nullptr) {
+      throw py::value_error("version " + std::to_string(version) + " is not kept");
+    }
+    return copy(values);
+  }
+
+  void restore(std::int64_t version, const py::object& w, const std::vector<std::int64_t>& live,
+               const py::object& models, const py::object& first, const py::object& second, std::int64_t rows_done) {
+    replay_->restore(version, input<T>(w, "w", {dim_}), live,
+                     input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}),
+                     first.is_none() ? nullptr : input<T>(first, "first", {dim_}),
+                     second.is_none() ? nullptr : input<T>(second, "second", {dim_}), rows_done);
+  }
+
+ private:
+  py::array_t<T> copy(const T* values) const { return py::array_t<T>(dim_, values); }
+  py::object copy_or_none(const T* values) const { return values == nullptr ? py::none() : py::object(copy(values)); }
+
+  py::ssize_t dim_;
+  std::unique_ptr<ClientWork<T>> work_;
+  std::unique_ptr<Replay<T>> replay_;
+};
+
+template <class T>
+void bind_one(py::module_& module, const char* name) {
+  using Bound = BoundReplay<T>;
+  py::class_<Bound>(module, name)
+      .def(py::init<const py::object&, const py::object&, BoundProblem<T>*, const py::object&, const py::object&,
+                    std::uint64_t, const py::object&, std::int64_t>(),
+           py::arg("rule"), py::arg("w0"), py::arg("problem").none(true), py::arg("function").none(true),
+           py::arg("local").none(true), py::arg("seed"), py::arg("batch").none(true), py::arg("window_bytes"),
+           py::keep_alive<1, 4>())
+      .def("add", &Bound::add, py::arg("client"), py::arg("task"), py::arg("version"), py::arg("step"), py::arg("s"),
+           py::arg("e"), py::arg("references"), py::arg("unused"))
+      .def("run", &Bound::run, py::arg("max_steps"), py::arg("threads"))
+      .def("version", &Bound::version)
+      .def("w", &Bound::w)
+      .def("first_moment", &Bound::first_moment)
+      .def("second_moment", &Bound::second_moment)
+      .def("divergence", &Bound::divergence)
+      .def("check", &Bound::check)
+      .def("stats", &Bound::stats)
+      .def("live_versions", &Bound::live_versions)
+      .def("model", &Bound::model, py::arg("version"))
+      .def("restore", &Bound::restore, py::arg("version"), py::arg("w"), py::arg("live"), py::arg("models"),
+           py::arg("first").none(true), py::arg("second").none(true), py::arg("rows_done"));
+}
+
+}  // namespace
+
+void bind_replay(py::module_& module) {
+  bind_one<float>(module, "ReplayF32");
+  bind_one<double>(module, "ReplayF64");
+  module.def("custom_gradient_f32", &full_custom_gradient<float>, py::arg("gradient"), py::arg("context"),
+             py::arg("samples"), py::arg("weight"), py::arg("w"), py::arg("gradient_out"));
+  module.def("custom_gradient_f64", &full_custom_gradient<double>, py::arg("gradient"), py::arg("context"),
+             py::arg("samples"), py::arg("weight"), py::arg("w"), py::arg("gradient_out"));
+}
+
+}  // namespace fedbuff::bind

@@ -1,0 +1,109 @@
+// Replay: the numbers of a schedule that is known in advance, on many threads, with the same bits on any number.
+//
+// An out-of-order machine with an in-order commit. Workers take the used arrivals in order, as soon as the version that
+// each downloaded exists; their deltas wait in a window; a server step adds its deltas in the order of arrival. The
+// oldest unfinished task can always run, so it cannot deadlock; every addition happens in one order, so neither
+// threads, nor the window, nor the pieces in which it is run show in the result.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "export.hpp"
+#include "fedbuff/fedbuff.h"
+#include "problem.hpp"
+
+namespace fedbuff {
+
+// A used arrival. s and e weigh its delta; `step` is the server step that it enters, and never falls.
+struct ReplayRow {
+  std::int32_t client;
+  std::uint32_t task;
+  std::int64_t version;
+  std::int64_t step;
+  double s;
+  double e;
+};
+
+// What a client does: delta_out = w - (w after its local work). Called from many threads at once; may throw.
+template <class T>
+class ClientWork {
+ public:
+  virtual ~ClientWork() = default;
+  virtual std::size_t scratch_bytes() const = 0;  // of one thread, zero when it starts
+  virtual void run(const ReplayRow& row, const T* w, void* scratch, T* delta_out) = 0;
+  virtual double flops() const = 0;  // of one task, roughly: how many a worker takes at once
+};
+
+// The built-in problems' local SGD. batch holds one number per client, 0 for all rows.
+template <class T>
+FB_CORE_API std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, const LocalConfig& config,
+                                                          std::uint64_t seed, std::vector<std::int64_t> batch);
+
+enum class ReplayExit : int {
+  Steps = 0,     // max_steps were made
+  NeedRows = 1,  // all complete steps that were given are made
+  Diverged = 2,  // the next model would not be finite; nothing of that step was kept
+};
+
+struct Divergence {
+  std::int64_t step = -1;
+  std::int64_t row = -1;  // the first row whose delta is not finite; -1 where the sum or the step overflowed
+};
+
+struct ReplayStats {
+  std::int64_t rows = 0;           // committed
+  std::int64_t live_versions = 0;  // models held now
+  std::int64_t most_versions = 0;  // ... and at the worst moment
+  std::int64_t window = 0;         // deltas held now
+  std::int64_t most_window = 0;    // ... and at the worst moment
+  double commit_seconds = 0;       // adding and stepping
+  double work_seconds = 0;         // clients' work, over all threads
+  double wait_seconds = 0;         // threads with nothing to do
+};
+
+template <class T>
+class FB_CORE_API Replay {
+ public:
+  // `window_bytes` bounds the deltas that wait; at least two per thread are held. The work must outlive the replay.
+  Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes);
+  ~Replay();
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+  // More rows, in order of arrival, and the server steps that are complete with them: for each, how many tasks in all
+  // started on the version that it ends. Throws std::invalid_argument for rows out of order.
+  void add(const ReplayRow* rows, std::int64_t n_rows, const std::int64_t* references, std::int64_t n_steps);
+  // Tasks that started on these versions ended unused: they need the models no longer.
+  void release(const std::int64_t* versions, std::int64_t n);
+
+  ReplayExit run(std::int64_t max_steps, int threads);
+
+  std::int64_t version() const;
+  const T* w() const;
+  const T* first_moment() const;   // (dim) or null
+  const T* second_moment() const;  // (dim) or null
+  Divergence divergence() const;
+  ReplayStats stats() const;
+
+  // Throws std::logic_error with the invariant that does not hold.
+  void check() const;
+
+  // Everything between two server steps: the versions that later rows need, and where it stands. Deltas that wait are
+  // worked out again. A restored replay is given all rows from the first on and passes over those that are done.
+  std::vector<std::int64_t> live_versions() const;
+  const T* model(std::int64_t version) const;
+  void restore(std::int64_t version, const T* w, const std::vector<std::int64_t>& live, const T* models,
+               const T* first_moment, const T* second_moment, std::int64_t rows_done);
+
+ private:
+  class Engine;
+  std::unique_ptr<Engine> engine_;
+};
+
+extern template class Replay<float>;
+extern template class Replay<double>;
+
+}  // namespace fedbuff

@@ -1,0 +1,206 @@
+"""Replay one arrival after the other: the specification of the compiled engine, and what runs where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._strategy import Adam, Rule
+from ._server import Kernels
+from ._spec import BoundProblem, LocalSpec, Vector
+
+__all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
+
+STEPS, NEED_ROWS, DIVERGED = 0, 1, 2
+
+ClientFunction = Callable[[int, int, Vector, Vector], None]
+
+
+class SequentialReplay:
+    """The methods of the compiled ReplayF32 and ReplayF64, on one thread."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        rule: Rule,
+        w0: Vector,
+        problem: BoundProblem | None,
+        function: ClientFunction | None,
+        local: LocalSpec | None,
+        seed: int,
+        batch: NDArray[np.int64] | None,
+    ) -> None:
+        self._kernels, self._rule = kernels, rule
+        self._problem, self._function, self._local, self._seed, self._batch = problem, function, local, seed, batch
+        self._models: dict[int, Vector] = {0: w0.copy()}
+        self._references: dict[int, int] = {}
+        self._closed = 0  # versions below are known to have no further tasks
+        self._version = 0
+        self._rows: list[tuple[Any, ...]] = []
+        self._at = 0  # the next row in _rows
+        self._done = 0  # rows of made steps
+        self._skip = 0
+        self._steps_known = 0
+        self._diverged = (-1, -1)
+        self._most = 1
+        adam = isinstance(rule.optimizer, Adam)
+        momentum = adam or rule.optimizer.momentum != 0  # type: ignore[union-attr]
+        self._first = np.zeros_like(w0) if momentum else None
+        self._second = np.zeros_like(w0) if adam else None
+
+    def add(
+        self,
+        client: NDArray[Any],
+        task: NDArray[Any],
+        version: NDArray[Any],
+        step: NDArray[Any],
+        s: NDArray[Any],
+        e: NDArray[Any],
+        references: NDArray[np.int64],
+        unused: NDArray[np.int64],
+    ) -> None:
+        for old in [*unused.tolist(), *version[: self._skip].tolist()]:
+            self._references[old] = self._references.get(old, 0) - 1
+        skip = min(self._skip, len(client))
+        self._skip -= skip
+        columns = (client, task, version, step, s, e)
+        self._rows = self._rows[self._at :] + list(zip(*(column[skip:].tolist() for column in columns), strict=True))
+        self._at = 0
+        for count in references.tolist():
+            self._references[self._steps_known] = self._references.get(self._steps_known, 0) + count
+            self._steps_known += 1
+        self._closed = self._steps_known
+        self._forget()
+
+    def run(self, max_steps: int, threads: int) -> int:
+        for _ in range(max_steps):
+            if self._version >= self._steps_known:
+                return NEED_ROWS
+            if not self._step():
+                return DIVERGED
+        return STEPS
+
+    def _step(self) -> bool:
+        rule, w = self._rule, self._models[self._version]
+        total, delta = np.zeros_like(w), np.empty_like(w)
+        sum_weights = sum_scaled_weights = 0.0
+        end = self._at
+        bad = -1
+        while end < len(self._rows) and self._rows[end][3] == self._version:
+            client, task, version, _, s, e = self._rows[end]
+            start = self._models[version]
+            self._work(client, task, start, delta)
+            moved = rule.base == "current" and version != self._version
+            finite = self._kernels.accumulate(
+                total, delta, s * e, w if moved else None, start if moved else None, total
+            )
+            if not finite and bad < 0:
+                bad = self._done + end - self._at
+            sum_weights, sum_scaled_weights = sum_weights + e, sum_scaled_weights + s * e
+            end += 1
+        arrivals = end - self._at
+        new = w.copy() if arrivals == 0 else self._stepped(w, total, arrivals, sum_weights, sum_scaled_weights)
+        if not np.isfinite(new).all():
+            self._diverged = (self._version, bad)
+            return False
+        for row in self._rows[self._at : end]:
+            self._references[row[2]] -= 1
+        self._done += arrivals
+        self._at = end
+        self._version += 1
+        self._models[self._version] = new
+        self._most = max(self._most, len(self._models))
+        self._forget()
+        return True
+
+    def _work(self, client: int, task: int, start: Vector, delta: Vector) -> None:
+        if self._function is not None:
+            model = start.view()
+            model.flags.writeable = False
+            self._function(client, task, model, delta)
+            return
+        assert self._problem is not None and self._local is not None and self._batch is not None
+        self._problem.local_sgd(
+            self._local, start, client=client, task=task, seed=self._seed, batch=int(self._batch[client]), rows=None,
+            delta_out=delta,
+        )  # fmt: skip
+
+    def _stepped(self, w: Vector, total: Vector, arrivals: int, sum_weights: float, sum_scaled: float) -> Vector:
+        rule, optimizer, new = self._rule, self._rule.optimizer, np.empty_like(w)
+        norm = {
+            "one": 1.0,
+            "arrivals": float(arrivals),
+            "weights": sum_weights,
+            "scaled_weights": sum_scaled,
+            "clients": float(rule.n_clients or 1),
+        }[rule.norm]
+        if norm == 0.0:
+            raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
+        if isinstance(optimizer, Adam):
+            assert self._first is not None and self._second is not None
+            self._kernels.adam_step(
+                w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, optimizer.weight_decay, self._version + 1,
+                self._first, self._second, new,
+            )  # fmt: skip
+        else:
+            self._kernels.sgd_step(w, total, rule.lr, norm, optimizer.momentum, self._first, new)
+        return new
+
+    def _forget(self) -> None:
+        for version in [v for v in self._models if v < min(self._version, self._closed)]:
+            if self._references.get(version, 0) == 0:
+                del self._models[version]
+
+    def version(self) -> int:
+        return self._version
+
+    def w(self) -> Vector:
+        return self._models[self._version].copy()
+
+    def first_moment(self) -> Vector | None:
+        return None if self._first is None else self._first.copy()
+
+    def second_moment(self) -> Vector | None:
+        return None if self._second is None else self._second.copy()
+
+    def divergence(self) -> tuple[int, int]:
+        return self._diverged
+
+    def stats(self) -> dict[str, float]:
+        return {
+            "rows": self._done,
+            "live_versions": len(self._models),
+            "most_versions": self._most,
+            "window": 0,
+            "most_window": 1,
+            "commit_seconds": 0.0,
+            "work_seconds": 0.0,
+            "wait_seconds": 0.0,
+        }
+
+    def check(self) -> None:
+        if any(row[2] <= self._version and row[2] not in self._models for row in self._rows[self._at :]):
+            raise AssertionError("replay: a needed version is there")
+
+    def live_versions(self) -> list[int]:
+        return sorted(self._models)
+
+    def model(self, version: int) -> Vector:
+        return self._models[version].copy()
+
+    def restore(
+        self,
+        version: int,
+        w: Vector,
+        live: list[int],
+        models: Vector,
+        first: Vector | None,
+        second: Vector | None,
+        rows_done: int,
+    ) -> None:
+        self._models = {v: model.copy() for v, model in zip(live, models, strict=True)} | {version: w.copy()}
+        self._first, self._second = first, second
+        self._version, self._done, self._skip = version, rows_done, rows_done

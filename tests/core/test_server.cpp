@@ -1,0 +1,406 @@
+// The server through the C ABI: what it computes, every status, every misuse, and many threads at once.
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "check.hpp"
+#include "fedbuff/fedbuff.h"
+
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+fb_rule make_rule(std::int64_t buffer_size, double lr = 1.0) {
+  fb_rule rule{};
+  rule.size = sizeof rule;
+  rule.buffer_size = buffer_size;
+  rule.max_staleness = -1;
+  rule.lr = lr;
+  return rule;
+}
+
+struct Server {
+  fb_server* handle = nullptr;
+
+  Server() = default;
+  Server(const fb_rule& rule, std::vector<double> w0) {
+    CHECK_EQ(fb_server_create(&rule, FB_F64, static_cast<std::int64_t>(w0.size()), w0.data(), &handle), FB_OK);
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  ~Server() { fb_server_destroy(handle); }
+
+  std::int64_t download() {
+    std::int64_t version = -1;
+    fb_model* model = nullptr;
+    CHECK_EQ(fb_server_download(handle, &version, &model), FB_OK);
+    fb_model_release(model);
+    return version;
+  }
+  fb_status upload(std::vector<double> delta, std::int64_t version, double e = 1.0) {
+    outcome = -1;
+    return fb_server_upload(handle, delta.data(), version, e, &outcome);
+  }
+  std::vector<double> w() {
+    fb_model* model = fb_server_model(handle);
+    const auto* data = static_cast<const double*>(fb_model_data(model));
+    std::vector<double> copy(data, data + fb_server_dim(handle));
+    fb_model_release(model);
+    return copy;
+  }
+
+  std::int32_t outcome = -1;
+};
+
+// What a caller may read of a server, to see that nothing changed.
+std::vector<double> state_of(Server& server) {
+  std::vector<double> all = server.w();
+  for (const auto& read : {fb_server_version, fb_server_fill, fb_server_dropped, fb_server_outstanding}) {
+    all.push_back(static_cast<double>(read(server.handle)));
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST(server_says_what_it_is) {
+  CHECK_EQ(fb_abi_version(), std::uint32_t{FB_ABI_VERSION});
+  CHECK(std::strlen(fb_level()) > 0);
+  for (int status = FB_OK; status <= FB_ERR_SHORT_TABLE; ++status) {
+    CHECK(std::strcmp(fb_status_text(static_cast<fb_status>(status)), "unknown status") != 0);
+  }
+}
+
+TEST(server_sums_and_steps) {
+  Server server(make_rule(2, 0.5), {1.0, 2.0});
+  CHECK_EQ(server.download(), 0);
+  CHECK_EQ(server.download(), 0);
+  CHECK_EQ(server.upload({1.0, 0.0}, 0), FB_OK);
+  CHECK_EQ(server.outcome, std::int32_t{FB_ADDED});
+  CHECK_EQ(fb_server_fill(server.handle), 1);
+  CHECK_EQ(server.upload({1.0, 4.0}, 0), FB_OK);
+  CHECK_EQ(server.outcome, std::int32_t{FB_STEPPED});
+  CHECK(server.w() == (std::vector<double>{0.0, 0.0}));
+  CHECK(fb_server_version(server.handle) == 1 && fb_server_fill(server.handle) == 0);
+  CHECK_EQ(fb_server_outstanding(server.handle), 0);
+  CHECK_EQ(server.download(), 1);
+  CHECK_EQ(fb_server_cancel(server.handle, 1), FB_OK);
+  const double delta[2] = {1, 1};
+  server.download();
+  CHECK_EQ(fb_server_upload(server.handle, delta, 1, 1.0, nullptr), FB_OK);  // the outcome may be left out
+}
+
+TEST(server_norms) {
+  const double want[] = {-(2.0 * 1 + 3.0 * 0.5), -(2.0 + 1.5) / 2, -(2.0 + 1.5) / 5, -(2.0 + 1.5) / 3.5,
+                         -(2.0 + 1.5) / 7};
+  for (std::int32_t norm = FB_NORM_ONE; norm <= FB_NORM_CLIENTS; ++norm) {
+    fb_rule rule = make_rule(2);
+    rule.norm = norm;
+    rule.n_clients = 7;
+    Server server(rule, {0.0});
+    // e = 2 with s = 1 at version 1, and e = 3 with s = 1/2 from version 0
+    const double s[] = {1.0, 0.5};
+    CHECK_EQ(fb_server_set_staleness(server.handle, s, 2), FB_OK);
+    for (int i = 0; i < 3; ++i) {
+      server.download();
+    }
+    server.upload({0.0}, 0), server.upload({0.0}, 0);
+    CHECK_EQ(server.download(), 1);
+    CHECK_EQ(server.upload({1.0}, 1, 2.0), FB_OK);
+    CHECK_EQ(server.upload({1.0}, 0, 3.0), FB_OK);
+    CHECK_NEAR(server.w()[0], want[norm], 4, 1.0, norm);
+  }
+}
+
+TEST(server_base_current_keeps_what_it_needs) {
+  fb_rule rule = make_rule(1);
+  rule.base = FB_BASE_CURRENT;
+  Server server(rule, {10.0});
+  server.download(), server.download();
+  CHECK_EQ(server.upload({1.0}, 0), FB_OK);  // w 9
+  CHECK_EQ(fb_server_live_models(server.handle), 2);
+  CHECK_EQ(server.upload({2.0}, 0), FB_OK);  // the client ended at 8: 9 - 8 = 1 is taken off
+  CHECK_EQ(server.w()[0], 8.0);
+  CHECK_EQ(fb_server_live_models(server.handle), 1);
+}
+
+TEST(server_momentum_and_adam) {
+  fb_rule rule = make_rule(1, 0.1);
+  rule.momentum = 0.5;
+  Server sgd(rule, {0.0});
+  for (int i = 0; i < 2; ++i) {
+    CHECK_EQ(sgd.upload({1.0}, sgd.download()), FB_OK);
+  }
+  CHECK_NEAR(sgd.w()[0], -0.1 - 0.15, 4, 1.0, 0);
+  rule = make_rule(1, 0.1);
+  rule.optimizer = FB_ADAM;
+  rule.beta1 = 0.9;
+  rule.beta2 = 0.999;
+  rule.epsilon = 1e-8;
+  Server adam(rule, {0.0});
+  CHECK_EQ(adam.upload({4.0}, adam.download()), FB_OK);
+  CHECK_NEAR(adam.w()[0], -0.1 * 4 / (4 + 1e-8), 20, 1.0, 0);
+}
+
+TEST(server_held_models_stay) {
+  Server server(make_rule(1), {1.0});
+  fb_model* before = fb_server_model(server.handle);
+  CHECK_EQ(server.upload({1.0}, server.download()), FB_OK);
+  CHECK_EQ(*static_cast<const double*>(fb_model_data(before)), 1.0);
+  CHECK_EQ(server.w()[0], 0.0);
+  fb_server_destroy(server.handle);
+  server.handle = nullptr;
+  CHECK_EQ(*static_cast<const double*>(fb_model_data(before)), 1.0);  // longer than the server lives
+  fb_model_release(before);
+  fb_model_release(nullptr);
+  fb_server_destroy(nullptr);
+}
+
+TEST(server_statuses_change_nothing) {
+  fb_rule rule = make_rule(1);
+  rule.norm = FB_NORM_WEIGHTS;
+  Server server(rule, {1.0, 2.0});
+  server.download();
+  auto before = state_of(server);
+  CHECK_EQ(server.upload({1.0, 1.0}, 1), FB_ERR_NEVER_GIVEN);
+  CHECK_EQ(server.upload({1.0, 1.0}, -1), FB_ERR_NEVER_GIVEN);
+  CHECK_EQ(server.upload({1.0, 1.0}, std::numeric_limits<std::int64_t>::max()), FB_ERR_NEVER_GIVEN);
+  CHECK_EQ(server.upload({1.0, 1.0}, std::numeric_limits<std::int64_t>::min()), FB_ERR_NEVER_GIVEN);
+  CHECK_EQ(fb_server_cancel(server.handle, 5), FB_ERR_NEVER_GIVEN);
+  CHECK_EQ(server.upload({1.0, kNan}, 0), FB_ERR_NOT_FINITE);
+  CHECK_EQ(server.upload({-HUGE_VAL, 0.0}, 0), FB_ERR_NOT_FINITE);
+  CHECK_EQ(server.upload({1.0, 1.0}, 0, 0.0), FB_ERR_ZERO_NORM);
+  for (const double bad : {kNan, -1.0, HUGE_VAL}) {
+    CHECK_EQ(server.upload({1.0, 1.0}, 0, bad), FB_ERR_ARGUMENT);
+  }
+  CHECK_EQ(fb_server_upload(server.handle, nullptr, 0, 1.0, nullptr), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_upload(nullptr, before.data(), 0, 1.0, nullptr), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_cancel(nullptr, 0), FB_ERR_ARGUMENT);
+  CHECK(state_of(server) == before);
+  CHECK_EQ(server.upload({1.0, 1.0}, 0), FB_OK);
+  CHECK_EQ(server.upload({1.0, 1.0}, 0), FB_ERR_NOTHING_DUE);
+  CHECK_EQ(fb_server_cancel(server.handle, 0), FB_ERR_NOTHING_DUE);
+  CHECK_EQ(server.upload({1.0, 1.0}, 1), FB_ERR_NOTHING_DUE);  // never downloaded
+}
+
+TEST(server_short_table_and_max_staleness) {
+  fb_rule rule = make_rule(1);
+  rule.max_staleness = 2;
+  Server server(rule, {0.0});
+  const double one = 1.0;
+  const double more[] = {1.0, 0.5, 0.25};
+  CHECK_EQ(fb_server_set_staleness(server.handle, &one, 1), FB_OK);
+  server.download(), server.download();
+  CHECK_EQ(server.upload({1.0}, server.download()), FB_OK);
+  auto before = state_of(server);
+  CHECK_EQ(server.upload({1.0}, 0), FB_ERR_SHORT_TABLE);
+  CHECK(state_of(server) == before);
+  CHECK_EQ(fb_server_set_staleness(server.handle, more, 3), FB_OK);
+  CHECK_EQ(server.upload({1.0}, 0), FB_OK);
+  CHECK_EQ(server.w()[0], -1.5);
+  CHECK_EQ(server.upload({1.0}, server.download()), FB_OK);
+  CHECK_EQ(server.upload({kNan}, 0), FB_OK);  // three versions old: dropped, not read
+  CHECK_EQ(server.outcome, std::int32_t{FB_TOO_STALE});
+  CHECK_EQ(fb_server_dropped(server.handle), 1);
+  const double bad[] = {1.0, kNan}, negative[] = {-1.0};
+  CHECK_EQ(fb_server_set_staleness(server.handle, bad, 2), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_set_staleness(server.handle, negative, 1), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_set_staleness(server.handle, nullptr, 1), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_set_staleness(server.handle, &one, 0), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_set_staleness(nullptr, &one, 1), FB_ERR_ARGUMENT);
+}
+
+TEST(server_bad_rules_are_refused) {
+  const double w0[] = {1.0};
+  fb_server* none = nullptr;
+  const auto refused = [&](auto change) {
+    fb_rule rule = make_rule(1);
+    change(rule);
+    CHECK_EQ(fb_server_create(&rule, FB_F64, 1, w0, &none), FB_ERR_ARGUMENT);
+    CHECK(none == nullptr);
+  };
+  refused([](fb_rule& r) { r.size = 0; });
+  refused([](fb_rule& r) { r.base = 2; });
+  refused([](fb_rule& r) { r.norm = 9; });
+  refused([](fb_rule& r) { r.norm = -1; });
+  refused([](fb_rule& r) { r.norm = FB_NORM_CLIENTS; });
+  refused([](fb_rule& r) { r.optimizer = 7; });
+  refused([](fb_rule& r) { r.buffer_size = 0; });
+  refused([](fb_rule& r) { r.max_staleness = -2; });
+  refused([](fb_rule& r) { r.lr = kNan; });
+  refused([](fb_rule& r) { r.momentum = -0.1; });
+  refused([](fb_rule& r) { r.beta2 = HUGE_VAL; });
+  const fb_rule rule = make_rule(1);
+  CHECK_EQ(fb_server_create(nullptr, FB_F64, 1, w0, &none), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_create(&rule, FB_F64, 1, nullptr, &none), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_create(&rule, FB_F64, 0, w0, &none), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_create(&rule, FB_F64, 1, w0, nullptr), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_create(&rule, FB_F64, std::int64_t{1} << 50, w0, &none), FB_ERR_MEMORY);
+  CHECK(none == nullptr);
+  std::int64_t version;
+  fb_model* model;
+  CHECK_EQ(fb_server_download(nullptr, &version, &model), FB_ERR_ARGUMENT);
+  Server server(rule, {1.0});
+  CHECK_EQ(fb_server_download(server.handle, nullptr, &model), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_download(server.handle, &version, nullptr), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_outstanding(server.handle), 0);
+}
+
+TEST(server_state_goes_round) {
+  for (const std::int32_t optimizer : {FB_SGD, FB_ADAM}) {
+    fb_rule rule = make_rule(2, 0.1);
+    rule.base = FB_BASE_CURRENT;
+    rule.optimizer = optimizer;
+    rule.momentum = 0.9;
+    rule.beta1 = 0.9;
+    rule.beta2 = 0.99;
+    rule.epsilon = 1e-6;
+    Server server(rule, {1.0, -1.0, 0.5});
+    for (int i = 0; i < 4; ++i) {
+      server.download();
+    }
+    server.upload({1, 2, 3}, 0), server.upload({1, 0, 3}, 0);
+    server.download(), server.download();
+    server.upload({3, 2, 1}, 1);
+    fb_server_state state{};
+    state.size = sizeof state;
+    CHECK_EQ(fb_server_get_state(server.handle, &state), FB_OK);
+    CHECK_EQ(state.n_due, 2);
+    std::int64_t versions[2], due[2];
+    const void* kept[2];
+    state.due_version = versions;
+    state.due = due;
+    state.kept = kept;
+    Server copy, restored;
+    CHECK_EQ(fb_server_clone(server.handle, &copy.handle), FB_OK);
+    CHECK_EQ(fb_server_get_state(copy.handle, &state), FB_OK);
+    CHECK(versions[0] == 0 && versions[1] == 1 && due[0] == 2 && due[1] == 1 && kept[0] != nullptr);
+    CHECK_EQ(fb_server_restore(&rule, FB_F64, 3, &state, &restored.handle), FB_OK);
+    const auto go_on = [](Server& one) {
+      CHECK_EQ(one.upload({0.5, 0.25, 1}, 0), FB_OK);
+      CHECK_EQ(one.outcome, std::int32_t{FB_STEPPED});
+      CHECK_EQ(one.upload({1, 1, 1}, 1), FB_OK);
+      CHECK_EQ(one.upload({2, 1, 1}, 0), FB_OK);
+      return state_of(one);
+    };
+    const auto want = go_on(server);
+    CHECK(go_on(restored) == want);
+    CHECK(go_on(copy) == want);
+    const auto refused = [&](auto change) {
+      fb_server_state broken = state;
+      fb_server* none = nullptr;
+      change(broken);
+      CHECK_EQ(fb_server_restore(&rule, FB_F64, 3, &broken, &none), FB_ERR_ARGUMENT);
+    };
+    refused([](fb_server_state& s) { s.size = 4; });
+    refused([](fb_server_state& s) { s.w = nullptr; });
+    refused([](fb_server_state& s) { s.sum = nullptr; });
+    refused([](fb_server_state& s) { s.fill = 2; });
+    refused([](fb_server_state& s) { s.version = -1; });
+    refused([](fb_server_state& s) { s.n_due = -1; });
+    refused([](fb_server_state& s) { s.first = nullptr; });
+    refused([&](fb_server_state&) { due[0] = 0; });
+    due[0] = 2;
+    refused([&](fb_server_state&) { versions[1] = 9; });
+    versions[1] = 1;
+    refused([&](fb_server_state&) { kept[0] = nullptr; });
+    CHECK_EQ(fb_server_get_state(nullptr, &state), FB_ERR_ARGUMENT);
+    CHECK_EQ(fb_server_get_state(server.handle, nullptr), FB_ERR_ARGUMENT);
+    CHECK_EQ(fb_server_clone(nullptr, &copy.handle), FB_ERR_ARGUMENT);
+    CHECK_EQ(fb_server_clone(server.handle, nullptr), FB_ERR_ARGUMENT);
+    state.size = 8;
+    CHECK_EQ(fb_server_get_state(server.handle, &state), FB_ERR_ARGUMENT);
+  }
+}
+
+TEST(server_smaller_parts) {
+  const float w[] = {1, 2, 3}, a[] = {1, 1, 1}, b[] = {0, 2, 4}, weight[] = {1.0f, 0.5f};
+  float sum[3], out[3], fused[3];
+  CHECK_EQ(fb_accumulate(FB_F32, 3, nullptr, a, 1.0, sum), FB_OK);
+  CHECK_EQ(fb_accumulate(FB_F32, 3, sum, b, 0.5, sum), FB_OK);
+  CHECK_EQ(fb_step(FB_F32, 3, w, sum, 0.5, out), FB_OK);
+  const void* const delta[] = {a, b};
+  CHECK_EQ(fb_aggregate(FB_F32, 3, w, 2, delta, weight, 0.5, fused), FB_OK);
+  CHECK(std::memcmp(out, fused, sizeof out) == 0);
+  CHECK(out[0] == 0.5f && out[1] == 1.0f && out[2] == 1.5f);
+  const double broken[] = {1.0, kNan};
+  double to[2];
+  CHECK_EQ(fb_accumulate(FB_F64, 2, nullptr, broken, 1.0, to), FB_ERR_NOT_FINITE);
+  CHECK_EQ(fb_accumulate(FB_F32, 3, nullptr, nullptr, 1.0, sum), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_accumulate(FB_F32, 3, nullptr, a, kNan, sum), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_accumulate(FB_F32, -3, nullptr, a, 1.0, sum), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_step(FB_F32, 3, w, nullptr, 0.5, out), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_step(FB_F32, 3, w, sum, HUGE_VAL, out), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_aggregate(FB_F32, 3, w, 2, nullptr, weight, 0.5, out), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_aggregate(FB_F32, 3, w, -1, delta, weight, 0.5, out), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_aggregate(FB_F32, 3, w, 0, nullptr, nullptr, 0.5, out), FB_OK);
+  CHECK(std::memcmp(out, w, sizeof out) == 0);
+}
+
+// Whatever the order of arrivals, whole numbers add up to one total.
+TEST(threads_share_a_server) {
+  for (const std::int32_t base : {FB_BASE_START, FB_BASE_CURRENT}) {
+    constexpr int kThreads = 4;
+    constexpr int kTasks = 400;
+    constexpr std::int64_t kDim = 257;
+    fb_rule rule = make_rule(7);
+    rule.base = base;
+    Server server(rule, std::vector<double>(kDim, 0.0));
+    std::atomic<int> failures{0}, steps{0};
+    std::atomic<bool> done{false};
+    const auto client = [&](int which) {
+      for (int task = 0; task < kTasks; ++task) {
+        std::int64_t version;
+        fb_model* model;
+        failures += fb_server_download(server.handle, &version, &model) != FB_OK;
+        const auto* w = static_cast<const double*>(fb_model_data(model));
+        failures += w[0] != w[kDim - 1];  // a model is never seen half changed
+        fb_model_release(model);
+        if (task % 50 == 49) {
+          failures += fb_server_cancel(server.handle, version) != FB_OK;
+          continue;
+        }
+        const std::vector<double> delta(kDim, base == FB_BASE_START ? which + 1.0 : 0.0);
+        std::int32_t outcome = -1;
+        failures += fb_server_upload(server.handle, delta.data(), version, 1.0, &outcome) != FB_OK;
+        steps += outcome == FB_STEPPED;
+      }
+    };
+    std::thread reader([&] {
+      while (!done.load()) {
+        fb_server* copy = nullptr;
+        failures += fb_server_clone(server.handle, &copy) != FB_OK;
+        fb_server_state state{};
+        state.size = sizeof state;
+        failures += fb_server_get_state(copy, &state) != FB_OK;
+        const auto* sum = static_cast<const double*>(state.sum);
+        failures += state.fill > 0 && sum[0] != sum[kDim - 1];
+        fb_server_destroy(copy);
+        failures += fb_server_fill(server.handle) > 7 || fb_server_outstanding(server.handle) > kThreads;
+      }
+    });
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back(client, i);
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    done = true;
+    reader.join();
+    CHECK_EQ(failures.load(), 0);
+    CHECK_EQ(fb_server_outstanding(server.handle), 0);
+    const int used = kThreads * (kTasks - kTasks / 50);
+    CHECK_EQ(steps.load(), used / 7);
+    CHECK_EQ(fb_server_version(server.handle), std::int64_t{used / 7});
+    CHECK_EQ(fb_server_fill(server.handle), std::int64_t{used % 7});
+    CHECK_EQ(fb_server_live_models(server.handle), 1);
+    if (base == FB_BASE_START) {  // what is in the model and in the buffer is all that was sent
+      fb_server_state state{};
+      state.size = sizeof state;
+      CHECK_EQ(fb_server_get_state(server.handle, &state), FB_OK);
+      const double left = state.fill > 0 ? static_cast<const double*>(state.sum)[0] : 0.0;
+      CHECK_EQ(left - server.w()[0], (kTasks - kTasks / 50) * 10.0);
+    }
+  }
+}

@@ -1,0 +1,95 @@
+"""A source archive builds a wheel, the wheel holds what it must and nothing else, and works where it is installed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+
+import installs
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source archive, made and unpacked."""
+    tree = installs.copy_tree(tmp_path_factory.mktemp("sdist") / "tree")
+    make = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
+    installs.run("-c", make, cwd=tree, FEDBUFF_BUILD="pure", PYTHONWARNINGS="ignore", PYTHONPATH=str(tree))
+    (archive,) = (tree / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        file.extractall(tree.parent, filter="data")
+    return tree.parent / archive.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    installs.copy_objects(unpacked)
+    folder = tmp_path_factory.mktemp("wheel")
+    installs.pip("wheel", "--quiet", "--wheel-dir", str(folder), ".", cwd=unpacked, FEDBUFF_BUILD="require")
+    (built,) = folder.glob("fedbuff-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("site")
+    installs.pip("install", "--quiet", "--target", str(target), str(wheel), cwd=target)
+    return target
+
+
+def sources(pattern: str) -> set[str]:
+    found = {p.relative_to(installs.ROOT).as_posix() for p in installs.ROOT.glob(pattern)}
+    assert found, pattern
+    return found - {"fedbuff/_build_info.py"}
+
+
+def test_the_source_archive_holds_what_a_build_needs(unpacked: Path) -> None:
+    held = {p.relative_to(unpacked).as_posix() for p in unpacked.rglob("*") if p.is_file()}
+    needed = {"setup.py", "pyproject.toml", "README.md", "LICENSE", "Makefile"}
+    for pattern in ("csrc/**/*.*", "src/*.pyx", "fedbuff/**/*.py", "fedbuff/*.pxd", "fedbuff/*.pyi", "tests/**/*.py"):
+        needed |= sources(pattern)
+    assert needed <= held
+    assert not [name for name in held if name.endswith((".so", ".o", ".pyc")) or "_build_info" in name]
+
+
+def test_what_the_wheel_holds(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        held = {name for name in file.namelist() if ".dist-info/" not in name}
+        record = {name.split("/")[-1] for name in file.namelist() if ".dist-info/" in name}
+    tag = re.compile(r"\.cpython-[^.]+\.so$|\.abi3\.so$")
+    plain = {tag.sub(".so", name) for name in held}
+    expected = sources("fedbuff/**/*.py") | sources("fedbuff/*.pxd") | sources("fedbuff/*.pyi")
+    expected |= {name.replace("csrc/include", "fedbuff/include") for name in sources("csrc/include/fedbuff/*.h*")}
+    expected |= {"fedbuff/py.typed", "fedbuff/_build_info.py", "fedbuff/libfedbuff.so"}
+    expected |= {"fedbuff/_core.so", "fedbuff/_server.so"}
+    assert plain == expected
+    assert {"METADATA", "LICENSE", "RECORD", "WHEEL"} <= record
+
+
+def test_the_installed_package_works(installed: Path) -> None:
+    code = """
+import pathlib, sys
+import numpy as np, fedbuff as fb
+assert fb.__file__.startswith(sys.argv[1]), fb.__file__
+assert (pathlib.Path(fb.get_include()) / "fedbuff" / "fedbuff.h").is_file()
+server = fb.Server(np.zeros(3), fb.FedBuff(buffer_size=1))
+assert server.upload(np.ones(3), server.download()[0])
+problem = fb.Quadratic(np.ones((2, 3)))
+assert problem.grad(np.zeros(3)).tolist() == [-1, -1, -1]
+maps = pathlib.Path("/proc/self/maps")
+if maps.exists():
+    cores = {line.split()[-1] for line in maps.read_text().splitlines() if "libfedbuff" in line}
+    assert len(cores) == 1 and cores.pop().startswith(sys.argv[1]), cores
+fb.show_config()
+"""
+    shown = installs.run("-c", code, str(installed), cwd=installed, PYTHONPATH=str(installed)).stdout
+    assert re.search(r"^backend +cpp$", shown, re.MULTILINE)
+    assert re.search(r"^compiled +True$", shown, re.MULTILINE)
+    for key in ("version", "compiler", "flags", "levels found", "level used", "threads"):
+        assert re.search(rf"^{key} +\S", shown, re.MULTILINE), key
+    assert "march=native" not in shown and "fast-math" not in shown
