@@ -198,23 +198,29 @@ def interleaved(loops: dict[str, Callable[[int, int, int], float]], in_flight: i
     return rate
 
 
+def report(benchmark: Any, in_flight: int, rate: dict[str, float], bars: dict[str, float]) -> None:
+    """The ratio to each rival beside its bar, in extra_info and in print."""
+    benchmark.extra_info.update(in_flight=in_flight, load=os.getloadavg()[0])
+    for name, bar in bars.items():
+        ratio = rate["fedbuff"] / rate[name]
+        benchmark.extra_info[name] = {"ratio": ratio, "bar": bar, "met": ratio >= bar}
+        print(f"\n{in_flight} in flight: {rate['fedbuff'] / 1e6:.2f} M/s, {ratio:.2f} times {name} (bar {bar})", end="")
+        # A shared machine may halve one side of a ratio; the bar itself is for the reader, and for a quiet machine.
+        assert ratio > bar / 3
+
+
 @pytest.mark.parametrize("in_flight", IN_FLIGHT)
-def test_against_numba(in_flight: int) -> None:
+def test_against_numba(benchmark: Any, in_flight: int) -> None:
     arrivals = ARRIVALS[in_flight] * (3 if FULL_SIZE else 1)
     loops = {"fedbuff": resolve_in_chunks, "numba": rival("numba", in_flight), "numba, same work": numba_same_work()}
-    rate = interleaved(loops, in_flight, arrivals)
-    print(f"\n{in_flight} in flight:", ", ".join(f"{name} {value / 1e6:.2f} M/s" for name, value in rate.items()))
-    print(f"  ratios: {rate['fedbuff'] / rate['numba']:.2f}, {rate['fedbuff'] / rate['numba, same work']:.2f}")
-    # Half of the bars, so that a shared machine does not fail it; the bars themselves are on the performance page.
-    assert rate["fedbuff"] > 0.5 * rate["numba"]
-    assert rate["fedbuff"] > 0.75 * rate["numba, same work"]
+    rate = benchmark.pedantic(interleaved, args=(loops, in_flight, arrivals), rounds=1)
+    report(benchmark, in_flight, rate, {"numba": 1.0, "numba, same work": 1.5})
 
 
-def test_against_heapq() -> None:
+def test_against_heapq(benchmark: Any) -> None:
     loops = {"fedbuff": resolve_in_chunks, "heapq": run_heapq}
-    rate = interleaved(loops, 100, 200_000)
-    print(f"\n100 in flight: {rate['fedbuff'] / 1e6:.2f} M/s is {rate['fedbuff'] / rate['heapq']:.1f} times heapq")
-    assert rate["fedbuff"] > 7 * rate["heapq"]
+    rate = benchmark.pedantic(interleaved, args=(loops, 100, 200_000), rounds=1)
+    report(benchmark, 100, rate, {"heapq": 15.0})
 
 
 @pytest.mark.parametrize("in_flight", IN_FLIGHT[:2])

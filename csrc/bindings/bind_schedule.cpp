@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -87,7 +88,7 @@ SchedulePlan read_plan(const py::object& object) {
   plan.arrivals = in.number<std::int64_t>("arrivals");
   plan.stall_limit = in.number<std::int64_t>("stall_limit");
   const std::string level = kernels().name;
-  plan.level = level == "avx512" ? DrawLevel::Avx512 : level == "avx2" ? DrawLevel::Avx2 : DrawLevel::Baseline;
+  plan.level = level == "avx512" ? SimdLevel::Avx512 : level == "avx2" ? SimdLevel::Avx2 : SimdLevel::Baseline;
   return plan;
 }
 
@@ -147,7 +148,8 @@ class Resolver {
   ScheduleResolver resolver_;
 };
 
-// `count` draws of one component for clients and tasks: what the tests compare with the other backends.
+// Draws of one component for clients and tasks, whole batches by the level in force and the rest one by one: what the
+// tests compare with the other backends.
 void draw_delays(const py::object& plan_object, int component, const py::object& client, const py::object& task,
                  const py::object& delay_out) {
   const SchedulePlan plan = read_plan(plan_object);
@@ -155,8 +157,19 @@ void draw_delays(const py::object& plan_object, int component, const py::object&
   const auto* c = input<std::uint32_t>(client, "client", {n});
   const auto* k = input<std::uint32_t>(task, "task", {n});
   auto* out = output<double>(delay_out, "delay_out", {n});
-  for (py::ssize_t i = 0; i < n; ++i) {
-    out[i] = draw(plan.model.component[component], plan.seed, c[i], k[i], static_cast<std::uint32_t>(component));
+  DelayModel alone;  // the other components are 0, so that the duration is this one
+  alone.seed = plan.seed;
+  alone.component[component] = plan.model.component[component];
+  const BatchDraws draws = batch_draws(plan.level);
+  py::ssize_t i = 0;
+  for (; i + kDrawBatch <= n; i += kDrawBatch) {
+    double wait[kDrawBatch];
+    double duration[kDrawBatch];
+    draws.tasks(alone, c + i, k + i, wait, duration);
+    std::copy_n(component == static_cast<int>(kWait) ? wait : duration, kDrawBatch, out + i);
+  }
+  for (; i < n; ++i) {
+    out[i] = draw(alone.component[component], plan.seed, c[i], k[i], static_cast<std::uint32_t>(component));
   }
 }
 

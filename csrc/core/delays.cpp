@@ -1,12 +1,9 @@
 #include "delays.hpp"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#if !defined(__clang__)
+#if defined(__x86_64__) && !defined(__clang__)
 // GCC 12 warns of its own undefined operands in the AVX-512 intrinsics (its bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
 #endif
 
 namespace fedbuff {
@@ -116,8 +113,6 @@ void selection_plain(std::uint64_t seed, std::uint64_t first, std::uint32_t atte
 }
 
 #if defined(__x86_64__)
-#define FB_WIDE __attribute__((target("avx2")))
-
 // Four counters to a register, one in each 64-bit lane; what stands above 32 bits in a lane is never read.
 struct WidePhilox {
   FB_WIDE static void run(std::uint64_t seed, const std::uint32_t* c0, const std::uint32_t* c1, std::uint32_t c2,
@@ -168,7 +163,6 @@ FB_WIDE void tasks_wide(const DelayModel& model, const std::uint32_t* client, co
 FB_WIDE void selection_wide(std::uint64_t seed, std::uint64_t first, std::uint32_t attempt, std::uint64_t* words_out) {
   selection_words<WidePhilox>(seed, first, attempt, words_out);
 }
-#define FB_WIDER __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512")))
 
 // Eight counters to a register.
 struct WiderPhilox {
@@ -224,12 +218,12 @@ FB_WIDER void selection_wider(std::uint64_t seed, std::uint64_t first, std::uint
 
 }  // namespace
 
-BatchDraws batch_draws(DrawLevel level) {
+BatchDraws batch_draws(SimdLevel level) {
 #if defined(__x86_64__)
-  if (level == DrawLevel::Avx512) {
+  if (level == SimdLevel::Avx512) {
     return {&tasks_wider, &selection_wider};
   }
-  if (level == DrawLevel::Avx2) {
+  if (level == SimdLevel::Avx2) {
     return {&tasks_wide, &selection_wide};
   }
 #endif

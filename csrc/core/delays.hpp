@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstdint>
 
+#include "export.hpp"
 #include "philox.hpp"
 #include "portable_math.hpp"
+#include "simd_level.hpp"
 
 namespace fedbuff {
 
@@ -46,8 +48,6 @@ inline std::uint64_t multiply_high(std::uint64_t x, std::uint64_t n) {
   __extension__ typedef unsigned __int128 Wide;
   return static_cast<std::uint64_t>(Wide{x} * n >> 64);
 }
-
-#define FB_ALWAYS_INLINE inline __attribute__((always_inline))
 
 namespace detail {
 
@@ -150,9 +150,6 @@ struct BatchDraws {
   void (*selection)(std::uint64_t seed, std::uint64_t first, std::uint32_t attempt, std::uint64_t* words_out);
 };
 
-enum class DrawLevel { Baseline, Avx2, Avx512 };
-
-// The caller has checked that the CPU has the level; where the architecture does not know it, the baseline.
-BatchDraws batch_draws(DrawLevel level);
+FB_CORE_API BatchDraws batch_draws(SimdLevel level);
 
 }  // namespace fedbuff

@@ -37,9 +37,12 @@ struct Event {
   static constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << kNumberBits;
 
   static Event make(double time, std::uint64_t kind, std::uint64_t number, std::uint64_t slot) {
+    return at(time, kind << 62 | number << kSlotBits | slot);
+  }
+  static Event at(double time, std::uint64_t order) {
     Event event;
     std::memcpy(&event.time_bits, &time, sizeof time);
-    event.order = kind << 62 | number << kSlotBits | slot;
+    event.order = order;
     return event;
   }
   double time() const {
@@ -190,6 +193,7 @@ class EventQueue {
 
   // The earliest event; one whose time bits are all ones where the queue is empty.
   const Event& top() const { return front_.top(); }
+  std::uint32_t top_slot() const { return top().slot(); }
 
   __attribute__((always_inline)) void take() {
     nodes_[front_.top().slot()].next = kIdle;
@@ -204,6 +208,9 @@ class EventQueue {
       }
     }
   }
+
+  // After `take`: nothing else has the time of the event taken.
+  bool was_alone(const Event& taken) const { return top().time_bits > taken.time_bits; }
 
   // The event of a slot that has none.
   __attribute__((always_inline)) void put(const Event event) {
@@ -397,7 +404,7 @@ class EventQueue {
 
   Near near_;
   EventHeap front_;
-  std::vector<Node> nodes_;
+  std::vector<Node> nodes_{1};  // slot 0 is always there
   std::vector<std::uint32_t> heads_;
   std::size_t size_ = 0;
   std::int64_t n_buckets_ = 1;

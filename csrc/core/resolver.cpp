@@ -4,8 +4,10 @@
 #include <cmath>
 #include <deque>
 #include <stdexcept>
+#include <type_traits>
 
 #include "event_queue.hpp"
+#include "event_tree.hpp"
 
 // The counters of the loop live in registers only if everything that changes them is inlined.
 #define FB_INLINED __attribute__((always_inline))
@@ -17,6 +19,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::uint32_t kBusy = std::uint32_t{1} << 31;
 constexpr std::uint32_t kAttempts = 64;
+constexpr std::int64_t kBareRows = 1024;  // they stay in the cache
 constexpr std::uint32_t kUnknown = 0xFFFFFFFFu;
 constexpr std::uint64_t kNoBlock = std::uint64_t{1} << 63;
 constexpr std::uint64_t kEnd = 0;
@@ -171,31 +174,25 @@ class ClientSet {
   std::int64_t count_ = 0;
 };
 
+// The two queues, which hold the slots.
+struct Calendar : EventQueue<Slot, FetchClient> {
+  Calendar(SimdLevel, const std::vector<std::uint32_t>& clients) : EventQueue(FetchClient{&clients}) {}
+};
+struct Tree : EventTree<Slot> {
+  Tree(SimdLevel level, const std::vector<std::uint32_t>&) : EventTree(level) {}
+};
+
 }  // namespace
 
-class ScheduleResolver::Loop {
+class EventLoop {
  public:
-  explicit Loop(const SchedulePlan& plan);
+  virtual ~EventLoop() = default;
+  virtual ChunkEnd run(const ScheduleColumns& out) = 0;
+  virtual std::vector<TaskInFlight> in_flight() const = 0;
+  double time() const { return counters_.now; }
+  std::int64_t started() const { return counters_.started; }
 
-  ChunkEnd run(const ScheduleColumns& out) { return (this->*run_)(out); }
-
-  SchedulePlan plan_;
-  std::uint32_t asked_first_ = 0;  // slots of a closed loop that have asked for their first client
-  Windows windows_;
-  BatchDraws draws_;
-  EventQueue<Slot, FetchClient> queue_;  // holds the slots
-  EventHeap boundaries_;  // the next opening or closing of each client's windows, where eligibility is tracked
-  std::vector<std::uint32_t> clients_;  // tasks started, and kBusy
-  std::vector<std::uint8_t> open_;      // tracked: inside a window; rounds take whomever, and their tasks wait
-  ClientSet eligible_;                  // tracked
-  std::vector<std::uint32_t> free_slots_;
-  std::deque<std::uint32_t> line_;
-  bool hungry_ = false;  // the line waits for a window to open
-  bool overlap_;
-  double retry_time_ = kInfinity;
-  std::int64_t spent_ = 0;
-  std::int64_t live_ = 0;
-
+ protected:
   // Counters of a run; `run` works on a copy, which stays in registers.
   struct Counters {
     double now = 0.0;
@@ -210,10 +207,42 @@ class ScheduleResolver::Loop {
     double trigger_count = 1.0;
   };
   Counters counters_;
-  StopReason reason_ = StopReason::Full;
+};
+
+namespace {
+
+template <class Queue>
+class LoopOver final : public EventLoop {
+ public:
+  explicit LoopOver(const SchedulePlan& plan);
+
+  ChunkEnd run(const ScheduleColumns& out) override {
+    return reason_ == StopReason::Full ? (this->*run_)(out) : ChunkEnd{0, 0, reason_};
+  }
+  std::vector<TaskInFlight> in_flight() const override;
 
  private:
-  using Run = ChunkEnd (Loop::*)(const ScheduleColumns&);
+  SchedulePlan plan_;
+  std::uint32_t asked_first_ = 0;  // slots of a closed loop that have asked for their first client
+  Windows windows_;
+  BatchDraws draws_;
+  Queue queue_;           // holds the slots
+  EventHeap boundaries_;  // the next opening or closing of each client's windows, where eligibility is tracked
+  std::vector<std::uint32_t> clients_;  // tasks started, and kBusy
+  std::vector<std::uint8_t> open_;      // tracked: inside a window; rounds take whomever, and their tasks wait
+  ClientSet eligible_;                  // tracked
+  std::vector<std::uint32_t> free_slots_;
+  std::deque<std::uint32_t> line_;
+  bool hungry_ = false;  // the line waits for a window to open
+  bool overlap_;
+  bool bare_;  // no task can wait, time out or be too stale
+  double retry_time_ = kInfinity;
+  std::int64_t spent_ = 0;
+  std::int64_t live_ = 0;
+
+  StopReason reason_ = StopReason::Full;
+
+  using Run = ChunkEnd (LoopOver::*)(const ScheduleColumns&);
   template <Mode kMode, bool kRecorded, bool kPlain>
   ChunkEnd run_loop(const ScheduleColumns& out);
   template <Mode kMode>
@@ -280,12 +309,15 @@ class ScheduleResolver::Loop {
   void find_end(std::uint32_t client, double start, double duration, bool ok, double& end, TaskStatus& status) const;
 };
 
-ScheduleResolver::Loop::Loop(const SchedulePlan& plan)
+template <class Queue>
+LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
     : plan_(plan),
       windows_{plan.window_policy, plan.window_offsets, plan.window_begin, plan.window_end, plan.period},
       draws_(batch_draws(plan.level)),
-      queue_(FetchClient{&clients_}),
-      overlap_(plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap) {
+      queue_(plan.level, clients_),
+      overlap_(plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap),
+      bare_(plan.timeout == kInfinity && plan.max_staleness < 0 && plan.stall_limit > 0 &&
+            plan.model.component[kWait].kind == DistributionKind::Constant && plan.model.component[kWait].p[0] == 0.0) {
   const std::size_t n = static_cast<std::size_t>(plan.n_clients);
   const bool drawn = plan.mode != Mode::SlotIsClient;
   // Plain: an idle client is eligible, and so many are idle that drawing again finds one.
@@ -296,8 +328,7 @@ ScheduleResolver::Loop::Loop(const SchedulePlan& plan)
     throw std::length_error("at most 67,108,862 clients");
   }
   clients_.assign(n, 0);
-  // One more for the requests of rounds and of the open loop, which hold no task.
-  queue_.add_slots(static_cast<std::size_t>(plan.n_slots) + 1);
+  queue_.add_slots(static_cast<std::size_t>(plan.n_slots));
   for (std::uint32_t c = 0; c < n; ++c) {
     spent_ += tasks_left(c, 0) ? 0 : 1;
   }
@@ -326,23 +357,29 @@ ScheduleResolver::Loop::Loop(const SchedulePlan& plan)
   switch (plan.mode) {
     case Mode::SlotIsClient: run_ = choose<Mode::SlotIsClient>(fast); break;
     case Mode::Pool: run_ = choose<Mode::Pool>(fast); break;
-    case Mode::OpenLoop: run_ = choose<Mode::OpenLoop>(fast); break;
+    case Mode::OpenLoop:
+      if constexpr (std::is_same_v<Queue, Calendar>) {
+        run_ = choose<Mode::OpenLoop>(fast);
+      }
+      break;
     case Mode::Rounds: run_ = choose<Mode::Rounds>(fast); break;
   }
 }
 
+template <class Queue>
 template <Mode kMode>
-ScheduleResolver::Loop::Run ScheduleResolver::Loop::choose(bool plain) const {
+typename LoopOver<Queue>::Run LoopOver<Queue>::choose(bool plain) const {
   if constexpr (kMode == Mode::SlotIsClient || kMode == Mode::Pool) {
     if (plain) {
-      return plan_.recorded ? &Loop::run_loop<kMode, true, true> : &Loop::run_loop<kMode, false, true>;
+      return plan_.recorded ? &LoopOver::run_loop<kMode, true, true> : &LoopOver::run_loop<kMode, false, true>;
     }
   }
-  return plan_.recorded ? &Loop::run_loop<kMode, true, false> : &Loop::run_loop<kMode, false, false>;
+  return plan_.recorded ? &LoopOver::run_loop<kMode, true, false> : &LoopOver::run_loop<kMode, false, false>;
 }
 
+template <class Queue>
 template <bool kRecorded>
-void ScheduleResolver::Loop::look_ahead(std::uint64_t start) {
+void LoopOver<Queue>::look_ahead(std::uint64_t start) {
   const std::uint64_t n = static_cast<std::uint64_t>(plan_.n_clients);
   std::uint64_t word[kDrawBatch];
   if (ahead_begin_ == kNoBlock) {
@@ -375,8 +412,9 @@ void ScheduleResolver::Loop::look_ahead(std::uint64_t start) {
 }
 
 // The client of a start, uniform over the eligible ones; -1 where there is none.
+template <class Queue>
 template <bool kPlain>
-std::int64_t ScheduleResolver::Loop::draw_client(std::uint64_t start) {
+std::int64_t LoopOver<Queue>::draw_client(std::uint64_t start) {
   const std::uint32_t first = ahead_client_[start % kDrawBatch];
   if (is_eligible<kPlain>(first)) {
     return first;
@@ -421,7 +459,8 @@ std::int64_t ScheduleResolver::Loop::draw_client(std::uint64_t start) {
 }
 
 // When the open loop makes its start of this number.
-double ScheduleResolver::Loop::open_start(double previous, std::uint64_t start) const {
+template <class Queue>
+double LoopOver<Queue>::open_start(double previous, std::uint64_t start) const {
   if (!plan_.poisson) {
     return static_cast<double>(start) / plan_.rate;
   }
@@ -431,7 +470,8 @@ double ScheduleResolver::Loop::open_start(double previous, std::uint64_t start) 
 }
 
 // Applies the openings and closings up to `time`; somebody who waits is tried again at the first that helps.
-void ScheduleResolver::Loop::cross_boundaries(double time, std::uint64_t& created) {
+template <class Queue>
+void LoopOver<Queue>::cross_boundaries(double time, std::uint64_t& created) {
   while (!boundaries_.empty() && boundaries_.top().time() <= time) {
     const double boundary = boundaries_.top().time();
     const std::uint32_t client = boundaries_.top().slot();
@@ -459,8 +499,9 @@ void ScheduleResolver::Loop::cross_boundaries(double time, std::uint64_t& create
 }
 
 // When a task that starts now ends, and how: Used stands for an arrival.
-void ScheduleResolver::Loop::find_end(std::uint32_t client, double start, double duration, bool ok, double& end,
-                                      TaskStatus& status) const {
+template <class Queue>
+void LoopOver<Queue>::find_end(std::uint32_t client, double start, double duration, bool ok, double& end,
+                               TaskStatus& status) const {
   status = ok ? TaskStatus::Used : TaskStatus::Failed;
   end = start + duration;
   if (windows_.policy == WindowPolicy::Pause) {
@@ -474,8 +515,9 @@ void ScheduleResolver::Loop::find_end(std::uint32_t client, double start, double
   }
 }
 
+template <class Queue>
 template <Mode kMode, bool kRecorded, bool kPlain>
-ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
+ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
   constexpr bool kClosed = kMode == Mode::SlotIsClient || kMode == Mode::Pool;
   constexpr bool kDrawn = kMode != Mode::SlotIsClient;
   const std::int64_t margin = kMode == Mode::Rounds ? plan_.n_slots : 1;
@@ -515,8 +557,8 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
     s.trigger_count = 1.0;
     return s.version == plan_.server_steps;
   };
-  // The task in `slot` starts now.
-  const auto begin = [&](std::uint32_t slot_index, double duration) FB_INLINED {
+  // The task in `slot` starts now. Bare: it never fails, waits or times out.
+  const auto begin = [&](auto bare, std::uint32_t slot_index, double duration) FB_INLINED {
     Slot& slot = queue_.payload(slot_index);
     bool ok = true;
     if constexpr (kRecorded) {
@@ -529,9 +571,11 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
     } else {
       find_end(slot.client, s.now, duration, ok, end, slot.status);
     }
-    if (end > s.now + timeout) {
-      end = s.now + timeout;
-      slot.status = TaskStatus::TimedOut;
+    if constexpr (!decltype(bare)::value) {
+      if (end > s.now + timeout) {
+        end = s.now + timeout;
+        slot.status = TaskStatus::TimedOut;
+      }
     }
     slot.state = SlotState::Running;
     slot.version = s.version;
@@ -540,7 +584,7 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
     queue_.put(Event::make(end, kEnd, s.created++, slot_index));
   };
   // The client takes `slot` for its next task.
-  const auto assign = [&](std::uint32_t client, std::uint32_t slot_index, std::uint64_t start) FB_INLINED {
+  const auto assign = [&](auto bare, std::uint32_t client, std::uint32_t slot_index, std::uint64_t start) FB_INLINED {
     const std::uint32_t task = clients_[client] & ~kBusy;
     clients_[client] = (task + 1) | kBusy;
     if constexpr (!kPlain) {
@@ -570,6 +614,10 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
         duration = draw_duration(plan_.model, client, task);
       }
     }
+    if constexpr (decltype(bare)::value) {
+      begin(bare, slot_index, duration);
+      return;
+    }
     double ready = s.now + wait;
     if constexpr (!kPlain) {
       if (windows_.policy != WindowPolicy::None) {
@@ -581,7 +629,7 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
       queue_.payload(slot_index).start = duration;
       queue_.put(Event::make(ready, kStart, s.created++, slot_index));
     } else {
-      begin(slot_index, duration);
+      begin(bare, slot_index, duration);
     }
   };
   // Draws the client of start number s.starts; -1 where nobody is eligible.
@@ -591,14 +639,14 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
     }
     return draw_client<kPlain>(s.starts);
   };
-  const auto ask = [&](std::uint32_t slot_index) FB_INLINED {
+  const auto ask = [&](auto bare, std::uint32_t slot_index) FB_INLINED {
     if constexpr (kMode == Mode::SlotIsClient) {
       if (kPlain || tasks_left(slot_index - 1, clients_[slot_index - 1] & ~kBusy)) {
-        assign(slot_index - 1, slot_index, 0);
+        assign(bare, slot_index - 1, slot_index, 0);
       }
     } else if constexpr (kPlain) {
       const auto client = static_cast<std::uint32_t>(draw());
-      assign(client, slot_index, s.starts++);
+      assign(bare, client, slot_index, s.starts++);
     } else {
       cross_boundaries(s.now, s.created);
       if (kMode == Mode::Pool) {
@@ -612,7 +660,7 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
           }
           const std::uint32_t first = line_.front();
           line_.pop_front();
-          assign(static_cast<std::uint32_t>(client), first, s.starts++);
+          assign(bare, static_cast<std::uint32_t>(client), first, s.starts++);
         }
         hungry_ = !line_.empty();
       } else if (kMode == Mode::Rounds) {
@@ -621,7 +669,7 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
           if (client < 0) {
             break;
           }
-          assign(static_cast<std::uint32_t>(client), i, s.starts++);
+          assign(bare, static_cast<std::uint32_t>(client), i, s.starts++);
         }
       } else {
         const std::int64_t client = draw();
@@ -637,12 +685,62 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
             slot = static_cast<std::uint32_t>(queue_.n_slots());
             queue_.add_slots(1);
           }
-          assign(static_cast<std::uint32_t>(client), slot, s.starts);
+          assign(bare, static_cast<std::uint32_t>(client), slot, s.starts);
         }
         ++s.starts;
         if (spent_ < plan_.n_clients) {
           queue_.put(Event::make(open_start(s.now, s.starts), kStart, s.created++, kNoSlot));
         }
+      }
+    }
+  };
+
+  // Arrivals that are used, each followed by the next task of its slot: as many as need no look at the limits. The
+  // columns that follow from the others are filled afterwards.
+  const auto run_bare = [&] {
+    const auto arrivals_until = [&](std::int64_t more_steps) {
+      std::int64_t arrivals;
+      return __builtin_mul_overflow(more_steps, buffer_size, &arrivals) ? INT64_MAX : arrivals - s.fill;
+    };
+    const std::int64_t to_last_step =
+        plan_.server_steps >= 0 ? arrivals_until(plan_.server_steps - s.version) - 1 : INT64_MAX;
+    const std::int64_t end = rows + std::min({kBareRows, o.n_rows - rows, last_row - s.total_rows - 1,
+                                              arrivals_until(o.n_steps - 1 - steps), to_last_step});
+    const std::int64_t begin_row = rows;
+    std::int64_t step = s.version;
+    std::int64_t step_end = rows + buffer_size - s.fill;
+    while (rows < end) {
+      const Event top = queue_.top();
+      if (top.time_bits > horizon || top.kind() != static_cast<int>(kEnd)) {
+        break;
+      }
+      const std::uint32_t slot_index = queue_.top_slot();
+      queue_.take();
+      s.now = top.time();
+      const Slot& slot = queue_.payload(slot_index);
+      clients_[slot.client] &= ~kBusy;
+      o.client[rows] = static_cast<std::int32_t>(slot.client);
+      o.task[rows] = slot.task;
+      o.version[rows] = slot.version;
+      o.start_time[rows] = slot.start;
+      o.arrive_time[rows] = s.now;
+      ++rows;
+      ++s.total_rows;
+      if (++s.fill == buffer_size) {
+        make_step();
+      }
+      if (queue_.was_alone(top)) {
+        ask(std::true_type(), slot_index);
+      } else {
+        queue_.payload(slot_index).state = SlotState::Free;
+        queue_.put(Event::make(s.now, kStart, s.created++, slot_index));
+      }
+    }
+    for (std::int64_t i = begin_row; i < rows; ++step, step_end += buffer_size) {
+      for (const std::int64_t until = std::min(rows, step_end); i < until; ++i) {
+        o.step[i] = step;
+        o.staleness[i] = step - o.version[i];
+        o.status[i] = static_cast<std::uint8_t>(TaskStatus::Used);
       }
     }
   };
@@ -658,11 +756,19 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
       // The first requests come before all others at time 0, and after what has already ended then.
       if (asked_first_ < static_cast<std::uint32_t>(plan_.n_slots)) {
         if (queue_.empty() || queue_.top().time_bits > 0 || queue_.top().kind() != static_cast<int>(kEnd)) {
-          ask(++asked_first_);
+          ask(std::false_type(), ++asked_first_);
           if (asked_first_ == static_cast<std::uint32_t>(plan_.n_slots) && !queue_.empty()) {
             queue_.lay_out_again();
           }
           continue;
+        }
+      }
+    }
+    if constexpr (kClosed && kPlain && !kRecorded) {
+      if (bare_ && s.quiet == 0 && asked_first_ == static_cast<std::uint32_t>(plan_.n_slots)) {
+        run_bare();
+        if (rows + margin > o.n_rows || steps + 2 > o.n_steps) {
+          break;
         }
       }
     }
@@ -769,10 +875,9 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
       }
       if constexpr (kClosed) {
         // With nothing else at this time the slot's request can be served at once.
-        const bool alone =
-            queue_.top().time_bits > top.time_bits && asked_first_ == static_cast<std::uint32_t>(plan_.n_slots);
+        const bool alone = queue_.was_alone(top) && asked_first_ == static_cast<std::uint32_t>(plan_.n_slots);
         if (kPlain && alone) {
-          ask(slot_index);
+          ask(std::false_type(), slot_index);
         } else {
           queue_.put(Event::make(s.now, kStart, s.created++, slot_index));
         }
@@ -784,12 +889,12 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
 
     const std::uint32_t slot_index = top.slot();
     if (slot_index != kNoSlot && queue_.payload(slot_index).state == SlotState::Waiting) {
-      begin(slot_index, queue_.payload(slot_index).start);
+      begin(std::false_type(), slot_index, queue_.payload(slot_index).start);
     } else {
       if (top.kind() == static_cast<int>(kRetry)) {
         retry_time_ = kInfinity;
       }
-      ask(slot_index);
+      ask(std::false_type(), slot_index);
     }
   }
   counters_ = s;
@@ -797,37 +902,44 @@ ChunkEnd ScheduleResolver::Loop::run_loop(const ScheduleColumns& out) {
   return {rows, steps, reason};
 }
 
-ScheduleResolver::ScheduleResolver(const SchedulePlan& plan) : loop_(std::make_unique<Loop>(plan)) {}
-
-ScheduleResolver::~ScheduleResolver() = default;
-
-ChunkEnd ScheduleResolver::run(const ScheduleColumns& out) {
-  if (out.n_rows < rows_needed() || out.n_steps < 2) {
-    throw std::invalid_argument("no room for one event's rows");
-  }
-  if (loop_->reason_ != StopReason::Full) {
-    return {0, 0, loop_->reason_};
-  }
-  return loop_->run(out);
-}
-
-std::int64_t ScheduleResolver::rows_needed() const {
-  return loop_->plan_.mode == Mode::Rounds ? std::max<std::int64_t>(loop_->plan_.n_slots, 1) : 1;
-}
-
-double ScheduleResolver::time() const { return loop_->counters_.now; }
-
-std::int64_t ScheduleResolver::started() const { return loop_->counters_.started; }
-
-std::vector<TaskInFlight> ScheduleResolver::in_flight() const {
+template <class Queue>
+std::vector<TaskInFlight> LoopOver<Queue>::in_flight() const {
   std::vector<TaskInFlight> tasks;
-  for (std::uint32_t i = 1; i < loop_->queue_.n_slots(); ++i) {
-    const Slot& slot = loop_->queue_.payload(i);
+  for (std::uint32_t i = 1; i < queue_.n_slots(); ++i) {
+    const Slot& slot = queue_.payload(i);
     if (slot.state == SlotState::Running) {
       tasks.push_back({static_cast<std::int32_t>(slot.client), slot.task, slot.version, slot.start});
     }
   }
   return tasks;
 }
+
+std::unique_ptr<EventLoop> make_loop(const SchedulePlan& plan) {
+  // The slots of the open loop grow without bound.
+  if (plan.mode != Mode::OpenLoop && plan.n_slots < static_cast<std::int64_t>(TimeTree::kMaxSlots)) {
+    return std::make_unique<LoopOver<Tree>>(plan);
+  }
+  return std::make_unique<LoopOver<Calendar>>(plan);
+}
+
+}  // namespace
+
+ScheduleResolver::ScheduleResolver(const SchedulePlan& plan)
+    : loop_(make_loop(plan)), rows_needed_(plan.mode == Mode::Rounds ? std::max<std::int64_t>(plan.n_slots, 1) : 1) {}
+
+ScheduleResolver::~ScheduleResolver() = default;
+
+ChunkEnd ScheduleResolver::run(const ScheduleColumns& out) {
+  if (out.n_rows < rows_needed_ || out.n_steps < 2) {
+    throw std::invalid_argument("no room for one event's rows");
+  }
+  return loop_->run(out);
+}
+
+double ScheduleResolver::time() const { return loop_->time(); }
+
+std::int64_t ScheduleResolver::started() const { return loop_->started(); }
+
+std::vector<TaskInFlight> ScheduleResolver::in_flight() const { return loop_->in_flight(); }
 
 }  // namespace fedbuff

@@ -56,7 +56,7 @@ struct SchedulePlan {
   std::int64_t arrivals = -1;
   std::int64_t stall_limit = 0;
 
-  DrawLevel level = DrawLevel::Baseline;  // of the kernels in force
+  SimdLevel level = SimdLevel::Baseline;  // of the kernels in force
 };
 
 struct ScheduleColumns {
@@ -88,6 +88,8 @@ struct TaskInFlight {
   double start_time;
 };
 
+class EventLoop;
+
 class FB_CORE_API ScheduleResolver {
  public:
   explicit ScheduleResolver(const SchedulePlan& plan);
@@ -97,14 +99,14 @@ class FB_CORE_API ScheduleResolver {
 
   // Room for at least `rows_needed` rows and two steps must be given.
   ChunkEnd run(const ScheduleColumns& out);
-  std::int64_t rows_needed() const;
+  std::int64_t rows_needed() const { return rows_needed_; }
   double time() const;
   std::int64_t started() const;  // tasks started on the current version
   std::vector<TaskInFlight> in_flight() const;
 
  private:
-  class Loop;
-  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<EventLoop> loop_;
+  std::int64_t rows_needed_;
 };
 
 }  // namespace fedbuff

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -207,7 +207,45 @@ def test_numba_gives_the_same(strategy: Any) -> None:
     assert_same(resolved_by("numba", call), resolved_by("cpp", call))
 
 
-def test_cpp_draws_and_math_have_the_same_bits() -> None:
+@pytest.fixture(params=["baseline", "avx2", "avx512"])
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every CPU level in turn, in force."""
+    from fedbuff import _core
+
+    before = _core.level()
+    if not _core.force_level(request.param):
+        pytest.skip(f"this CPU has no {request.param}")
+    yield request.param
+    _core.force_level(before)
+
+
+def test_draws_have_the_same_bits_at_every_level(level: str) -> None:
+    from fedbuff import _core
+    from fedbuff.backends import _portable_math as pm
+
+    # Not a whole number of batches, so that single draws take part.
+    client, task = np.arange(500, dtype=np.uint32), np.arange(500, dtype=np.uint32) % 7
+    for law in DISTRIBUTIONS:
+        for component, name in enumerate(("wait", "download", "compute", "upload")):
+            model = fb.DelayModel(n_clients=500, **{"compute": 1.0, name: law})
+            plan = _resolve._Request(model, FedBuff(1), None, 1, None, None, 5, None, "constant", "redraw", None).plan
+            delays = np.empty(500)
+            _core.draw_delays(plan, component, client, task, delays)
+            want = pm.draw(law.kind, law.params, getattr(law, "samples", None), 5, client, task, component)
+            np.testing.assert_array_equal(delays, want, err_msg=f"{law.kind}, {name}")
+
+
+@pytest.mark.parametrize("concurrency", [1, 15, 16, 17, 100, 255, 256, 300])
+@pytest.mark.parametrize("law", [fb.Exponential(1.0), fb.Empirical([0.0, 0.5, 0.5, 1.0, 2.0]), fb.Constant(1.0)])
+def test_few_and_many_in_flight_agree_at_every_level(level: str, law: Any, concurrency: int) -> None:
+    """The tree and the calendar, on both sides of where one gives way to the other; ties and zeros."""
+    model = fb.DelayModel(n_clients=3 * concurrency, compute=law)
+    compare_once(model, FedBuff(7), concurrency, arrivals=4000)
+    compare_once(model, FedBuff(7), concurrency, server_steps=300)
+    compare_once(model, FedBuff(7), concurrency, max_time=2000.0 / concurrency)
+
+
+def test_cpp_math_has_the_same_bits() -> None:
     from fedbuff import _core
     from fedbuff.backends import _portable_math as pm
 
@@ -216,14 +254,6 @@ def test_cpp_draws_and_math_have_the_same_bits() -> None:
     _core.portable_math(x, values)
     sine, cosine = pm.sincos2pi(x)
     np.testing.assert_array_equal(values, [pm.log(x), pm.exp(x), pm.pow(x, 1.7), sine, cosine])
-    client, task = np.arange(500, dtype=np.uint32), np.arange(500, dtype=np.uint32) % 7
-    for law in DISTRIBUTIONS:
-        model = fb.DelayModel(n_clients=500, compute=law)
-        plan = _resolve._Request(model, FedBuff(1), None, 1, None, None, 5, None, "constant", "redraw", None).plan
-        delays = np.empty(500)
-        _core.draw_delays(plan, 2, client, task, delays)
-        want = pm.draw(law.kind, law.params, getattr(law, "samples", None), 5, client, task, 2)
-        np.testing.assert_array_equal(delays, want, err_msg=law.kind)
 
 
 def test_a_schedule_of_many_in_flight_agrees() -> None:
