@@ -16,6 +16,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ import fedbuff as fb
 
 K = 10
 REPEATS = 5
-FOLDER = next((p / "shared" / "bench" for p in Path(__file__).resolve().parents if (p / "shared" / "bench").is_dir()), None)
+FOLDER = next(
+    (p / "shared" / "bench" for p in Path(__file__).resolve().parents if (p / "shared" / "bench").is_dir()), None
+)
 
 
 def best(function: Callable[[], Any], repeats: int = REPEATS) -> float:
@@ -63,7 +66,7 @@ def workload(name: str) -> tuple[Any, fb.Problem, fb.LocalSGD, np.ndarray, Any]:
 def transposed(model: np.ndarray, sizes: tuple[int, ...], *, back: bool = False) -> np.ndarray:
     """The rivals lay weights out (in, out), we (out, in)."""
     parts, at = [], 0
-    for n_in, n_out in zip(sizes, sizes[1:], strict=False):
+    for n_in, n_out in pairwise(sizes):
         shape = (n_out, n_in) if back else (n_in, n_out)
         parts += [model[at : at + n_in * n_out].reshape(shape).T.ravel(), model[at + n_in * n_out :][:n_out]]
         at += n_in * n_out + n_out

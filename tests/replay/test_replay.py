@@ -540,7 +540,7 @@ def test_the_schedules_own_strategy_is_the_default(name: str, tmp_path: Path) ->
 def test_a_staleness_function_of_ones_own_must_be_given_again() -> None:
     strategy = fb.FedBuff(4, staleness=lambda staleness: 1.0 / (1.0 + staleness))
     schedule = make_schedule(strategy, steps=3)
-    with pytest.raises(ValueError, match="strategy: the schedule's own cannot be used: .* is the user's own"):
+    with pytest.raises(ValueError, match=r"strategy: the schedule's own cannot be used: .* is the user's own"):
         fb.replay(PROBLEM, schedule, LOCAL)
     assert fb.replay(PROBLEM, schedule, LOCAL, strategy=strategy).version == 3
 
