@@ -227,7 +227,7 @@ def test_draws_have_the_same_bits_at_every_level(level: str) -> None:
     client, task = np.arange(500, dtype=np.uint32), np.arange(500, dtype=np.uint32) % 7
     for law in DISTRIBUTIONS:
         for component, name in enumerate(("wait", "download", "compute", "upload")):
-            model = fb.DelayModel(n_clients=500, **{"compute": 1.0, name: law})
+            model = fb.DelayModel(n_clients=500, **{"compute": fb.Constant(1.0), name: law})
             plan = _resolve._Request(model, FedBuff(1), None, 1, None, None, 5, None, "constant", "redraw", None).plan
             delays = np.empty(500)
             _core.draw_delays(plan, component, client, task, delays)
@@ -235,14 +235,14 @@ def test_draws_have_the_same_bits_at_every_level(level: str) -> None:
             np.testing.assert_array_equal(delays, want, err_msg=f"{law.kind}, {name}")
 
 
-@pytest.mark.parametrize("concurrency", [1, 15, 16, 17, 100, 255, 256, 300])
+@pytest.mark.parametrize("concurrency", [1, 17, 255, 256])
 @pytest.mark.parametrize("law", [fb.Exponential(1.0), fb.Empirical([0.0, 0.5, 0.5, 1.0, 2.0]), fb.Constant(1.0)])
 def test_few_and_many_in_flight_agree_at_every_level(level: str, law: Any, concurrency: int) -> None:
     """The tree and the calendar, on both sides of where one gives way to the other; ties and zeros."""
     model = fb.DelayModel(n_clients=3 * concurrency, compute=law)
-    compare_once(model, FedBuff(7), concurrency, arrivals=4000)
-    compare_once(model, FedBuff(7), concurrency, server_steps=300)
-    compare_once(model, FedBuff(7), concurrency, max_time=2000.0 / concurrency)
+    compare_once(model, FedBuff(7), concurrency, arrivals=1500)
+    compare_once(model, FedBuff(7), concurrency, server_steps=150)
+    compare_once(model, FedBuff(7), concurrency, max_time=800.0 / concurrency)
 
 
 def test_cpp_math_has_the_same_bits() -> None:
