@@ -373,9 +373,9 @@ class Replay:
         about, arrays = _read_checkpoint(path)
         where = os.fspath(path)
         if about["problem"] != problem_hash(problem):
-            raise ValueError(f"{where}: it was made with other problem")
+            raise ValueError(f"{where}: it was made with another problem")
         if isinstance(schedule, Schedule) and about["schedule"] not in (None, schedule.sha256):
-            raise ValueError(f"{where}: it was made with other schedule")
+            raise ValueError(f"{where}: it was made with another schedule")
         try:
             rule = rule_from_json(about["rule"], None if strategy is None else rule_of(strategy))
         except ValueError as error:
@@ -594,7 +594,8 @@ def replay(
         expected = current._about()
         for name in ("problem", "schedule", "w0", "rule", "local", "seed", "metrics"):
             if about[name] != expected[name]:
-                raise ValueError(f"{path}: it was made with other {name}; remove it, or give another file")
+                what = "other metrics" if name == "metrics" else f"another {name}"
+                raise ValueError(f"{path}: it was made with {what}; remove it, or give another file")
         current._restore(about, arrays)
     loop = _Loop(current, evaluate, eval_every, stop, path, checkpoint_every, callback)
     return loop.go(_progress_bar(progress, schedule))

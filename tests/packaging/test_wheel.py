@@ -65,6 +65,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     plain = {tag.sub(".so", name) for name in held}
     expected = sources("fedbuff/**/*.py") | sources("fedbuff/*.pxd") | sources("fedbuff/*.pyi")
     expected |= {name.replace("csrc/include", "fedbuff/include") for name in sources("csrc/include/fedbuff/*.h*")}
+    expected |= sources("fedbuff/data/*.csv")
     expected |= {"fedbuff/py.typed", "fedbuff/_build_info.py", "fedbuff/libfedbuff.so"}
     expected |= {"fedbuff/_core.so", "fedbuff/_server.so"}
     assert plain == expected
