@@ -120,8 +120,6 @@ class BuildCore(build_ext):
         self.compiler.link_shared_object(
             objects[0], str(output / CORE_NAME), extra_postargs=extra, target_lang="c++", build_temp=self.build_temp
         )
-        if self.inplace or self.editable_mode:
-            self.copy_file(str(output / CORE_NAME), str(ROOT / "fedbuff" / CORE_NAME))
         self.force = True  # all that is left is to link, which takes no time
         for extension, compiled in zip(self.extensions, objects[1:], strict=True):
             extension.language = extension.language or "c"
@@ -131,6 +129,10 @@ class BuildCore(build_ext):
             extension.libraries.append("fedbuff")
             extension.extra_link_args = [*extension.extra_link_args, f"-Wl,-rpath,{ORIGIN}"]
         super().build_extensions()
+
+    def copy_extensions_to_source(self) -> None:
+        super().copy_extensions_to_source()
+        self.copy_file(str(Path(self.build_lib) / "fedbuff" / CORE_NAME), str(ROOT / "fedbuff" / CORE_NAME))
 
     def compile_objects(self, parts: list[Extension], newest: float) -> list[list[str]]:
         """Objects of each part, made anew where older than their source or than `newest`; a thread for each."""

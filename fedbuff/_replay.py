@@ -31,7 +31,7 @@ from ._strategy import FedBuff, Rule, rule_of
 
 __all__ = ["Replay", "Stop", "replay", "run"]
 
-METRICS = ("loss", "grad_norm_sq", "accuracy", "distance")
+METRICS = ("loss", "grad_norm_sq", "accuracy", "distance", "step_norm")
 FORMAT = "fedbuff-replay"
 FORMAT_NUMBER = 1
 
@@ -505,14 +505,15 @@ class _Evaluation:
                 raise ValueError("test: it is for the metric 'accuracy', which is not asked for")
             self._held_out = cast(Any, problem).held_out(*test)
 
-    def __call__(self, w: Floats, before: Floats | None, threads: int) -> dict[str, float]:
-        """The metrics at w; `before` is the model of the evaluation before."""
+    def __call__(self, w: Floats, before: Floats | None, previous: Floats | None, threads: int) -> dict[str, float]:
+        """The metrics at w; `before` is the model of the evaluation before, `previous` of the version before."""
         begin = time.perf_counter()
-        values = {name: self._value(name, w, before, threads) for name in self.metrics}
+        origins = {"distance": before, "step_norm": previous}
+        values = {name: self._value(name, w, origins.get(name), threads) for name in self.metrics}
         self.seconds += time.perf_counter() - begin
         return values
 
-    def _value(self, name: str, w: Floats, before: Floats | None, threads: int) -> float:
+    def _value(self, name: str, w: Floats, origin: Floats | None, threads: int) -> float:
         problem = cast(Any, self._problem)
         options = {"threads": threads} if isinstance(problem, Problem) else {}
         if name == "loss":
@@ -522,7 +523,7 @@ class _Evaluation:
             return backends.current().dot(gradient, gradient)
         if name == "accuracy":
             return float(problem.accuracy(w) if self._held_out is None else self._held_out.accuracy(w))
-        moved = np.zeros_like(w) if before is None else w - before
+        moved = np.zeros_like(w) if origin is None else w - origin
         return float(np.sqrt(backends.current().dot(moved, moved)))
 
 
@@ -558,8 +559,8 @@ def replay(
     schedule      a `Schedule`, or an iterator of its chunks (`iter_schedule`), for one longer than memory
     strategy      what the server computes; None: what the schedule's own strategy does
     eval_every    evaluate the model every so many server steps, and at the start and the end; None: at neither
-    metrics       of "loss", "grad_norm_sq" (squared norm of the full gradient), "accuracy" and "distance" (from the
-                  model of the evaluation before)
+    metrics       of "loss", "grad_norm_sq" (squared norm of the full gradient), "accuracy", "distance" (from the
+                  model of the evaluation before) and "step_norm" (how far the last server step went)
     test          (X, y) held out: "accuracy" is of these rows
     stop          a `Stop`, or a function of the newest history row that says whether to stop
     checkpoint    a file: written every checkpoint_every server steps and at the end; where it is there already and was
@@ -617,6 +618,8 @@ class _Loop:
         self._replay, self._evaluate, self._every = current, evaluate, eval_every
         self._stop, self._path, self._checkpoint_every, self._callback = stop, path, checkpoint_every, callback
         self._steps_a_run = 1
+        self._wants_previous = "step_norm" in evaluate.metrics
+        self._previous: Floats | None = None  # the model before the last step, where that is wanted
 
     def result(self, reason: ExitReason) -> Result:
         current = self._replay
@@ -655,8 +658,14 @@ class _Loop:
                 if current._feed.more(current._engine):
                     continue
                 return self._end(ExitReason.SCHEDULE_END)
+            steps = min(goal - current.version, self._steps_a_run)
+            if self._wants_previous:
+                if goal - current.version == 1:
+                    self._previous = current.w
+                else:
+                    steps = min(steps, goal - current.version - 1)
             began = time.perf_counter()
-            reason = current.run(min(goal - current.version, self._steps_a_run))
+            reason = current.run(steps)
             if time.perf_counter() - began < _SECONDS_A_RUN:
                 self._steps_a_run *= 2
             else:
@@ -704,7 +713,7 @@ class _Loop:
         """Evaluates, notes it in the history, and asks the callback and the stopping rule."""
         current, history = self._replay, self._replay.history
         w, since = current.w, current._since
-        values = self._evaluate(w, current._evaluated, current.threads)
+        values = self._evaluate(w, current._evaluated, self._previous, current.threads)
         updates = current.updates - since["updates"]
         row: dict[str, float] = {
             "step": current.version,

@@ -7,7 +7,7 @@
 //   client      task        local step       stream << 28 | block      Batches, GradientNoise
 //   client      task        component        stream << 28 | block      Delays
 //   start low   start high  attempt          stream << 28              ClientSelection
-//   low index   high index  layer            stream << 28              InitialModel
+//   0           0           layer            stream << 28 | block      InitialModel
 //
 // A word becomes an index below n by multiply-high; two words become a double in [0, 1) by 53 bits.
 #pragma once

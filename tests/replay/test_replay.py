@@ -195,7 +195,7 @@ def test_history_and_metrics() -> None:
     schedule = make_schedule(strategy)
     X = np.random.default_rng(9).standard_normal((30, FEATURES)).astype(np.float32)
     y = np.arange(30) % CLASSES
-    metrics = ("loss", "grad_norm_sq", "accuracy", "distance")
+    metrics = ("loss", "grad_norm_sq", "accuracy", "distance", "step_norm")
     run = fb.replay(PROBLEM, schedule, LOCAL, strategy=strategy, eval_every=25, metrics=metrics, test=(X, y))
     history = run.history
     assert history["step"].tolist() == [0, 25, 50, 60]
@@ -209,6 +209,9 @@ def test_history_and_metrics() -> None:
     assert history["grad_norm_sq_mean"][2] == pytest.approx(history["grad_norm_sq"][:3].mean())
     assert history["accuracy"][2] == PROBLEM.accuracy(middle, (X, y))
     assert history["distance"][2] == pytest.approx(np.linalg.norm((middle - before).astype(np.float64)), rel=1e-6)
+    almost = fb.replay(PROBLEM, schedule, LOCAL, strategy=strategy, stop=fb.Stop(server_steps=49)).w
+    assert history["step_norm"][2] == pytest.approx(np.linalg.norm((middle - almost).astype(np.float64)), rel=1e-6)
+    assert history["step_norm"][0] == 0
     used = (schedule.step >= 25) & (schedule.step < 50)
     assert history["staleness_mean"][2] == pytest.approx(schedule.staleness[used].mean())
     assert history["staleness_max"][2] == schedule.staleness[used].max()

@@ -1,4 +1,4 @@
-// Vec<T> for AVX-512 (F, DQ, VL, BW): see level/README in kernels.inl for what a Vec must offer.
+// Vec<T> for AVX-512 (F, DQ, VL, BW); kernels.inl says what a Vec must offer.
 
 template <class T>
 struct Vec;
