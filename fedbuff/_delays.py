@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
+from abc import abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -56,9 +57,9 @@ class Distribution(Immutable):
     def _validate(self) -> None:
         """Refuses parameters that mean nothing, or that could give a negative delay."""
 
+    @abstractmethod
     def _largest(self) -> float:
         """An upper bound of what it can draw."""
-        raise NotImplementedError
 
     def _need(self, condition: bool, what: str) -> None:
         if not condition:
@@ -219,6 +220,9 @@ class Empirical(Distribution):
     @property
     def params(self) -> tuple[float, ...]:
         return ()
+
+    def _largest(self) -> float:
+        return float(self.samples[-1])
 
     def describe(self) -> dict[str, Any]:
         digest = hashlib.sha256(self.samples.astype("<f8").tobytes()).hexdigest()

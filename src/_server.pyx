@@ -345,7 +345,7 @@ cdef class Server:
 
 
 cdef class DeltaBuffer:
-    """A sum of deltas, for those who write their own server.
+    """A sum of deltas, for those who write their own server; for one thread at a time, unlike `Server`.
 
     >>> import numpy as np, fedbuff as fb
     >>> buffer = fb.DeltaBuffer(2, np.float64)
