@@ -18,17 +18,16 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import staleness as _staleness
 from ._arrays import Floats as Vector
+from ._files import replacing
 from ._strategy import SGD, Adam, Rule
 
 __all__ = ["FORMAT", "FORMAT_NUMBER", "ServerState", "read_server", "rule_from_json", "rule_to_json", "write_server"]
@@ -83,17 +82,8 @@ def write_server(path: str | os.PathLike[str], state: ServerState) -> None:
     for name in ("velocity", "first", "second"):
         if getattr(state, name) is not None:
             arrays[name] = getattr(state, name)
-    target = Path(path)
-    handle, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    except BaseException:
-        os.unlink(beside)
-        raise
+    with replacing(path) as beside, open(beside, "wb") as file:
+        np.savez(file, **arrays)
 
 
 def read_server(path: str | os.PathLike[str], rule: Rule | None = None) -> ServerState:
