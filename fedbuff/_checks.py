@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["choice", "count", "number"]
+__all__ = ["choice", "count", "number", "seed_of"]
 
 
 def number(name: str, value: float, *, low: float = 0.0, high: float = math.inf, open_low: bool = False) -> float:
@@ -34,3 +34,11 @@ def count(name: str, value: int, *, low: int = 1) -> int:
 def choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
+
+
+def seed_of(value: int) -> int:
+    """A seed: the 64-bit key of Philox."""
+    key = count("seed", value, low=0)
+    if key >= 2**64:
+        raise ValueError(f"seed: expected an int below 2**64, got {key}")
+    return key

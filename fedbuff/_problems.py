@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import backends
 from ._arrays import aligned_copy, all_finite, as_array, as_output, as_vector, model_dtype, read_only
-from ._checks import choice, count, number
+from ._checks import choice, count, number, seed_of
 from ._local import LocalSGD
 from .backends._spec import BoundProblem, ProblemSpec
 
@@ -74,7 +74,7 @@ class Problem:
         w = np.zeros(self.dim, self.dtype)
         spec = self._spec
         if len(spec.sizes) > 2:
-            key = count("seed", seed, low=0)
+            key = seed_of(seed)
             begin = 0
             for layer, (n_in, n_out) in enumerate(pairwise(spec.sizes)):
                 n = n_in * n_out
@@ -129,11 +129,9 @@ class Problem:
         rows = None if batches is None else self._batches(batches, which, local.steps, batch)
         if rows is not None:
             batch = rows.shape[1]
-        task_number, key = count("task", task, low=0), count("seed", seed, low=0)
+        task_number, key = count("task", task, low=0), seed_of(seed)
         if task_number >= 2**32:
             raise ValueError(f"task: expected an int below 2**32, got {task_number}")
-        if key >= 2**64:
-            raise ValueError(f"seed: expected an int below 2**64, got {key}")
         self.bound.local_sgd(
             local.spec, model, client=which, task=task_number, seed=key, batch=batch, rows=rows, delta_out=result
         )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from . import backends
 from ._arrays import as_model
-from ._checks import choice, count, number
+from ._checks import choice, count, number, seed_of
 from ._clients import Callback, Custom
 from ._files import optional, replacing
 from ._history import ExitReason, History, Interrupted, Result
@@ -233,7 +233,7 @@ class Replay:
         threads: int | None = None,
     ) -> None:
         self.problem, self.schedule, self.local = problem, schedule, local
-        self.seed = count("seed", seed, low=0)
+        self.seed = seed_of(seed)
         self.threads = backends.default_threads() if threads is None else count("threads", threads)
         self.rule = rule_of(strategy) if strategy is not None else _default_rule(schedule)
         start = problem.init(self.seed) if w0 is None else as_model("w0", w0)

@@ -506,6 +506,7 @@ def test_a_replay_after_fork_works() -> None:
         ({"w0": np.zeros(3, np.float32)}, ValueError, "w0: expected shape"),
         ({"w0": np.zeros(PROBLEM.dim)}, TypeError, "w0: expected float32"),
         ({"seed": -1}, ValueError, "seed: "),
+        ({"seed": 2**64}, ValueError, r"seed: expected an int below 2\*\*64"),
         ({"threads": 0}, ValueError, "threads: "),
         ({"eval_every": 0}, ValueError, "eval_every: "),
         ({"metrics": ("nonsense",), "eval_every": 1}, ValueError, "metrics: expected one of"),
