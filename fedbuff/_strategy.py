@@ -94,6 +94,16 @@ class Rule:
         """e_j of an update made from n_samples samples."""
         return _RAW_WEIGHT[self.weighting](n_samples) * self.weight_scale
 
+    def norm_of(self, arrivals: int, weight_sum: float, scaled_weight_sum: float) -> float:
+        """What the sum of contributions is divided by, for a buffer with these sums of e and of s e."""
+        return {
+            "one": 1.0,
+            "arrivals": float(arrivals),
+            "weights": weight_sum,
+            "scaled_weights": scaled_weight_sum,
+            "clients": float(self.n_clients or 1),
+        }[self.norm]
+
     def staleness_weight(self, staleness: int) -> float:
         """s_j of an update that is this stale; an error where the function does not give a finite number >= 0."""
         weight = float(self.staleness(staleness))

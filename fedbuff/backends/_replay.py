@@ -130,13 +130,7 @@ class SequentialReplay:
 
     def _stepped(self, w: Vector, total: Vector, arrivals: int, sum_weights: float, sum_scaled: float) -> Vector:
         rule, optimizer, new = self._rule, self._rule.optimizer, np.empty_like(w)
-        norm = {
-            "one": 1.0,
-            "arrivals": float(arrivals),
-            "weights": sum_weights,
-            "scaled_weights": sum_scaled,
-            "clients": float(rule.n_clients or 1),
-        }[rule.norm]
+        norm = rule.norm_of(arrivals, sum_weights, sum_scaled)
         if norm == 0.0:
             raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
         if isinstance(optimizer, Adam):

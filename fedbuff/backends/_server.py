@@ -198,14 +198,7 @@ class Server:
             state.kept.pop(version, None)
 
     def _norm(self, weight_sum: float, scaled_weight_sum: float) -> float:
-        rule = self._rule
-        norm = {
-            "one": 1.0,
-            "arrivals": float(rule.buffer_size),
-            "weights": weight_sum,
-            "scaled_weights": scaled_weight_sum,
-            "clients": float(rule.n_clients or 1),
-        }[rule.norm]
+        norm = self._rule.norm_of(self._rule.buffer_size, weight_sum, scaled_weight_sum)
         if norm == 0.0:
             raise norm_error()
         return norm
