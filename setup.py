@@ -111,11 +111,9 @@ class BuildCore(build_ext):
     def build_extensions(self) -> None:
         output = Path(self.build_lib) / "fedbuff"
         output.mkdir(parents=True, exist_ok=True)
-        headers = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".hpp", ".inl")]
-        newest = max(p.stat().st_mtime for p in headers)
         core_sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "core").glob("*.cpp"))
         core = Extension("core", core_sources, include_dirs=INCLUDE, extra_compile_args=[*FLAGS, "-DFB_BUILDING_CORE"])
-        objects = self.compile_objects([core, *self.extensions], newest)
+        objects = self.compile_objects([core, *self.extensions])
         extra = [*LINK_FLAGS, f"-Wl,-install_name,@rpath/{CORE_NAME}" if MACOS else f"-Wl,-soname,{CORE_NAME}"]
         self.compiler.link_shared_object(
             objects[0], str(output / CORE_NAME), extra_postargs=extra, target_lang="c++", build_temp=self.build_temp
@@ -134,18 +132,18 @@ class BuildCore(build_ext):
         super().copy_extensions_to_source()
         self.copy_file(str(Path(self.build_lib) / "fedbuff" / CORE_NAME), str(ROOT / "fedbuff" / CORE_NAME))
 
-    def compile_objects(self, parts: list[Extension], newest: float) -> list[list[str]]:
-        """Objects of each part, made anew where older than their source or than `newest`; a thread for each."""
+    def compile_objects(self, parts: list[Extension]) -> list[list[str]]:
+        """Objects of each part, made anew where older than a file that went into them; a thread for each."""
 
         def compile_one(part: Extension, source: str) -> str:
             done = Path(self.build_temp) / Path(source).with_suffix(".o")
-            if not done.exists() or done.stat().st_mtime < max(newest, (ROOT / source).stat().st_mtime):
+            if is_stale(done):
                 self.compiler.compile(
                     [source],
                     output_dir=self.build_temp,
                     macros=part.define_macros,
                     include_dirs=part.include_dirs,
-                    extra_postargs=part.extra_compile_args,
+                    extra_postargs=[*part.extra_compile_args, "-MMD", "-MF", str(done.with_suffix(".d"))],
                 )
             return str(done)
 
@@ -172,6 +170,15 @@ class BuildCore(build_ext):
         write_build_info(Path(self.build_lib) / "fedbuff", bool(self.extensions), self.reason, compiler)
         if self.inplace or self.editable_mode:
             write_build_info(ROOT / "fedbuff", bool(self.extensions), self.reason, compiler)
+
+
+def is_stale(compiled: Path) -> bool:
+    """Whether an object is missing or older than one of the files that the compiler listed beside it."""
+    listed = compiled.with_suffix(".d")
+    if not compiled.exists() or not listed.exists():
+        return True
+    files = [Path(name) for name in listed.read_text().replace("\\\n", " ").split()[1:]]
+    return any(not file.exists() or file.stat().st_mtime > compiled.stat().st_mtime for file in files)
 
 
 class BuildPure(build_py):
