@@ -29,9 +29,9 @@ struct Kernels {
   // Bytes of scratch memory that one thread needs, 64-byte aligned and zero before its first use with a problem.
   std::size_t (*scratch_bytes)(const Problem<T>& problem);
 
-  // delta_out = w - (w after config.steps steps). (dim)
-  void (*local_sgd)(const Problem<T>& problem, const LocalConfig& config, const Task& task, const T* w, void* scratch,
-                    T* delta_out);
+  // delta_out = w - (w after config.steps steps), for each task. What a task gives does not depend on the others.
+  void (*local_sgd)(const Problem<T>& problem, const LocalConfig& config, const LocalTask<T>* tasks,
+                    std::int64_t n_tasks, void* scratch);
 
   // Gradient of f_client at w into gradient_out (dim), unless null; its value is returned.
   double (*client_gradient)(const Problem<T>& problem, std::int64_t client, const T* w, void* scratch, T* gradient_out);

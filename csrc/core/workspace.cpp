@@ -104,7 +104,8 @@ void Workspace<T>::give_back(Memory memory) {
 template <class T>
 void Workspace<T>::local_sgd(const LocalConfig& config, const Task& task, const T* w, T* delta_out) {
   const Loan scratch(*this);
-  kernels().of<T>().local_sgd(problem_, config, task, w, scratch.get(), delta_out);
+  const LocalTask<T> one{task, w, delta_out};
+  kernels().of<T>().local_sgd(problem_, config, &one, 1, scratch.get());
 }
 
 template <class T>

@@ -13,6 +13,7 @@
 #include "scratch.inl"
 #include "net.inl"
 #include "quadratic.inl"
+#include "small.inl"
 #include "local.inl"
 
 template <class T>

@@ -90,8 +90,8 @@ void step_gradient(const Problem<T>& p, const Scratch<T>& s, const Task& task, s
 }
 
 template <class T>
-void local_sgd(const Problem<T>& p, const LocalConfig& config, const Task& task, const T* w, void* memory,
-               T* delta_out) {
+void local_sgd_one(const Problem<T>& p, const LocalConfig& config, const Task& task, const T* w, void* memory,
+                   T* delta_out) {
   using V = Vec<T>;
   const Scratch<T> s(p, memory);
   T* at = s.w;
@@ -133,6 +133,19 @@ void local_sgd(const Problem<T>& p, const LocalConfig& config, const Task& task,
     }
   }
   subtract(p.dim, w, at, delta_out);
+}
+
+template <class T>
+void local_sgd(const Problem<T>& p, const LocalConfig& config, const LocalTask<T>* tasks, std::int64_t n_tasks,
+               void* memory) {
+  const bool small = is_small(p, config);
+  for (std::int64_t i = 0; i < n_tasks;) {
+    const std::int64_t together = small ? local_sgd_small(p, config, tasks + i, n_tasks - i, memory) : 0;
+    if (together == 0) {
+      local_sgd_one(p, config, tasks[i].task, tasks[i].w, memory, tasks[i].delta_out);
+    }
+    i += together == 0 ? 1 : together;
+  }
 }
 
 template <class T>
