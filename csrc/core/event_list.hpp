@@ -33,7 +33,7 @@ RankTimes rank_times(SimdLevel level);
 template <class Payload>
 class EventList {
  public:
-  static constexpr std::int64_t kMostSlots = 512;  // more are better off in buckets
+  static constexpr std::int64_t kMostSlots = 1024;  // more are better off in buckets
 
   explicit EventList(SimdLevel level) : pick_(pick_early(level)), rank_(rank_times(level)) { add_slots(1); }
 
