@@ -329,14 +329,16 @@ void objective_agrees(const Owned<T>& owned, std::uint64_t seed) {
   for (std::int64_t client = 0; client < 3; ++client) {
     std::int64_t right = 0;
     const double value = plain(p, client, {}, exact, want, &right);
-    std::vector<T> got(at(p.dim));
-    const double f = kernels().of<T>().client_gradient(p, client, w.data(), scratch.memory.get(), got.data());
-    CHECK_NEAR(static_cast<T>(f), value, n_terms, 1.0, client);
+    std::vector<double> got(at(p.dim), 1.0);
+    const auto gradient = [&](double* sum) {
+      return static_cast<T>(
+          kernels().of<T>().clients_gradient(p, client, client + 1, nullptr, w.data(), scratch.memory.get(), sum));
+    };
+    CHECK_NEAR(gradient(got.data()), value, n_terms, 1.0, client);
     for (std::int64_t j = 0; j < p.dim; ++j) {
-      CHECK_NEAR(got[at(j)], want[at(j)], n_terms, 1.0, j);
+      CHECK_NEAR(static_cast<T>(got[at(j)]), 1.0 + want[at(j)], n_terms, 1.0, j);
     }
-    CHECK_NEAR(static_cast<T>(kernels().of<T>().client_gradient(p, client, w.data(), scratch.memory.get(), nullptr)),
-               value, n_terms, 1.0, client);
+    CHECK_NEAR(gradient(nullptr), value, n_terms, 1.0, client);
     if (p.family != Family::Quadratic && p.head != Head::Squared) {
       CHECK_EQ(
           kernels().of<T>().count_correct(p, p.offsets[client], p.offsets[client + 1], w.data(), scratch.memory.get()),
