@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -192,3 +193,17 @@ def check_delta(name: str, delta_of: Any) -> None:
     error = np.abs(got - expected).max() / np.abs(expected).max()
     if not error < 1e-4:
         raise AssertionError(f"{name}: this rival's delta differs from fedbuff's by {error:.2g} of its largest number")
+
+
+def learning(w: Workload, run: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """The run, once it was seen to learn: a peer's algorithm is another, so that its loss is another too."""
+    before, after = loss_of(w, initial_model(w)), loss_of(w, run().pop("end"))
+    if not after < before:
+        raise AssertionError(f"{w.name}: the loss went from {before:.3f} to {after:.3f}")
+
+    def turn() -> dict[str, Any]:
+        result = run()
+        result.pop("end")
+        return result
+
+    return turn
