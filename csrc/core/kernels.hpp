@@ -22,6 +22,21 @@ struct StepConfig {
   std::int64_t step;  // 1 at the first server step; Adam's bias correction
 };
 
+// Loops that do one thing as fast as the level can: what a kernel's speed is measured against.
+template <class T>
+struct Limits {
+  // The sum of n_streams vectors x[k] (dim), read side by side.
+  T (*read)(std::int64_t dim, std::int64_t n_streams, const T* const* x);
+
+  // Writes value to out (dim), or copies x (dim) there; with past_caches by stores that leave no trace in the caches.
+  void (*write)(std::int64_t dim, T value, bool past_caches, T* out);
+  void (*copy)(std::int64_t dim, const T* x, bool past_caches, T* out);
+
+  // rounds times c <- c * factor + addend, from 0, in as many independent registers as keep the CPU busy; their sum.
+  T (*multiply_add)(std::int64_t rounds, T factor, T addend);
+  std::int64_t flops_per_round;
+};
+
 // Every function is total on finite and non-finite numbers, allocates nothing and throws nothing. Outputs are last and
 // end in _out; they alias no input unless said.
 template <class T>
@@ -63,6 +78,8 @@ struct Kernels {
 
   // sum of x[j] * y[j] in double: norms and distances.
   double (*dot)(std::int64_t dim, const T* x, const T* y);
+
+  Limits<T> limits;
 };
 
 struct KernelTable {
