@@ -140,6 +140,7 @@ class FedBuff:
     optimizer      `SGD(momentum)` or `Adam(...)`
     max_staleness  an arrival staler than this is dropped
     max_wait       also step when this much time has passed since the last step and the buffer is not empty
+    distinct_clients: an arrival whose client is in the buffer already waits for the next one
     """
 
     kind: ClassVar[str] = "fedbuff"
@@ -155,6 +156,7 @@ class FedBuff:
     max_staleness: int | None = None
     max_wait: float | None = None
     n_clients: int | None = None
+    distinct_clients: bool = False
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
