@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.floating]
+Words = NDArray[np.uint32] | NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -150,3 +151,29 @@ class Backend(Protocol):
 
     def dot(self, x: Vector, y: Vector) -> float:
         """sum of x[j] y[j], in float64."""
+
+    def encode_add(
+        self,
+        total: Words | None,
+        delta: Vector,
+        weight: int,
+        clip: float,
+        step: float,
+        factor: float,
+        rounding: tuple[int, int, int] | None,
+        out: Words,
+    ) -> int:
+        """out = total + weight * (delta in fixed point), modulo 2^32 or 2^64 by the dtype of out; total None is zero.
+
+        A number is multiplied by factor, in its dtype; cut to [-clip, clip], a NaN to -clip; divided by step, a power
+        of two; and rounded to the nearest whole number x', ties to even. With rounding (seed, client, task) it goes on
+        to the whole number on the other side of it where (word + 1/2) / 2^32 < |x - x'|, with word j % 4 of the counter
+        (client, task, block >> 28, Rounding << 28 | block), block = j // 4. Returns how many were cut. out may be
+        total. clip is a float32 number, clip / step at most 2^30 for uint32 and 2^50 for uint64.
+        """
+
+    def add_words(self, total: Words, words: Words, weight: int, out: Words) -> None:
+        """out = total + weight * words, modulo 2^32 or 2^64; 0 <= weight < that. out may be total or words."""
+
+    def decode(self, words: Words, scale: float, out: Vector) -> None:
+        """out = scale * words, taken as signed numbers; the product is made in float64."""

@@ -8,7 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._core import accumulate, adam_step, aggregate, batch_rows, dot, normals, sgd_step
+from .._core import (
+    accumulate,
+    adam_step,
+    add_words,
+    aggregate,
+    batch_rows,
+    decode,
+    dot,
+    encode_add,
+    normals,
+    sgd_step,
+)
 from .._server import DeltaBuffer, Server
 from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector
 
@@ -17,11 +28,14 @@ __all__ = [
     "Server",
     "accumulate",
     "adam_step",
+    "add_words",
     "aggregate",
     "batch_rows",
     "bind",
     "custom_gradient",
+    "decode",
     "dot",
+    "encode_add",
     "force_level",
     "name",
     "normals",
