@@ -53,6 +53,8 @@ class _Replay:
         seed: int,
         batch: object | None,
         window_bytes: int,
+        sums: object,
+        roles: object | None,
     ) -> None: ...
     def add(
         self,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <new>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "dispatch.hpp"
 #include "rule.hpp"
@@ -88,8 +90,14 @@ std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, const L
 template <class T>
 class Replay<T>::Engine {
  public:
-  Engine(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes)
-      : rule_(rule), dim_(dim), work_(work), window_bytes_(window_bytes) {
+  Engine(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes,
+         const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
+      : rule_(rule),
+        dim_(dim),
+        work_(work),
+        window_bytes_(window_bytes),
+        sums_(sums),
+        secure_(sums.modulus == 0 || secure ? std::move(secure) : make_simulated_sum<T>(sums, dim)) {
     first_.resize(has_first_moment(rule) ? size() : 0);
     second_.resize(has_second_moment(rule) ? size() : 0);
     versions_.emplace_back();
@@ -264,6 +272,7 @@ class Replay<T>::Engine {
     Memory delta;
     State state;
     const T* start = nullptr;  // the model it downloaded, from when it is taken
+    double factor = 1;         // what clips its delta
   };
 
   struct Version {
@@ -354,6 +363,9 @@ class Replay<T>::Engine {
         watch.lap();
         for (Pending* p : mine) {
           work_.run(p->row, p->start, scratch_[static_cast<std::size_t>(thread)].get(), values(p->delta));
+          if (sums_.clip > 0) {
+            p->factor = clip_factor(sums_, dim_, values(p->delta));
+          }
         }
         worked += watch.lap();
       });
@@ -462,9 +474,16 @@ class Replay<T>::Engine {
       sum_weights_ += p->row.e;
       sum_scaled_weights_ += p->row.s * p->row.e;
     }
-    const bool one_pass = complete && in_sum_ == 0 && rule_.optimizer == FB_SGD && rule_.momentum == 0 &&
+    if (secure_) {
+      const std::int64_t bad = add_secure(rows, complete);
+      if (bad >= 0) {
+        return {version_, added_ + bad};
+      }
+    }
+    const bool one_pass = !secure_ && sums_.deviation == 0 && complete && in_sum_ == 0 && rule_.optimizer == FB_SGD &&
+                          rule_.momentum == 0 &&
                           std::all_of(rows.begin(), rows.end(), [this](const Pending* p) { return from_start(*p); });
-    if (!one_pass) {
+    if (!one_pass && !secure_) {
       sum_.resize(size());
       for (const Pending* p : rows) {
         const T* start = from_start(*p) ? nullptr : p->start;
@@ -496,6 +515,9 @@ class Replay<T>::Engine {
       }
       k.aggregate(dim_, w, arrivals, deltas.data(), weights.data(), static_cast<T>(rule_.lr / norm), next);
     } else {
+      if (sums_.deviation > 0) {
+        add_noise(sums_, dim_, version_, sum_.data());
+      }
       step_model(k, rule_, step_config(rule_, norm, version_), dim_, w, sum_.data(), first_.data(), second_.data(),
                  next);
     }
@@ -507,13 +529,35 @@ class Replay<T>::Engine {
     return {version_, bad == rows.end() ? -1 : added_ + (bad - rows.begin())};
   }
 
+  // Rows into the secure sum, and from there into sum_ when the step is complete. Returns the first row whose delta is
+  // not finite, or -1; then the step's sum is lost, and cannot be gone on with.
+  std::int64_t add_secure(const std::vector<Pending*>& rows, bool complete) {
+    Stopwatch watch;
+    sum_.resize(size());
+    for (std::size_t i = 0; i < rows.size(); ++i, ++in_sum_) {
+      const Pending& p = *rows[i];
+      const auto weight = static_cast<std::uint64_t>(std::llround(p.row.s * p.row.e * sums_.weight_unit));
+      const std::int64_t cut = secure_->add(p.row, values(p.delta), weight, p.factor);
+      if (cut > 0 && !kernels().of<T>().all_finite(dim_, values(p.delta))) {
+        return static_cast<std::int64_t>(i);
+      }
+      step_cut_ += cut;
+    }
+    if (complete && in_sum_ > 0) {
+      secure_->finish(version_, sum_.data());
+    }
+    stats_.secure_seconds += watch.lap();
+    return -1;
+  }
+
   // Whether a row's delta counts as it is: against the model it started from, or that one is the present one.
   bool from_start(const Pending& p) const { return rule_.base == FB_BASE_START || p.row.version == version_; }
-  static T weight(const Pending& p) { return static_cast<T>(p.row.s * p.row.e); }
+  static T weight(const Pending& p) { return static_cast<T>(p.row.s * p.row.e * p.factor); }
 
   // The next version is there: the rows of the step are over, and with them what only they needed.
   void advance(Memory next) {
     step_end_.pop_front();
+    stats_.cut += std::exchange(step_cut_, 0);
     entry(version_ + 1).model = std::move(next);
     ++live_;
     stats_.most_versions = std::max(stats_.most_versions, live_);
@@ -530,6 +574,8 @@ class Replay<T>::Engine {
   const std::int64_t dim_;
   ClientWork<T>& work_;
   const std::int64_t window_bytes_;
+  const SumConfig sums_;
+  const std::unique_ptr<SecureSum<T>> secure_;
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -563,14 +609,16 @@ class Replay<T>::Engine {
 
   std::vector<T> sum_, first_, second_;
   std::int64_t in_sum_ = 0;
+  std::int64_t step_cut_ = 0;
   double sum_weights_ = 0;
   double sum_scaled_weights_ = 0;
   ReplayStats stats_;
 };
 
 template <class T>
-Replay<T>::Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes)
-    : engine_(std::make_unique<Engine>(rule, dim, w0, work, window_bytes)) {}
+Replay<T>::Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes,
+                  const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
+    : engine_(std::make_unique<Engine>(rule, dim, w0, work, window_bytes, sums, std::move(secure))) {}
 template <class T>
 Replay<T>::~Replay() = default;
 template <class T>

@@ -7,13 +7,13 @@ trust their arguments: every check of a user's input is made once, above them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.floating]
-Words = NDArray[np.uint32] | NDArray[np.uint64]
+Words = NDArray[np.unsignedinteger[Any]]  # uint32 or uint64
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -58,6 +58,31 @@ class LocalSpec:
     momentum: float = 0.0
     weight_decay: float = 0.0
     prox: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumSpec:
+    """What stands between updates and their sum, as in csrc/core/secure_sum.hpp."""
+
+    modulus: int = 0  # bits of a word; 0: sums in floating point
+    range: float = 0.0  # numbers are cut to [-range, range]
+    step: float = 1.0  # what one unit stands for
+    stochastic: bool = False
+    weight_unit: int = 1  # the integer that a weight of 1 stands for
+    clip: float = 0.0  # updates are scaled down to this norm; 0: they are not
+    deviation: float = 0.0  # of the noise in a sum
+    system_noise: bool = False
+    seed: int = 0  # of roundings and noise
+
+
+class SumRoles(Protocol):
+    """Those who make a sum under masks."""
+
+    def add(self, client: int, task: int, version: int, step: int, weight: int, factor: float, delta: Vector) -> int:
+        """Adds weight times the update, scaled by factor; returns how many numbers were out of range."""
+
+    def finish(self, step: int, out: Vector) -> None:
+        """The sum of what was added since the last call."""
 
 
 class BoundProblem(Protocol):

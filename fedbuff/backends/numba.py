@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from . import _server
 from ._numba_random import key_words, log_positive, philox_words, sincos2pi, unit_double
 from ._replay import SequentialReplay
-from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector, Words
+from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vector, Words
 
 __all__ = [
     "DeltaBuffer",
@@ -964,7 +964,16 @@ def decode(words: Words, scale: float, out: Vector) -> None:
     _decode(_reads(words.view(np.int32 if words.dtype == np.uint32 else np.int64)), scale, out)
 
 
-_KERNELS = _server.Kernels(accumulate=accumulate, aggregate=aggregate, sgd_step=sgd_step, adam_step=adam_step)
+_KERNELS = _server.Kernels(
+    accumulate=accumulate,
+    aggregate=aggregate,
+    sgd_step=sgd_step,
+    adam_step=adam_step,
+    encode_add=encode_add,
+    decode=decode,
+    dot=dot,
+    normals=normals,
+)
 
 
 class Server(_server.Server):
@@ -984,5 +993,7 @@ def replay_engine(
     seed: int,
     batch: NDArray[np.int64] | None,
     window_bytes: int,
+    sums: SumSpec,
+    roles: SumRoles | None,
 ) -> SequentialReplay:
-    return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch)
+    return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch, sums, roles)

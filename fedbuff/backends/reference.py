@@ -18,7 +18,7 @@ from . import _server
 from ._philox import key_words, philox_words, unit_double
 from ._portable_math import log_positive, sincos2pi
 from ._replay import SequentialReplay
-from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector, Words
+from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vector, Words
 
 __all__ = [
     "DeltaBuffer",
@@ -429,7 +429,16 @@ def decode(words: Words, scale: float, out: Vector) -> None:
     out[:] = signed.astype(np.float64) * scale
 
 
-_KERNELS = _server.Kernels(accumulate=accumulate, aggregate=aggregate, sgd_step=sgd_step, adam_step=adam_step)
+_KERNELS = _server.Kernels(
+    accumulate=accumulate,
+    aggregate=aggregate,
+    sgd_step=sgd_step,
+    adam_step=adam_step,
+    encode_add=encode_add,
+    decode=decode,
+    dot=dot,
+    normals=normals,
+)
 
 
 class Server(_server.Server):
@@ -449,5 +458,7 @@ def replay_engine(
     seed: int,
     batch: NDArray[np.int64] | None,
     window_bytes: int,
+    sums: SumSpec,
+    roles: SumRoles | None,
 ) -> SequentialReplay:
-    return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch)
+    return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch, sums, roles)

@@ -521,7 +521,10 @@ def test_encode_add(
 def test_add_words(case: Case, seed: int, dim: int, word: Any, weight: int) -> None:
     total, more_words = np.random.default_rng(seed).integers(0, np.iinfo(word).max, (2, dim), word, endpoint=True)
     factor = weight % (int(np.iinfo(word).max) + 1)
-    want = [(a + factor * b) % (int(np.iinfo(word).max) + 1) for a, b in zip(total.tolist(), more_words.tolist())]
+    want = [
+        (a + factor * b) % (int(np.iinfo(word).max) + 1)
+        for a, b in zip(total.tolist(), more_words.tolist(), strict=True)
+    ]
     got, alias = np.zeros(dim, word), more_words.copy()
     with case.use() as backend:
         backend.add_words(total, more_words, factor, got)
