@@ -211,29 +211,25 @@ class Client(_Role):
         self._seed = seed_of(int.from_bytes(os.urandom(8), "little") if seed is None else seed)
         self._public = public
 
-    def upload(self, delta: Any, *, task: int, version: int, factor: float = 1.0) -> bytearray:
+    def upload(
+        self, delta: Any, *, task: int, version: int, factor: float = 1.0, out: bytearray | None = None
+    ) -> bytearray:
         """The message to the server: the update times `factor`, under a fresh pad, and the pad's sealed seed.
 
         task     its number, never used again by this client
         version  of the model that it started from: it can enter this buffer or a later one
+        out      the memory of an earlier message, to be written over: large fresh memory costs more than the cipher
         """
-        parameters, encoding = self.parameters, self._encoding
+        parameters = self.parameters
         array = as_array("delta", delta)
         update = as_vector("delta", array, parameters.dim, model_dtype("delta", array.dtype))
         number_, model = _identity("task", task), _identity("version", version)
-        message = bytearray(_UPLOAD.size + parameters.dim * encoding.word.itemsize)
-        words = np.frombuffer(message, encoding.word, offset=_UPLOAD.size)
+        size = _UPLOAD.size + parameters.dim * self._encoding.word.itemsize
+        message = bytearray(size) if out is None else out
+        if len(message) != size:
+            raise ValueError(f"out: expected {size} bytes, got {len(message)}")
         seed = os.urandom(_SEED_BYTES)
-        pad = memoryview(message)[_UPLOAD.size :]
-        key_stream = _key_stream(parameters.secure.cipher, seed)
-        for begin, end in _pieces(len(pad)):
-            key_stream(_ZEROS[: end - begin], pad[begin:end])
-        rounding = (self._seed, self.client & 0xFFFFFFFF, number_ & 0xFFFFFFFF)
-        stochastic = encoding.rounding == "stochastic"
-        self.cut = backends.current().encode_add(
-            words, update, 1, encoding.clip, encoding.step, number("factor", factor),
-            rounding if stochastic else None, words,
-        )  # fmt: skip
+        self.cut = self._mask(update, seed, number_, number("factor", factor), memoryview(message)[_UPLOAD.size :])
         if self.cut > 0 and not all_finite(update):
             raise ValueError(f"delta: element {int(np.argmin(np.isfinite(update)))} is not finite; nothing was sent")
         context = _context(self.session, self._digest, self.client, number_, model)
@@ -242,6 +238,17 @@ class Client(_Role):
             message, 0, b"FBU1", self.session, self._digest, self.client, number_, model, ephemeral, sealed
         )
         return message
+
+    def _mask(self, update: NDArray[Any], seed: bytes, task: int, factor: float, out: memoryview) -> int:
+        """The pad of the seed plus the encoded update. Returns how many numbers were out of range."""
+        encoding = self._encoding
+        key_stream = _key_stream(self.parameters.secure.cipher, seed)
+        for begin, end in _pieces(len(out)):
+            key_stream(_ZEROS[: end - begin], out[begin:end])
+        words = np.frombuffer(out, encoding.word)
+        stochastic = encoding.rounding == "stochastic"
+        draws = (self._seed, self.client & 0xFFFFFFFF, task & 0xFFFFFFFF) if stochastic else None
+        return backends.current().encode_add(words, update, 1, encoding.clip, encoding.step, factor, draws, words)
 
 
 @dataclass(slots=True)
@@ -515,6 +522,7 @@ class Roles:
         self._parameters, self._dtype, self._seed = parameters, dtype, seed
         self._aggregator: Aggregator | None = None
         self._server: Server | None = None
+        self._upload: bytearray | None = None
 
     def add(
         self, client: int, task: int, version: int, step: int, weight: int, factor: float, delta: NDArray[Any]
@@ -526,7 +534,7 @@ class Roles:
             self._server = Server(self._parameters, self._aggregator.hello, dtype=self._dtype, buffer=step)
         assert self._server is not None
         sender = Client(self._parameters, self._aggregator.hello, client, seed=self._seed)
-        upload = sender.upload(delta, task=task, version=version, factor=factor)
+        upload = self._upload = sender.upload(delta, task=task, version=version, factor=factor, out=self._upload)
         self._server.settle(self._aggregator.admit(self._server.receive(upload, weight)))
         return sender.cut
 
