@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import partition, plots, staleness, traces
+from . import partition, plots, secure, staleness, traces
 from ._aggregate import aggregate
 from ._clients import Callback, Custom
 from ._config import show_config
@@ -92,6 +92,7 @@ __all__ = [
     "run",
     "sample_log",
     "schedule",
+    "secure",
     "show_config",
     "staleness",
     "traces",

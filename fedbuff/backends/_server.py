@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from .._arrays import as_model, as_vector, model_dtype, read_only
 from .._server_checks import norm_error, not_finite, positive, version_error
 from .._server_file import ServerState, read_server, write_server
-from .._strategy import Adam, rule_of
-from ._spec import Vector
+from .._strategy import Adam, plain_rule_of, rule_of
+from ._spec import Vector, Words
 
 __all__ = ["DeltaBuffer", "Kernels", "Server"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """The four functions of a backend that a server needs, as in `Backend`."""
+    """The functions of a backend that a server or a replay needs, as in `Backend`."""
 
     accumulate: Callable[[Vector, Vector, float, Vector | None, Vector | None, Vector], bool]
     aggregate: Callable[[Vector, list[Vector], Vector, float, Vector], None]
@@ -35,6 +35,10 @@ class Kernels:
     adam_step: Callable[
         [Vector, Vector, float, float, tuple[float, float], float, float, int, Vector, Vector, Vector], None
     ]
+    encode_add: Callable[[Words | None, Vector, int, float, float, float, tuple[int, int, int] | None, Words], int]
+    decode: Callable[[Words, float, Vector], None]
+    dot: Callable[[Vector, Vector], float]
+    normals: Callable[[int, int, int, int, int, int], NDArray[np.float64]]
 
 
 class Server:
@@ -57,7 +61,7 @@ class Server:
 
     def __init__(self, w0: Any, strategy: object) -> None:
         w = as_model("w0", w0)
-        rule = rule_of(strategy)
+        rule = plain_rule_of(strategy)
         dim, dtype = w.size, w.dtype
         adam = isinstance(rule.optimizer, Adam)
         momentum = 0.0 if isinstance(rule.optimizer, Adam) else rule.optimizer.momentum

@@ -9,20 +9,34 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._core import accumulate, adam_step, aggregate, batch_rows, dot, normals, sgd_step
+from .._core import (
+    accumulate,
+    adam_step,
+    add_words,
+    aggregate,
+    batch_rows,
+    decode,
+    dot,
+    encode_add,
+    normals,
+    sgd_step,
+)
 from .._server import DeltaBuffer, Server
-from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector
+from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vector
 
 __all__ = [
     "DeltaBuffer",
     "Server",
     "accumulate",
     "adam_step",
+    "add_words",
     "aggregate",
     "batch_rows",
     "bind",
     "custom_gradient",
+    "decode",
     "dot",
+    "encode_add",
     "force_level",
     "limits",
     "name",
@@ -113,9 +127,11 @@ def replay_engine(
     seed: int,
     batch: NDArray[np.int64] | None,
     window_bytes: int,
+    sums: SumSpec,
+    roles: SumRoles | None,
 ) -> _core.ReplayF32 | _core.ReplayF64:
     """The threaded replay of local SGD on a bound problem, or of a function (client, task, w, delta_out)."""
     problem = bound._problem if isinstance(bound, _Bound) else None
     if w0.dtype == np.float32:
-        return _core.ReplayF32(rule, w0, problem, function, local, seed, batch, window_bytes)
-    return _core.ReplayF64(rule, w0, problem, function, local, seed, batch, window_bytes)
+        return _core.ReplayF32(rule, w0, problem, function, local, seed, batch, window_bytes, sums, roles)
+    return _core.ReplayF64(rule, w0, problem, function, local, seed, batch, window_bytes, sums, roles)

@@ -9,6 +9,7 @@
 // Each part uses those above it.
 #include "math.inl"
 #include "vectors.inl"
+#include "fixed_point.inl"
 #include "linear.inl"
 #include "batch.inl"
 #include "scratch.inl"
@@ -25,6 +26,20 @@ std::size_t scratch_bytes(const Problem<T>& problem) {
 
 template <class T>
 constexpr Kernels<T> make_kernels() {
-  return {&scratch_bytes<T>, &local_sgd<T>, &clients_gradient<T>, &count_correct<T>, &accumulate<T>,  &aggregate<T>,
-          &sgd_step<T>,      &adam_step<T>, &all_finite<T>,       &dot<T>,           make_limits<T>()};
+  return {&scratch_bytes<T>,
+          &local_sgd<T>,
+          &clients_gradient<T>,
+          &count_correct<T>,
+          &accumulate<T>,
+          &aggregate<T>,
+          &sgd_step<T>,
+          &adam_step<T>,
+          &all_finite<T>,
+          &dot<T>,
+          &encode_add<T, std::uint32_t>,
+          &encode_add<T, std::uint64_t>,
+          &add_words<typename Kernels<T>::Word>,
+          &decode<T, std::uint32_t>,
+          &decode<T, std::uint64_t>,
+          make_limits<T>()};
 }
