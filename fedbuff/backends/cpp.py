@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._core import accumulate, adam_step, aggregate, batch_rows, dot, normals, sgd_step
+from .._event_queue import EventQueue
 from .._server import DeltaBuffer, Server
 from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector
 
 __all__ = [
     "DeltaBuffer",
+    "EventQueue",
     "Server",
     "accumulate",
     "adam_step",
@@ -69,6 +71,12 @@ class _Bound:
             local.steps, local.lr, local.momentum, local.weight_decay, local.prox, w, client, task, seed, batch, rows,
             delta_out,
         )  # fmt: skip
+
+    def local_handle(self, local: LocalSpec, seed: int, batch: list[int]) -> int:
+        """The address of a new fb_local, whose owner destroys it; this problem must outlive it."""
+        return self._problem.local_handle(
+            local.steps, local.lr, local.momentum, local.weight_decay, local.prox, seed, batch
+        )
 
 
 def bind(spec: ProblemSpec) -> BoundProblem:
