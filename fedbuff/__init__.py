@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import partition, plots, secure, staleness, traces
@@ -22,6 +21,7 @@ from ._delays import (
     Uniform,
     Weibull,
 )
+from ._embedding import get_cmake_dir, get_include
 from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
@@ -35,6 +35,7 @@ from ._trace import ArrivalLog, Availability, Trace, TraceError, read_arrival_lo
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from ._event_queue import EventQueue
     from ._server import DeltaBuffer, Server
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "DeltaBuffer",
     "Distribution",
     "Empirical",
+    "EventQueue",
     "ExitReason",
     "Exponential",
     "FedAsync",
@@ -80,6 +82,7 @@ __all__ = [
     "Weibull",
     "__version__",
     "aggregate",
+    "get_cmake_dir",
     "get_include",
     "iter_schedule",
     "load_schedule",
@@ -100,16 +103,9 @@ __all__ = [
 ]
 
 
-def get_include() -> str:
-    """The folder to give to a C or C++ compiler with -I, so that <fedbuff/fedbuff.h> is found."""
-    package = Path(__file__).parent
-    installed = package / "include"
-    return str(installed if installed.is_dir() else package.parent / "csrc" / "include")
-
-
 def __getattr__(name: str) -> Any:
     # These come from the backend in force, which is chosen on first use.
-    if name in ("Server", "DeltaBuffer"):
+    if name in ("Server", "DeltaBuffer", "EventQueue"):
         from . import backends
 
         value = globals()[name] = getattr(backends.current(), name)

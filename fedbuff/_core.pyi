@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,16 @@ class _Problem:
     def client_gradient(self, client: int, w: object, gradient_out: object | None) -> float: ...
     def gradient(self, w: object, gradient_out: object | None, threads: int) -> float: ...
     def count_correct(self, begin: int, end: int, w: object) -> int: ...
+    def local_handle(
+        self,
+        steps: int,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        prox: float,
+        seed: int,
+        batch: Sequence[int],
+    ) -> int: ...
 
 class ProblemF32(_Problem): ...
 class ProblemF64(_Problem): ...

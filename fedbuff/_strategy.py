@@ -117,6 +117,24 @@ class Rule:
             "clients": float(self.n_clients or 1),
         }[self.norm]
 
+    def c_fields(self) -> dict[str, float]:
+        """The rule as the compiled code takes it: the fields of `fb_rule` in fedbuff.h that a rule decides."""
+        adam = self.optimizer if isinstance(self.optimizer, Adam) else None
+        return {
+            "base": get_args(Base).index(self.base),
+            "norm": get_args(Norm).index(self.norm),
+            "optimizer": int(adam is not None),
+            "buffer_size": self.buffer_size,
+            "n_clients": self.n_clients or 0,
+            "max_staleness": -1 if self.max_staleness is None else self.max_staleness,
+            "lr": self.lr,
+            "momentum": self.optimizer.momentum if isinstance(self.optimizer, SGD) else 0.0,
+            "beta1": adam.betas[0] if adam else 0.0,
+            "beta2": adam.betas[1] if adam else 0.0,
+            "epsilon": adam.epsilon if adam else 0.0,
+            "weight_decay": adam.weight_decay if adam else 0.0,
+        }
+
     def staleness_weight(self, staleness: int) -> float:
         """s_j of an update that is this stale; an error where the function does not give a finite number >= 0."""
         weight = float(self.staleness(staleness))

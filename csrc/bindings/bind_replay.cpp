@@ -15,27 +15,23 @@ namespace fedbuff::bind {
 
 namespace {
 
+// The fields as Rule.c_fields gives them; what was too stale is not in the rows.
 fb_rule read_rule(const py::object& rule) {
-  fb_rule c{};
-  c.size = sizeof(fb_rule);
-  c.base = choice<fb_base>(rule, "base", {"start", "current"});
-  c.norm = choice<fb_norm>(rule, "norm", {"one", "arrivals", "weights", "scaled_weights", "clients"});
-  c.buffer_size = rule.attr("buffer_size").cast<std::int64_t>();
-  c.n_clients = rule.attr("n_clients").is_none() ? 0 : rule.attr("n_clients").cast<std::int64_t>();
-  c.max_staleness = -1;
-  c.lr = rule.attr("lr").cast<double>();
-  const py::object optimizer = rule.attr("optimizer");
-  if (py::hasattr(optimizer, "betas")) {
-    c.optimizer = FB_ADAM;
-    const auto betas = optimizer.attr("betas").cast<std::pair<double, double>>();
-    c.beta1 = betas.first;
-    c.beta2 = betas.second;
-    c.epsilon = optimizer.attr("epsilon").cast<double>();
-    c.weight_decay = optimizer.attr("weight_decay").cast<double>();
-  } else {
-    c.optimizer = FB_SGD;
-    c.momentum = optimizer.attr("momentum").cast<double>();
-  }
+  const py::dict fields = rule.attr("c_fields")();
+  const auto whole = [&](const char* name) { return fields[name].cast<std::int64_t>(); };
+  const auto number = [&](const char* name) { return fields[name].cast<double>(); };
+  fb_rule c = FB_RULE_INIT;
+  c.base = static_cast<std::int32_t>(whole("base"));
+  c.norm = static_cast<std::int32_t>(whole("norm"));
+  c.optimizer = static_cast<std::int32_t>(whole("optimizer"));
+  c.buffer_size = whole("buffer_size");
+  c.n_clients = whole("n_clients");
+  c.lr = number("lr");
+  c.momentum = number("momentum");
+  c.beta1 = number("beta1");
+  c.beta2 = number("beta2");
+  c.epsilon = number("epsilon");
+  c.weight_decay = number("weight_decay");
   return c;
 }
 

@@ -21,11 +21,13 @@ from .._core import (
     normals,
     sgd_step,
 )
+from .._event_queue import EventQueue
 from .._server import DeltaBuffer, Server
 from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vector
 
 __all__ = [
     "DeltaBuffer",
+    "EventQueue",
     "Server",
     "accumulate",
     "adam_step",
@@ -104,6 +106,12 @@ class _Bound:
             local.steps, local.lr, local.momentum, local.weight_decay, local.prox, w, client, task, seed, batch, rows,
             delta_out,
         )  # fmt: skip
+
+    def local_handle(self, local: LocalSpec, seed: int, batch: list[int]) -> int:
+        """The address of a new fb_local, whose owner destroys it; this problem must outlive it."""
+        return self._problem.local_handle(
+            local.steps, local.lr, local.momentum, local.weight_decay, local.prox, seed, batch
+        )
 
 
 def bind(spec: ProblemSpec) -> BoundProblem:

@@ -21,12 +21,14 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from . import _server
+from ._event_queue import EventQueue
 from ._numba_random import key_words, log_positive, philox_words, sincos2pi, unit_double
 from ._replay import SequentialReplay
 from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vector, Words
 
 __all__ = [
     "DeltaBuffer",
+    "EventQueue",
     "Server",
     "accumulate",
     "adam_step",

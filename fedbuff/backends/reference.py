@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _server
+from ._event_queue import EventQueue
 from ._philox import key_words, philox_words, unit_double
 from ._portable_math import log_positive, sincos2pi
 from ._replay import SequentialReplay
@@ -22,6 +23,7 @@ from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vect
 
 __all__ = [
     "DeltaBuffer",
+    "EventQueue",
     "Server",
     "accumulate",
     "adam_step",
