@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import partition, plots, staleness, traces
+from . import partition, plots, staleness, theory, traces
 from ._aggregate import aggregate
 from ._clients import Callback, Custom
 from ._config import show_config
@@ -94,6 +94,7 @@ __all__ = [
     "schedule",
     "show_config",
     "staleness",
+    "theory",
     "traces",
     "uniform_arrivals",
 ]

@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["norm_error", "not_finite", "positive", "version_error"]
+from ._strategy import INVERSE_FREQUENCY, Rule, rule_of
+
+__all__ = ["norm_error", "not_finite", "positive", "server_rule", "version_error"]
+
+
+def server_rule(strategy: object) -> Rule:
+    """The rule of a strategy for a server that is fed by hand, and so sees no schedule."""
+    rule = rule_of(strategy)
+    if rule.weighting == INVERSE_FREQUENCY:
+        rule.sample_weight(1.0)  # raises, in the rule's own words
+    return rule
 
 
 def positive(name: str, value: float) -> float:

@@ -22,9 +22,11 @@ from .staleness import StalenessFunction
 
 __all__ = ["SGD", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule", "rule_of"]
 
+INVERSE_FREQUENCY = "inverse_frequency"
+
 Base = Literal["start", "current"]
 Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
-Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples"]
+Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,9 @@ class Rule:
             raise ValueError('n_clients: norm="clients" needs it')
 
     def sample_weight(self, n_samples: float) -> float:
-        """e_j of an update made from n_samples samples."""
+        """e_j of an update made from n_samples samples; an error where only a schedule could tell."""
+        if self.weighting == INVERSE_FREQUENCY:
+            raise ValueError(f'weights: "{INVERSE_FREQUENCY}" is known from a whole schedule only, which `replay` has')
         return _RAW_WEIGHT[self.weighting](n_samples) * self.weight_scale
 
     def norm_of(self, arrivals: int, weight_sum: float, scaled_weight_sum: float) -> float:
@@ -136,7 +140,9 @@ class FedBuff:
     staleness      a function from `fedbuff.staleness`
     base           an update is "start" (model downloaded) or "current" (model now) minus the client's model
     norm           what the sum is divided by: "one", "arrivals", "weights", "scaled_weights" or "clients"
-    weights        e_j: "equal", "samples", "sqrt_samples" or "log_samples", times weight_scale
+    weights        e_j: "equal", "samples", "sqrt_samples" or "log_samples", times weight_scale; or
+                   "inverse_frequency", 1 / (n p_i) with p_i the client's share of the schedule's used arrivals, so that
+                   fast clients do not pull the model to their own optimum
     optimizer      `SGD(momentum)` or `Adam(...)`
     max_staleness  an arrival staler than this is dropped
     max_wait       also step when this much time has passed since the last step and the buffer is not empty
@@ -205,7 +211,7 @@ def _preset_flsim(options: dict[str, Any]) -> FedBuff:
     average = number("average_samples", options.pop("average_samples", 1), open_low=True)
     weights = options.get("weights", "equal")
     choice("weights", weights, get_args(Weighting))
-    scale = 1.0 / _RAW_WEIGHT[weights](average)
+    scale = 1.0 if weights == INVERSE_FREQUENCY else 1.0 / _RAW_WEIGHT[weights](average)
     return FedBuff(**{"buffer_size": 1, "server_lr": 0.001, "norm": "one", "weight_scale": scale, **options})
 
 

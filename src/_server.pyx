@@ -17,7 +17,7 @@ import numpy as np
 
 from fedbuff._arrays import as_model, as_vector, model_dtype
 from fedbuff._server_file import ServerState, read_server, write_server
-from fedbuff._server_checks import norm_error, not_finite, positive, version_error
+from fedbuff._server_checks import norm_error, not_finite, positive, server_rule, version_error
 from fedbuff._strategy import Adam, rule_of
 
 
@@ -112,7 +112,7 @@ cdef class Server:
 
     def __init__(self, w0, strategy):
         array = as_model("w0", w0)
-        rule = rule_of(strategy)
+        rule = server_rule(strategy)
         self._prepare(rule, array)
         cdef fb_rule c = c_rule(rule)
         check(fb_server_create(&c, self.dtype_code, self.dim, address(array), &self.server))

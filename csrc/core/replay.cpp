@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "dispatch.hpp"
+#include "gradient_norm.hpp"
 #include "rule.hpp"
 
 namespace fedbuff {
@@ -232,6 +233,18 @@ class Replay<T>::Engine {
     require(entry(version_).model != nullptr, "the current model is there");
   }
 
+  void record_gradients(const Problem<T>& problem, std::int64_t every, std::int64_t offset) {
+    if (every < 1 || offset < 0 || offset >= every) {
+      throw std::invalid_argument("every " + std::to_string(every) + ", offset " + std::to_string(offset) +
+                                  ": expected 0 <= offset < every");
+    }
+    record_.reset(new GradientRecord{GradientNorm<T>(problem), every, offset, {}});
+  }
+  const std::vector<double>& gradients() const {
+    static const std::vector<double> none;
+    return record_ ? record_->values : none;
+  }
+
   std::int64_t version() const { return version_; }
   const T* model(std::int64_t version) const {
     const bool known = version >= base_ && version - base_ < static_cast<std::int64_t>(versions_.size());
@@ -264,6 +277,12 @@ class Replay<T>::Engine {
     Memory delta;
     State state;
     const T* start = nullptr;  // the model it downloaded, from when it is taken
+  };
+
+  struct GradientRecord {
+    GradientNorm<T> norm;
+    std::int64_t every, offset;
+    std::vector<double> values;
   };
 
   struct Version {
@@ -436,6 +455,9 @@ class Replay<T>::Engine {
       lock.unlock();
       Stopwatch watch;
       const Divergence result = add_rows(rows, complete, w, values(next));
+      if (record_ && complete && result.step < 0 && version_ % record_->every == record_->offset) {
+        record_->values.push_back(record_->norm.squared(w));
+      }
       lock.lock();
       stats_.commit_seconds += watch.lap();
       return result;
@@ -565,6 +587,7 @@ class Replay<T>::Engine {
   std::int64_t in_sum_ = 0;
   double sum_weights_ = 0;
   double sum_scaled_weights_ = 0;
+  std::unique_ptr<GradientRecord> record_;  // written by whoever adds to the model
   ReplayStats stats_;
 };
 
@@ -584,6 +607,14 @@ void Replay<T>::release(const std::int64_t* versions, std::int64_t n) {
 template <class T>
 ReplayExit Replay<T>::run(std::int64_t max_steps, int threads) {
   return engine_->run(max_steps, threads);
+}
+template <class T>
+void Replay<T>::record_gradients(const Problem<T>& problem, std::int64_t every, std::int64_t offset) {
+  engine_->record_gradients(problem, every, offset);
+}
+template <class T>
+const std::vector<double>& Replay<T>::gradients() const {
+  return engine_->gradients();
 }
 template <class T>
 std::int64_t Replay<T>::version() const {

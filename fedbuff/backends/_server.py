@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .._arrays import as_model, as_vector, model_dtype, read_only
-from .._server_checks import norm_error, not_finite, positive, version_error
+from .._server_checks import norm_error, not_finite, positive, server_rule, version_error
 from .._server_file import ServerState, read_server, write_server
 from .._strategy import Adam, rule_of
 from ._spec import Vector
@@ -57,7 +57,7 @@ class Server:
 
     def __init__(self, w0: Any, strategy: object) -> None:
         w = as_model("w0", w0)
-        rule = rule_of(strategy)
+        rule = server_rule(strategy)
         dim, dtype = w.size, w.dtype
         adam = isinstance(rule.optimizer, Adam)
         momentum = 0.0 if isinstance(rule.optimizer, Adam) else rule.optimizer.momentum
