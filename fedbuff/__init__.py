@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import partition, plots, secure, staleness, traces
+from . import partition, plots, secure, staleness, theory, traces
 from ._aggregate import aggregate
 from ._clients import Callback, Custom
 from ._config import show_config
@@ -98,6 +98,7 @@ __all__ = [
     "secure",
     "show_config",
     "staleness",
+    "theory",
     "traces",
     "uniform_arrivals",
 ]
