@@ -15,7 +15,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format core-test sanitize bench clean
+.PHONY: help demo test lint format core-test sanitize bench bench-full clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -49,8 +49,12 @@ sanitize: $(VENV)/.built  ## the C++ tests and some of the Python ones under ASa
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=thread run
 	tests/run_sanitized.sh $(BIN)/python
 
-bench: $(VENV)/.built  ## benchmarks; on a quiet machine
-	$(BIN)/python -m pytest benches --benchmark-only --benchmark-sort=name
+bench: $(VENV)/.built  ## benchmarks in short, a few minutes on a quiet machine
+	$(BIN)/python -m pytest $(wildcard benches/bench_*.py) --benchmark-only --benchmark-sort=name --benchmark-columns=min,median,rounds
+
+bench-full: $(VENV)/.built  ## all benchmarks, and docs/performance.md written anew
+	FEDBUFF_BENCH_FULL=1 $(BIN)/python -m pytest $(wildcard benches/bench_*.py) --benchmark-only --benchmark-sort=name
+	$(BIN)/python benches/report.py
 
 clean:  ## remove what was built, and .venv
 	rm -rf $(VENV) build dist *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp

@@ -38,6 +38,21 @@ struct FixedPointConfig {
   std::uint32_t task;
 };
 
+// Loops that do one thing as fast as the level can: what a kernel's speed is measured against.
+template <class T>
+struct Limits {
+  // The sum of n_streams vectors x[k] (dim), read side by side.
+  T (*read)(std::int64_t dim, std::int64_t n_streams, const T* const* x);
+
+  // Writes value to out (dim), or copies x (dim) there; with past_caches by stores that leave no trace in the caches.
+  void (*write)(std::int64_t dim, T value, bool past_caches, T* out);
+  void (*copy)(std::int64_t dim, const T* x, bool past_caches, T* out);
+
+  // rounds times c <- c * factor + addend, from 0, in as many independent registers as keep the CPU busy; their sum.
+  T (*multiply_add)(std::int64_t rounds, T factor, T addend);
+  std::int64_t flops_per_round;
+};
+
 // Every function is total on finite and non-finite numbers, allocates nothing and throws nothing. Outputs are last and
 // end in _out; they alias no input unless said.
 template <class T>
@@ -45,12 +60,14 @@ struct Kernels {
   // Bytes of scratch memory that one thread needs, 64-byte aligned and zero before its first use with a problem.
   std::size_t (*scratch_bytes)(const Problem<T>& problem);
 
-  // delta_out = w - (w after config.steps steps). (dim)
-  void (*local_sgd)(const Problem<T>& problem, const LocalConfig& config, const Task& task, const T* w, void* scratch,
-                    T* delta_out);
+  // delta_out = w - (w after config.steps steps), for each task. What a task gives does not depend on the others.
+  void (*local_sgd)(const Problem<T>& problem, const LocalConfig& config, const LocalTask<T>* tasks,
+                    std::int64_t n_tasks, void* scratch);
 
-  // Gradient of f_client at w into gradient_out (dim), unless null; its value is returned.
-  double (*client_gradient)(const Problem<T>& problem, std::int64_t client, const T* w, void* scratch, T* gradient_out);
+  // sum (dim), unless null, += the gradient at w of the sum of weight[i] f_i over clients begin .. end; its value is
+  // returned. A null weight is one. Rows in their order; a few hundred at a time in T, those sums in double.
+  double (*clients_gradient)(const Problem<T>& problem, std::int64_t begin, std::int64_t end, const double* weight,
+                             const T* w, void* scratch, double* sum);
 
   // How many of rows [begin, end) the model puts in the right class. Net and Sparse with Logistic or Softmax heads.
   std::int64_t (*count_correct)(const Problem<T>& problem, std::int64_t begin, std::int64_t end, const T* w,
@@ -93,6 +110,8 @@ struct Kernels {
   // values_out = scale * words, taken as signed numbers; the product is made in double.
   void (*decode_32)(std::int64_t dim, const std::uint32_t* words, double scale, T* values_out);
   void (*decode_64)(std::int64_t dim, const std::uint64_t* words, double scale, T* values_out);
+
+  Limits<T> limits;
 };
 
 struct KernelTable {

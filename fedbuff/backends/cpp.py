@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from .._core import (
@@ -37,6 +38,7 @@ __all__ = [
     "dot",
     "encode_add",
     "force_level",
+    "limits",
     "name",
     "normals",
     "philox",
@@ -51,6 +53,25 @@ def force_level(level: str) -> None:
     """Runs the kernels of this CPU level from now on."""
     if not _core.force_level(level):
         raise ValueError(f"FEDBUFF_ISA={level!r}: expected one of {', '.join(_core.available_levels())} on this CPU")
+
+
+class Limits(NamedTuple):
+    """Loops that measure the machine at the level in force, repeated; seconds, and for the last operations too."""
+
+    read: Callable[[list[Vector], int], float]  # vectors side by side
+    write: Callable[[Vector, bool, int], float]  # True: past the caches
+    copy: Callable[[Vector, Vector, bool, int], float]
+    multiply_add: Callable[[int], tuple[float, float]]
+
+
+def limits(dtype: DTypeLike) -> Limits:
+    if np.dtype(dtype) == np.float32:
+        return Limits(
+            _core.read_seconds_f32, _core.write_seconds_f32, _core.copy_seconds_f32, _core.multiply_add_seconds_f32
+        )
+    return Limits(
+        _core.read_seconds_f64, _core.write_seconds_f64, _core.copy_seconds_f64, _core.multiply_add_seconds_f64
+    )
 
 
 def philox(seed: int, counter: NDArray[np.uint32]) -> NDArray[np.uint32]:
