@@ -711,11 +711,11 @@ class Replay<T>::Engine {
   std::vector<T> weights_;
   std::vector<T> sum_, first_, second_;
   std::int64_t in_sum_ = 0;
-  std::int64_t step_cut_ = 0;
+  std::int64_t step_cut_ = 0;                              // numbers of the step's rows that were out of range
   bool all_from_start_ = true;                             // of the step's rows
   double sum_weights_ = 0, sum_scaled_weights_ = 0;        // of the step's rows that are gathered
   double weights_before_ = 0, scaled_weights_before_ = 0;  // ... that were added before them
-  std::unique_ptr<GradientRecord> record_;  // written by whoever adds to the model
+  std::unique_ptr<GradientRecord> record_;                 // written by whoever adds to the model
   ReplayStats stats_;
 };
 
