@@ -32,6 +32,18 @@ RIVALS = {
     "torch": "PyTorch by hand, the K clients batched",
     "torch module": "PyTorch, module, autograd and optimiser",
 }
+SHORT = {
+    RIVALS[key]: label
+    for key, label in {
+        "numba": "Numba",
+        "numba blas": "Numba, BLAS",
+        "numba loops": "Numba, loops",
+        "jax": "JAX",
+        "numpy": "NumPy",
+        "torch": "PyTorch",
+        "torch module": "PyTorch, module",
+    }.items()
+}
 # Why a bar is out of reach, where it is; shown only where the measurement says that it was missed.
 REASONS = {
     "W2": "an update of four rows of twenty numbers takes less than a microsecond, so that what surrounds the "
@@ -122,7 +134,7 @@ def bars(sections: Sections) -> list[Bar]:
     for dim, part in _data(sections, "aggregate").items():
         label, run = f"W4, {int(dim):.2g} weights", f"ours aggregate {dim}"
         for who, least in (("jax", 1.0), ("numba", 1.0), ("torch", 2.0), ("numpy", 2.0)):
-            add(f"{label} / {RIVALS[who].split(',')[0]}", least, _ratio(part, who), "W4", run)
+            add(f"{label} / {SHORT[RIVALS[who]]}", least, _ratio(part, who), "W4", run)
         read = _ratio(part, "ours read")
         by_time = None if read is None else [value * 11 / 12 for value in read]
         add(f"{label}, time to read the same vectors", 0.9, by_time, "W4", run, percent=True)
@@ -261,11 +273,11 @@ def _rates(sections: Sections) -> str:
             continue
         lines += ["", f"{NAMES[name]}:", "", "| | updates/s | fedbuff / this |", "|---|---|---|"]
         lines += [f"| {label} | {rate:,.0f} | {times} |" for label, rate, times in rows]
-        labels = [label.split(",")[0] for label, _, _ in rows]
+        labels = [SHORT.get(label, label) for label, _, _ in rows]
         axis.barh(range(len(rows)), [rate for _, rate, _ in rows], color=["C0"] + ["0.7"] * (len(rows) - 1))
         axis.set_yticks(range(len(rows)), labels, fontsize=7)
         axis.invert_yaxis()
-        axis.set_xscale("log")
+        axis.ticklabel_format(axis="x", scilimits=(0, 4))
         axis.set_title(name)
         axis.set_xlabel("updates/s")
     _save(figure, "rivals")
