@@ -8,7 +8,7 @@ from typing import Any
 
 import machine
 import pytest
-from compare import Measured, Ratio, compare, present, ratio
+from compare import Measured, Missing, Ratio, compare, present, ratio
 
 from fedbuff import _bench
 
@@ -39,7 +39,10 @@ def beside(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> Beside:
         here = present(texts)
         if len(here) < 2:
             pytest.skip(f"not installed: {', '.join(sorted({*texts} - {*here}))}")
-        results = benchmark.pedantic(compare, args=(here,), kwargs={"turns": TURNS, "cores": cores}, rounds=1)
+        try:
+            results = benchmark.pedantic(compare, args=(here,), kwargs={"turns": TURNS, "cores": cores}, rounds=1)
+        except Missing as error:
+            pytest.skip(str(error))
         ratios = [ratio(results[0], other) for other in results[1:]]
         benchmark.extra_info.update({result.text: result.rate for result in results})
         with capsys.disabled():
