@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from .. import _core
 from .._core import accumulate, adam_step, aggregate, batch_rows, dot, normals, sgd_step
 from .._event_queue import EventQueue
+from .._local_sgd import LocalSGD
 from .._server import DeltaBuffer, Server
 from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector
 
 __all__ = [
     "DeltaBuffer",
     "EventQueue",
+    "LocalSGD",
     "Server",
     "accumulate",
     "adam_step",
