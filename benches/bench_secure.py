@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from record import note
 
 import fedbuff as fb
 from fedbuff import backends
@@ -29,13 +30,6 @@ def one_core() -> Iterator[None]:
     os.sched_setaffinity(0, {min(cores)})
     yield
     os.sched_setaffinity(0, cores)
-
-
-def note(benchmark: Any, **figures: float) -> None:
-    """Puts the figures on the benchmark's record, and on the screen."""
-    benchmark.extra_info.update(figures)
-    benchmark.pedantic(lambda: None, rounds=1)
-    print("\n" + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
 
 
 def interleaved(turns: int, *runs: Callable[[], Any]) -> list[float]:

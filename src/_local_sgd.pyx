@@ -45,16 +45,18 @@ cdef class LocalSGD:
     def delta(self, client, task, w, out=None):
         """w minus the model after the local steps, into `out` or a new array."""
         cdef int64_t which = operator.index(client)
-        cdef uint32_t number = operator.index(task)
+        cdef int64_t number = operator.index(task)
         model = as_vector("w", w, self.dim, self.dtype)
         result = np.empty(self.dim, self.dtype) if out is None else as_output("out", out, self.dim, self.dtype, model)
         if not 0 <= which < self.n_clients:
             raise IndexError(f"client: there are {self.n_clients} clients, got {which}")
+        if not 0 <= number < 1 << 32:
+            raise ValueError(f"task: expected an int from 0 to 2**32 - 1, got {number}")
         cdef const void* source = address(model)
         cdef void* target = address(result)
         cdef fb_status status
         with nogil:
-            status = self.delta_raw(which, number, source, target)
+            status = self.delta_raw(which, <uint32_t> number, source, target)
         check(status)
         return result
 

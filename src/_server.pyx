@@ -226,6 +226,8 @@ cdef class Server:
     cdef object as_array(self, fb_model* model):
         cdef Model holder = Model.__new__(Model)
         cdef cnp.npy_intp shape = self.dim
+        if model == NULL:
+            check(FB_ERR_ARGUMENT)
         holder.model = model
         cdef object array = cnp.PyArray_SimpleNewFromData(
             1, &shape, cnp.NPY_FLOAT32 if self.dtype_code == FB_F32 else cnp.NPY_FLOAT64, <void*> fb_model_data(model))
@@ -458,7 +460,10 @@ cdef class DeltaBuffer:
         cdef int kind = <int> cnp.NPY_FLOAT32 if self.dtype_code == FB_F32 else <int> cnp.NPY_FLOAT64
         if self.unit is not None:
             kind = <int> cnp.NPY_INT64
-        cdef object array = cnp.PyArray_SimpleNewFromData(1, &shape, kind, <void*> fb_buffer_sum(self.buffer))
+        cdef const void* values = fb_buffer_sum(self.buffer)
+        if values == NULL:
+            check(FB_ERR_ARGUMENT)
+        cdef object array = cnp.PyArray_SimpleNewFromData(1, &shape, kind, <void*> values)
         cnp.set_array_base(array, self)
         cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
         return array

@@ -180,6 +180,7 @@ fb_status fb_server_close(fb_server* server) {
   return FB_OK;
 }
 
+fb_dtype fb_server_dtype(const fb_server* server) { return server == nullptr ? -1 : server->dtype(); }
 int64_t fb_server_dim(const fb_server* server) { return server == nullptr ? -1 : server->dim(); }
 int64_t fb_server_version(const fb_server* server) { return server == nullptr ? -1 : server->version(); }
 int64_t fb_server_fill(const fb_server* server) { return server == nullptr ? -1 : server->fill(); }
@@ -200,6 +201,22 @@ fb_status fb_server_download(fb_server* server, int64_t* version_out, fb_model**
     return FB_ERR_ARGUMENT;
   }
   return server->download(version_out, model_out);
+}
+
+fb_status fb_server_download_to(fb_server* server, fb_dtype dtype, int64_t dim, void* w_out, int64_t* version_out) {
+  if (server == nullptr || w_out == nullptr || version_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  if (dtype != server->dtype() || dim != server->dim()) {
+    return dtype != server->dtype() ? FB_ERR_DTYPE : FB_ERR_SIZE;
+  }
+  fb_model* model = nullptr;
+  const fb_status status = server->download(version_out, &model);
+  if (status == FB_OK) {
+    std::memcpy(w_out, model->data, static_cast<std::size_t>(dim) * (dtype == FB_F32 ? sizeof(float) : sizeof(double)));
+    model->release();
+  }
+  return status;
 }
 
 fb_status fb_server_cancel(fb_server* server, int64_t version) {

@@ -194,6 +194,7 @@ class Server final : public fb_server, private Turnstile::Sink {
     }
   }
 
+  fb_dtype dtype() const override { return sizeof(T) == 4 ? FB_F32 : FB_F64; }
   std::int64_t dim() const override { return dim_; }
   std::int64_t version() const override { return read(version_); }
   std::int64_t fill() const override { return read(fill_); }

@@ -35,6 +35,7 @@ struct fb_server {
   virtual void get_state(fb_server_state& state) = 0;
   virtual void restore(const fb_server_state& state) = 0;
 
+  virtual fb_dtype dtype() const = 0;
   virtual std::int64_t dim() const = 0;
   virtual std::int64_t version() const = 0;
   virtual std::int64_t fill() const = 0;

@@ -22,12 +22,14 @@ from .._core import (
     sgd_step,
 )
 from .._event_queue import EventQueue
+from .._local_sgd import LocalSGD
 from .._server import DeltaBuffer, Server
 from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vector
 
 __all__ = [
     "DeltaBuffer",
     "EventQueue",
+    "LocalSGD",
     "Server",
     "accumulate",
     "adam_step",

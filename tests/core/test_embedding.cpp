@@ -199,6 +199,16 @@ TEST(wrong_dtypes_and_sizes) {
     CHECK_EQ(fb_server_upload(server.handle, FB_F64, dim, delta, 0, 1.0, FB_NO_TICKET, nullptr), FB_ERR_SIZE);
   }
   CHECK_EQ(fb_server_fill(server.handle), 0);
+  double w[2] = {7, 7};
+  std::int64_t version = -1;
+  CHECK_EQ(fb_server_download_to(server.handle, FB_F32, 2, w, &version), FB_ERR_DTYPE);
+  CHECK_EQ(fb_server_download_to(server.handle, FB_F64, 3, w, &version), FB_ERR_SIZE);
+  CHECK_EQ(fb_server_download_to(server.handle, FB_F64, 2, nullptr, &version), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_download_to(nullptr, FB_F64, 2, w, &version), FB_ERR_ARGUMENT);
+  CHECK(w[0] == 7 && fb_server_outstanding(server.handle) == 1);
+  CHECK_EQ(fb_server_download_to(server.handle, FB_F64, 2, w, &version), FB_OK);
+  CHECK(w[0] == 0 && w[1] == 0 && version == 0 && fb_server_outstanding(server.handle) == 2);
+  CHECK(fb_server_dtype(server.handle) == FB_F64 && fb_server_dtype(nullptr) == -1);
   fb_server* none = nullptr;
   const fb_rule rule = make_rule(1);
   CHECK_EQ(fb_server_create(&rule, FB_I32, 2, delta, &none), FB_ERR_ARGUMENT);

@@ -196,7 +196,7 @@ def test_many_producers_equal_one(parts: Any, dim: int) -> None:
 
 
 def test_a_log_taken_with_the_tickets_replays(parts: Any) -> None:
-    """Producer threads record and take tickets under one lock, and upload outside of it; the log alone gives the model."""
+    """Threads record and take tickets under one lock, and upload outside of it; the log alone gives the model."""
     problem = fb.Quadratic(np.random.default_rng(1).standard_normal((4, 30)), noise_variance=0.5)
     local, strategy = fb.LocalSGD(steps=2, lr=0.1, batch_size=1), fb.FedBuff(buffer_size=3)
     server = parts.Server(problem.init(), strategy)

@@ -112,6 +112,7 @@ FB_API void fb_server_destroy(fb_server** server);
  * can be read stays readable. */
 FB_API fb_status fb_server_close(fb_server* server);
 
+FB_API fb_dtype fb_server_dtype(const fb_server* server);
 FB_API int64_t fb_server_dim(const fb_server* server);
 FB_API int64_t fb_server_version(const fb_server* server);
 FB_API int64_t fb_server_fill(const fb_server* server);        /* arrivals in the buffer */
@@ -126,6 +127,9 @@ FB_API void fb_model_release(fb_model* model);
 
 /* As fb_server_model, and one task is now due on *version_out: it ends in one upload or one cancel. */
 FB_API fb_status fb_server_download(fb_server* server, int64_t* version_out, fb_model** model_out);
+/* The same into memory of the caller's, w_out (dim) of the model's dtype: nothing is held. */
+FB_API fb_status fb_server_download_to(fb_server* server, fb_dtype dtype, int64_t dim, void* w_out,
+                                       int64_t* version_out);
 FB_API fb_status fb_server_cancel(fb_server* server, int64_t version);
 
 /* s by staleness: weight[t] for an update that is t versions old. Copied. Without one, s is 1. */
