@@ -52,13 +52,15 @@ class CallbackWork final : public ClientWork<T> {
   std::size_t scratch_bytes() const override { return 0; }
   double flops() const override { return 1e9; }  // one at a time
 
-  void run(const ReplayRow& row, const T* w, void*, T* delta_out) override {
+  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
     const py::gil_scoped_acquire held;
     const auto nobody = py::capsule(this, [](void*) {});
-    py::array_t<T> model(dim_, w, nobody);
-    model.attr("flags").attr("writeable") = false;
-    py::array_t<T> delta(dim_, delta_out, nobody);
-    function_(row.client, row.task, model, delta);
+    for (std::int64_t i = 0; i < n_tasks; ++i) {
+      py::array_t<T> model(dim_, tasks[i].w, nobody);
+      model.attr("flags").attr("writeable") = false;
+      py::array_t<T> delta(dim_, tasks[i].delta_out, nobody);
+      function_(tasks[i].row->client, tasks[i].row->task, model, delta);
+    }
   }
 
  private:

@@ -29,12 +29,14 @@ struct Kernels {
   // Bytes of scratch memory that one thread needs, 64-byte aligned and zero before its first use with a problem.
   std::size_t (*scratch_bytes)(const Problem<T>& problem);
 
-  // delta_out = w - (w after config.steps steps). (dim)
-  void (*local_sgd)(const Problem<T>& problem, const LocalConfig& config, const Task& task, const T* w, void* scratch,
-                    T* delta_out);
+  // delta_out = w - (w after config.steps steps), for each task. What a task gives does not depend on the others.
+  void (*local_sgd)(const Problem<T>& problem, const LocalConfig& config, const LocalTask<T>* tasks,
+                    std::int64_t n_tasks, void* scratch);
 
-  // Gradient of f_client at w into gradient_out (dim), unless null; its value is returned.
-  double (*client_gradient)(const Problem<T>& problem, std::int64_t client, const T* w, void* scratch, T* gradient_out);
+  // sum (dim), unless null, += the gradient at w of the sum of weight[i] f_i over clients begin .. end; its value is
+  // returned. A null weight is one. Rows in their order; a few hundred at a time in T, those sums in double.
+  double (*clients_gradient)(const Problem<T>& problem, std::int64_t begin, std::int64_t end, const double* weight,
+                             const T* w, void* scratch, double* sum);
 
   // How many of rows [begin, end) the model puts in the right class. Net and Sparse with Logistic or Softmax heads.
   std::int64_t (*count_correct)(const Problem<T>& problem, std::int64_t begin, std::int64_t end, const T* w,

@@ -1,9 +1,10 @@
 // Replay: the numbers of a schedule that is known in advance, on many threads, with the same bits on any number.
 //
-// An out-of-order machine with an in-order commit. Workers take the used arrivals in order, as soon as the version that
-// each downloaded exists; their deltas wait in a window; a server step adds its deltas in the order of arrival. The
-// oldest unfinished task can always run, so it cannot deadlock; every addition happens in one order, so neither
-// threads, nor the window, nor the pieces in which it is run show in the result.
+// An out-of-order machine with an in-order commit. Workers take the used arrivals as soon as the version that each
+// downloaded exists, the oldest first; their deltas wait in a window; a server step adds its deltas in the order of
+// arrival. The oldest unfinished task can always run and has its place in the window, so it cannot deadlock; every
+// addition happens in one order, so neither threads, nor the window, nor the pieces in which it is run show in the
+// result.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +28,21 @@ struct ReplayRow {
   double e;
 };
 
-// What a client does: delta_out = w - (w after its local work). Called from many threads at once; may throw.
+// A row with the model that its client downloaded and where its delta goes.
+template <class T>
+struct ClientTask {
+  const ReplayRow* row;
+  const T* w;
+  T* delta_out;
+};
+
+// What clients do: delta_out = w - (w after the local work), task by task. Called from many threads at once; may throw.
 template <class T>
 class ClientWork {
  public:
   virtual ~ClientWork() = default;
   virtual std::size_t scratch_bytes() const = 0;  // of one thread, zero when it starts
-  virtual void run(const ReplayRow& row, const T* w, void* scratch, T* delta_out) = 0;
+  virtual void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) = 0;
   virtual double flops() const = 0;  // of one task, roughly: how many a worker takes at once
 };
 
@@ -67,7 +76,8 @@ struct ReplayStats {
 template <class T>
 class FB_CORE_API Replay {
  public:
-  // `window_bytes` bounds the deltas that wait; at least two per thread are held. The work must outlive the replay.
+  // `window_bytes` bounds the deltas that wait; places for two per thread there always are. The work must outlive the
+  // replay.
   Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes);
   ~Replay();
   Replay(const Replay&) = delete;

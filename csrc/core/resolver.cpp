@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "event_queue.hpp"
-#include "event_tree.hpp"
+#include "event_list.hpp"
 
 // The counters of the loop live in registers only if everything that changes them is inlined.
 #define FB_INLINED __attribute__((always_inline))
@@ -178,8 +178,8 @@ class ClientSet {
 struct Calendar : EventQueue<Slot, FetchClient> {
   Calendar(SimdLevel, const std::vector<std::uint32_t>& clients) : EventQueue(FetchClient{&clients}) {}
 };
-struct Tree : EventTree<Slot> {
-  Tree(SimdLevel level, const std::vector<std::uint32_t>&) : EventTree(level) {}
+struct List : EventList<Slot> {
+  List(SimdLevel level, const std::vector<std::uint32_t>&) : EventList(level) {}
 };
 
 }  // namespace
@@ -916,8 +916,8 @@ std::vector<TaskInFlight> LoopOver<Queue>::in_flight() const {
 
 std::unique_ptr<EventLoop> make_loop(const SchedulePlan& plan) {
   // The slots of the open loop grow without bound.
-  if (plan.mode != Mode::OpenLoop && plan.n_slots < static_cast<std::int64_t>(TimeTree::kMaxSlots)) {
-    return std::make_unique<LoopOver<Tree>>(plan);
+  if (plan.mode != Mode::OpenLoop && plan.n_slots < List::kMostSlots) {
+    return std::make_unique<LoopOver<List>>(plan);
   }
   return std::make_unique<LoopOver<Calendar>>(plan);
 }

@@ -13,6 +13,7 @@
 #include "scratch.inl"
 #include "net.inl"
 #include "quadratic.inl"
+#include "small.inl"
 #include "local.inl"
 
 template <class T>
@@ -22,6 +23,6 @@ std::size_t scratch_bytes(const Problem<T>& problem) {
 
 template <class T>
 constexpr Kernels<T> make_kernels() {
-  return {&scratch_bytes<T>, &local_sgd<T>, &client_gradient<T>, &count_correct<T>, &accumulate<T>,
+  return {&scratch_bytes<T>, &local_sgd<T>, &clients_gradient<T>, &count_correct<T>, &accumulate<T>,
           &aggregate<T>,     &sgd_step<T>,  &adam_step<T>,       &all_finite<T>,    &dot<T>};
 }
