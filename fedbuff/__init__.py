@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from ._server import DeltaBuffer, Server
+    from ._study_config import StudyConfig
+    from ._study_data import sample_digits
 
 __all__ = [
     "MLP",
@@ -73,6 +76,7 @@ __all__ = [
     "Softmax",
     "Status",
     "Stop",
+    "StudyConfig",
     "Trace",
     "TraceError",
     "TruncatedNormal",
@@ -90,6 +94,7 @@ __all__ = [
     "read_trace",
     "replay",
     "run",
+    "sample_digits",
     "sample_log",
     "schedule",
     "show_config",
@@ -97,6 +102,11 @@ __all__ = [
     "traces",
     "uniform_arrivals",
 ]
+
+_ON_FIRST_USE = {
+    "StudyConfig": "._study_config",
+    "sample_digits": "._study_data",
+}  # not everybody's, and slow to import
 
 
 def get_include() -> str:
@@ -112,6 +122,9 @@ def __getattr__(name: str) -> Any:
         from . import backends
 
         value = globals()[name] = getattr(backends.current(), name)
+        return value
+    if name in _ON_FIRST_USE:
+        value = globals()[name] = getattr(import_module(_ON_FIRST_USE[name], __name__), name)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
