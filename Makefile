@@ -21,8 +21,8 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.built  ## a small FedBuff training, as a table
-	$(BIN)/python examples/demo.py
+demo: $(VENV)/.built  ## FedBuff, FedAsync and FedAvg on recorded delays: a table and a report
+	$(BIN)/fedbuff demo -o build/demo
 
 test: $(VENV)/.built  ## all tests, of C++ and of Python
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core LIB=$(CORE) run

@@ -90,7 +90,7 @@ _PARTITIONS: dict[str, Callable[..., Any]] = {
     "dirichlet": partition.dirichlet,
     "shards": partition.shards,
 }
-_DISTRIBUTIONS: dict[str, type[Distribution]] = {
+DISTRIBUTIONS: dict[str, type[Distribution]] = {
     cls.kind: cls
     for cls in vars(_delays).values()
     if isinstance(cls, type) and issubclass(cls, Distribution) and hasattr(cls, "kind")
@@ -148,7 +148,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 def merged(tables: Tables, changes: Mapping[str, Any]) -> Tables:
     """A copy of the tables with changes by path. A table is joined with the one there; one with another `kind` takes
-    its place, as the old kind's keys mean nothing to the new.
+    its place, as the old kind's keys mean nothing to the new. So do `seed` and `seeds`.
 
     >>> from fedbuff._study_config import merged
     >>> merged({"strategy": {"kind": "fedbuff", "buffer_size": 10}}, {"strategy.buffer_size": 20})
@@ -159,6 +159,8 @@ def merged(tables: Tables, changes: Mapping[str, Any]) -> Tables:
     made = copy.deepcopy(tables)
     for path, value in changes.items():
         *parents, last = path.split(".")
+        if path in ("seed", "seeds"):
+            made.pop({"seed": "seeds", "seeds": "seed"}[path], None)
         table = made
         for depth, name in enumerate(parents):
             table = table.setdefault(name, {})
@@ -246,7 +248,7 @@ def _distribution(path: str, value: Any) -> Distribution:
     if isinstance(value, int | float) and not isinstance(value, bool):
         with _at(path):
             return _delays.Constant(value)
-    made: Distribution = _of_kind(path, value, _DISTRIBUTIONS)
+    made: Distribution = _of_kind(path, value, DISTRIBUTIONS)
     return made
 
 
@@ -340,11 +342,11 @@ class StudyConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", copy.deepcopy(dict(self.tables)))
         object.__setattr__(self, "folder", Path(self.folder))
-        _refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "compare"))
+        _refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "target", "compare"))
         for name in ("problem", "trace", "strategy"):
             if name not in self.tables:
                 raise ConfigError(f"{name}: the table is missing")
-        _ = self.seeds, self.strategy, self.local, self.schedule_options, self.replay_options
+        _ = self.seeds, self.target, self.strategy, self.local, self.schedule_options, self.replay_options
         self._check_problem()
         self._check_trace()
         if not isinstance(self.tables.get("name", ""), str):
@@ -612,27 +614,40 @@ class StudyConfig:
         """`make_schedule` and `make_replay` in one call."""
         return self.make_replay(self.make_schedule(seed), seed, **options)
 
-    def compared(self) -> list[StudyConfig]:
-        """The variants that the tables [[compare]] ask for; each is named, overrides tables, and may `try` lists."""
+    @cached_property
+    def target(self) -> tuple[str, float] | None:
+        """The metric and its value that comparisons ask the time of."""
+        given = _table(self.tables, "target")
+        if not given:
+            return None
+        _refuse_unknown("target", given, ("loss", "grad_norm_sq", "accuracy"))
+        if len(given) > 1:
+            raise ConfigError("target: give one metric")
+        (metric, value), *_ = given.items()
+        with _at("target", (metric,)):
+            return metric, number(metric, value, low=-np.inf)
+
+    def compared(self) -> list[list[StudyConfig]]:
+        """The variants that the tables [[compare]] ask for: for each, what its lists under `try` make of it."""
         given = self.tables.get("compare", [])
         if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
             raise ConfigError("compare: expected tables [[compare]]")
         base = {key: value for key, value in self.tables.items() if key not in ("compare", "name")}
-        variants = []
+        groups = []
         for at, entry in enumerate(given):
             path = f"compare[{at}]"
             _refuse_unknown(path, entry, ("name", "try", *SECTIONS))
-            changes = {key: value for key, value in entry.items() if key != "try"}
+            tables = merged(base, {key: value for key, value in entry.items() if key != "try"})
+            group = []
             for chosen in combinations(_table(entry, "try"), f"{path}.try"):
                 try:
-                    variant = StudyConfig(merged(merged(base, changes), chosen), self.folder)
+                    variant = StudyConfig(merged(tables, chosen), self.folder)
                 except ConfigError as error:
                     raise ConfigError(f"{path}: {error}") from None
-                if chosen:
-                    values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items())
-                    variant = variant.changed({"name": f"{variant.name} ({values})"})
-                variants.append(variant)
-        return variants
+                values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items())
+                group.append(variant.changed({"name": f"{variant.name}, {values}"}) if chosen else variant)
+            groups.append(group)
+        return groups
 
 
 def combinations(lists: Mapping[str, Any], path: str) -> list[dict[str, Any]]:

@@ -180,6 +180,7 @@ def test_uniform_arrivals() -> None:
         ({"replay.metrics": ["los"]}, "replay.metrics: expected one of loss,"),
         ({"replay.eval_every": 0}, "replay.eval_every: expected an int >= 1, got 0"),
         ({"replay.stop": {"los": 1}}, "replay.stop.los: unknown key; did you mean loss?"),
+        ({"seeds": 3}, "seeds: expected a list of ints"),
         ({"seeds": [1, 1]}, "seeds: a seed stands there twice"),
         ({"seed": -1}, "seed: expected an int >= 0, got -1"),
         ({"problem": {"kind": "softmax"}}, "problem.data: missing"),
@@ -242,14 +243,20 @@ def test_variants_to_compare() -> None:
         {"name": "small", "strategy": {"buffer_size": 1}},
         {"strategy": {"kind": "fedasync"}, "try": {"strategy.mixing": [0.5, 1.0], "local.steps": [1, 2]}},
     ]
-    variants = fb.StudyConfig({**QUADRATIC, "compare": entries}).compared()
-    assert [v.name for v in variants] == [
-        "small",
-        "FedAsync (mixing 0.5, steps 1)",
-        "FedAsync (mixing 0.5, steps 2)",
-        "FedAsync (mixing 1.0, steps 1)",
-        "FedAsync (mixing 1.0, steps 2)",
+    (small,), tried = fb.StudyConfig({**QUADRATIC, "compare": entries}).compared()
+    assert small.name == "small" and small.strategy == fb.FedBuff(1)
+    assert [variant.name for variant in tried] == [
+        "FedAsync, mixing 0.5, steps 1",
+        "FedAsync, mixing 0.5, steps 2",
+        "FedAsync, mixing 1.0, steps 1",
+        "FedAsync, mixing 1.0, steps 2",
     ]
-    assert variants[0].strategy == fb.FedBuff(1) and variants[-1].strategy == fb.FedAsync(1.0)
+    assert tried[-1].strategy == fb.FedAsync(1.0) and tried[-1].local.steps == 2
     with pytest.raises(ConfigError, match=r"^compare\[0\]: strategy\.buffer_size: expected an int"):
         fb.StudyConfig({**QUADRATIC, "compare": [{"strategy": {"buffer_size": 0}}]}).compared()
+
+
+def test_target() -> None:
+    assert fb.StudyConfig({**QUADRATIC, "target": {"loss": 0.5}}).target == ("loss", 0.5)
+    assert error_of(QUADRATIC, {"target": {"los": 1}}) == "target.los: unknown key; did you mean loss?"
+    assert error_of(QUADRATIC, {"target": {"loss": "low"}}).startswith("target.loss: expected a number")
