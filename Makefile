@@ -15,7 +15,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format core-test sanitize bench clean
+.PHONY: help demo test lint format docs dist core-test sanitize bench clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -41,8 +41,18 @@ format: $(VENV)/.lint  ## rewrite what `make lint` would complain about, where a
 	$(BIN)/ruff format .
 	git ls-files -co --exclude-standard csrc tests/core | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format -i
 
+docs: $(VENV)/.built $(VENV)/.docs  ## the documentation as a site, in build/site; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	@echo "build/site/index.html"
+
 core-test:  ## the tests of the C++ core alone: compiler and make are enough
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core run
+
+dist: $(VENV)/.dist  ## wheel and source distribution in dist/, built apart and checked
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m auditwheel show dist/*.whl
 
 sanitize: $(VENV)/.built  ## the C++ tests and some of the Python ones under ASan, UBSan and TSan
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=address,undefined run
@@ -66,7 +76,7 @@ $(VENV)/.built: $(VENV)/.made $(COMPILED)
 	FEDBUFF_BUILD=require $(PIP) install --no-build-isolation -e ".[test]"
 	@touch $@
 
-$(VENV)/.lint: $(VENV)/.made
-	$(call EXTRA,lint) > $@.txt
+$(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made
+	$(call EXTRA,$*) > $@.txt
 	$(PIP) install -r $@.txt
 	@touch $@
