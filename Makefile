@@ -15,7 +15,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs dist core-test sanitize bench clean
+.PHONY: help demo test lint format docs dist wheels core-test sanitize bench clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -52,7 +52,10 @@ dist: $(VENV)/.dist  ## wheel and source distribution in dist/, built apart and 
 	rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
-	$(BIN)/python -m auditwheel show dist/*.whl
+	$(if $(filter Linux,$(shell uname)),$(BIN)/python -m auditwheel show dist/*.whl)
+
+wheels: $(VENV)/.dist  ## wheels for several Pythons, in wheelhouse/; on Linux this needs Docker or Podman
+	$(BIN)/python -m cibuildwheel --output-dir wheelhouse
 
 sanitize: $(VENV)/.built  ## the C++ tests and some of the Python ones under ASan, UBSan and TSan
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=address,undefined run
@@ -63,7 +66,7 @@ bench: $(VENV)/.built  ## benchmarks; on a quiet machine
 	$(BIN)/python -m pytest benches --benchmark-only --benchmark-sort=name
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(VENV) build dist *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
+	rm -rf $(VENV) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.made: pyproject.toml
