@@ -15,7 +15,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs dist wheels core-test sanitize bench clean
+.PHONY: help demo test lint format docs dist wheels core-test sanitize bench bench-full clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -32,7 +32,7 @@ lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest fedbuff._core fedbuff._server --allowlist tests/stubtest_allowlist.txt
+	$(BIN)/python -m mypy.stubtest fedbuff._core fedbuff._event_queue fedbuff._local_sgd fedbuff._server --allowlist tests/stubtest_allowlist.txt
 	git ls-files -co --exclude-standard csrc tests/core | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format --dry-run -Werror
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint --max-line-length 120 src fedbuff/*.pxd
 
@@ -62,8 +62,12 @@ sanitize: $(VENV)/.built  ## the C++ tests and some of the Python ones under ASa
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=thread run
 	tests/run_sanitized.sh $(BIN)/python
 
-bench: $(VENV)/.built  ## benchmarks; on a quiet machine
-	$(BIN)/python -m pytest benches --benchmark-only --benchmark-sort=name
+bench: $(VENV)/.built  ## benchmarks in short, a few minutes on a quiet machine
+	$(BIN)/python -m pytest $(wildcard benches/bench_*.py) --benchmark-only --benchmark-sort=name --benchmark-columns=min,median,rounds
+
+bench-full: $(VENV)/.built  ## all benchmarks, and docs/performance.md written anew
+	FEDBUFF_BENCH_FULL=1 $(BIN)/python -m pytest $(wildcard benches/bench_*.py) --benchmark-only --benchmark-sort=name
+	$(BIN)/python benches/report.py
 
 clean:  ## remove what was built, and .venv
 	rm -rf $(VENV) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import partition, plots, staleness, traces
+from . import partition, plots, secure, staleness, traces
 from ._aggregate import aggregate
 from ._clients import Callback, Custom
 from ._config import show_config
@@ -23,6 +22,7 @@ from ._delays import (
     Uniform,
     Weibull,
 )
+from ._embedding import get_cmake_dir, get_include
 from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
@@ -36,6 +36,7 @@ from ._trace import ArrivalLog, Availability, Trace, TraceError, read_arrival_lo
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from ._event_queue import EventQueue
     from ._server import DeltaBuffer, Server
     from ._study_config import StudyConfig
     from ._study_data import sample_digits
@@ -53,6 +54,7 @@ __all__ = [
     "DeltaBuffer",
     "Distribution",
     "Empirical",
+    "EventQueue",
     "ExitReason",
     "Exponential",
     "FedAsync",
@@ -84,6 +86,7 @@ __all__ = [
     "Weibull",
     "__version__",
     "aggregate",
+    "get_cmake_dir",
     "get_include",
     "iter_schedule",
     "load_schedule",
@@ -97,6 +100,7 @@ __all__ = [
     "sample_digits",
     "sample_log",
     "schedule",
+    "secure",
     "show_config",
     "staleness",
     "traces",
@@ -109,16 +113,9 @@ _ON_FIRST_USE = {
 }  # not everybody's, and slow to import
 
 
-def get_include() -> str:
-    """The folder to give to a C or C++ compiler with -I, so that <fedbuff/fedbuff.h> is found."""
-    package = Path(__file__).parent
-    installed = package / "include"
-    return str(installed if installed.is_dir() else package.parent / "csrc" / "include")
-
-
 def __getattr__(name: str) -> Any:
     # These come from the backend in force, which is chosen on first use.
-    if name in ("Server", "DeltaBuffer"):
+    if name in ("Server", "DeltaBuffer", "EventQueue"):
         from . import backends
 
         value = globals()[name] = getattr(backends.current(), name)

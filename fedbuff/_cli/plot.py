@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,35 @@ def convergence(runs: tuple[Path, ...], metric: str, against: str, output: Path)
     """
     found = {run.name: [seed.history for seed in run.seeds] for folder in runs for run in find_runs(folder)}
     save(output, lambda: plots.convergence(found, metric=metric, against=against))
+
+
+@plot.command()
+@click.argument("run", type=EXISTING)
+@output_option
+def bound(run: Path, output: Path) -> None:
+    """The mean of the squared gradient norms so far, beside the theorem's bound for as many server steps.
+
+    RUN is a run folder whose replay.metrics have grad_norm_sq. The theorem speaks of its own step sizes and of uniform
+    arrivals: `fedbuff theory` says what is outside.
+
+    \b
+    Examples:
+      fedbuff plot bound runs/first -o bound.svg
+    """
+    theorem = importlib.import_module("fedbuff.theory")
+    (found, *others) = find_runs(run)
+    if others:
+        raise click.UsageError(f"one run, please: there are {len(others) + 1} in {run}")
+    first, config = found.seeds[0], found.config
+    if "grad_norm_sq" not in first.history:
+        raise ValueError(f"{run}: its replay.metrics have no grad_norm_sq")
+    plan = theorem.plan(config.problem, first.schedule, config.local, allow_outside=True)
+    known = (plan.n, plan.f_gap, plan.constants.sigma2.value, plan.constants.gamma2.value, plan.b)
+    later = first.history["step"] >= 1
+    steps = first.history["step"][later].astype(int)
+    limits = [theorem.bound(plan.L, int(T), plan.Q, plan.tau, *known, allow_outside=True).total for T in steps]
+    columns = {name: values[later] for name, values in first.history.items()}
+    save(output, lambda: plots.bound(columns, limits))
 
 
 @plot.command()

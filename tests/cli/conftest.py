@@ -43,6 +43,7 @@ server_steps = 20
 
 [replay]
 eval_every = 5
+metrics = ["loss", "grad_norm_sq", "accuracy"]
 """
 PHONES = "device,ms\np1,100\np2,250\np1,120\np2,240\n"
 

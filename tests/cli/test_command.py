@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -23,6 +24,8 @@ from fedbuff._cli import cli
 from fedbuff._run_folder import find_runs, load_run, run_study
 
 Run = Callable[..., Any]
+
+THEORY = importlib.util.find_spec("fedbuff.theory") is not None
 
 
 def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -60,7 +63,8 @@ def test_every_example_works(fedbuff: Run, folder: Path) -> None:
     done: set[str] = set()
     for text in [*first, *given]:
         words = shlex.split(text)[1:]
-        if text in done or words[0] in ("demo", "completion"):
+        theorem = words[0] == "theory" or words[:2] == ["plot", "bound"]
+        if text in done or words[0] in ("demo", "completion") or (theorem and not THEORY):
             continue
         done.add(text)
         for name in re.findall(r"-o (runs/\S+)", text):
@@ -216,6 +220,30 @@ def test_ctrl_c_says_how_to_go_on(folder: Path) -> None:
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert re.search(r"^fedbuff: interrupted at server step \d+", error, re.MULTILINE)
+
+
+@pytest.mark.skipif(not THEORY, reason="fedbuff.theory is not here")
+def test_theory(fedbuff: Run) -> None:
+    theorem = importlib.import_module("fedbuff.theory")
+    numbers = ("-L", "0.5", "-Q", "2", "-K", "10", "--tau", "3")
+    variances = ("-n", "100", "--gap", "1", "--sigma2", "2", "--gamma2", "0.5", "-b", "32")
+    found = json.loads(fedbuff("theory", *numbers, *variances, "--json").out)
+    least = theorem.min_server_steps(0.5, 2, 3)
+    assert found["server_steps"] == least and found["eta"] == theorem.step_sizes(0.5, least, 2, 10).eta
+    expected = theorem.bound(0.5, least, 2, 3, 100, 1.0, 2.0, 0.5, 32)
+    assert found["bound"]["total"] == expected.total and found["outside"] == []
+    assert all(row["holds"] for row in found["conditions"])
+    of_config = json.loads(fedbuff("theory", "run.toml", "--json").out)
+    assert of_config["server_steps"] == 20 < of_config["server_steps_demanded"] and of_config["outside"]
+    assert fedbuff("theory", "-L", "1").err.startswith("fedbuff: give a CONFIG, or --local-steps")
+    assert fedbuff("theory", *numbers, "--gap", "1").err.startswith("fedbuff: the bound needs --clients too")
+
+
+def test_flags_for_compilers(fedbuff: Run) -> None:
+    from fedbuff import _embedding
+
+    assert fedbuff("--cflags", "--libs").out == f"{_embedding.cflags()} {_embedding.libs()}\n"
+    assert fedbuff("--cmakedir").out == f"{_embedding.get_cmake_dir()}\n"
 
 
 def test_divergence_is_exit_code_3(fedbuff: Run) -> None:

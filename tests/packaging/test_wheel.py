@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -12,34 +11,6 @@ import installs
 import pytest
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-
-
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A source archive, made and unpacked."""
-    tree = installs.copy_tree(tmp_path_factory.mktemp("sdist") / "tree")
-    make = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
-    installs.run("-c", make, cwd=tree, FEDBUFF_BUILD="pure", PYTHONWARNINGS="ignore", PYTHONPATH=str(tree))
-    (archive,) = (tree / "dist").glob("*.tar.gz")
-    with tarfile.open(archive) as file:
-        file.extractall(tree.parent, filter="data")
-    return tree.parent / archive.name.removesuffix(".tar.gz")
-
-
-@pytest.fixture(scope="module")
-def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    installs.copy_objects(unpacked)
-    folder = tmp_path_factory.mktemp("wheel")
-    installs.pip("wheel", "--quiet", "--wheel-dir", str(folder), ".", cwd=unpacked, FEDBUFF_BUILD="require")
-    (built,) = folder.glob("fedbuff-*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("site")
-    installs.pip("install", "--quiet", "--target", str(target), str(wheel), cwd=target)
-    return target
 
 
 def sources(pattern: str) -> set[str]:
@@ -75,7 +46,8 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     expected |= {name.replace("csrc/include", "fedbuff/include") for name in sources("csrc/include/fedbuff/*.h*")}
     expected |= sources("fedbuff/data/*.*") | sources("fedbuff/_report/page.*")
     expected |= {"fedbuff/py.typed", "fedbuff/_build_info.py", "fedbuff/libfedbuff.so"}
-    expected |= {"fedbuff/_core.so", "fedbuff/_server.so"}
+    expected |= {f"fedbuff/{name}.so" for name in ("_core", "_event_queue", "_local_sgd", "_server")}
+    expected |= sources("fedbuff/cmake/*") | sources("fedbuff/pkgconfig/*")
     assert plain == expected
     assert {"METADATA", "LICENSE", "RECORD", "WHEEL"} <= record
 

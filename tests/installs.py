@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 IGNORED = shutil.ignore_patterns(
-    ".*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "*.dylib", "_build_info.py", "_server.c"
+    ".*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "*.dylib", "_build_info.py", "_*.c"
 )
 
 
