@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import partition, plots, secure, staleness, traces
+from . import partition, plots, secure, staleness, theory, traces
 from ._aggregate import aggregate
 from ._clients import Callback, Custom
 from ._config import show_config
@@ -103,6 +103,7 @@ __all__ = [
     "secure",
     "show_config",
     "staleness",
+    "theory",
     "traces",
     "uniform_arrivals",
 ]

@@ -28,7 +28,7 @@ from ._problems import Problem
 from ._schedule import Schedule, Status
 from ._secure import OneTimePad
 from ._server_file import rule_from_json, rule_to_json
-from ._strategy import FedBuff, Rule, rule_of
+from ._strategy import INVERSE_FREQUENCY, FedBuff, Rule, rule_of
 from .backends._spec import SumSpec
 from .secure import Parameters, Roles, traffic
 
@@ -87,6 +87,8 @@ class _Engine(Protocol):
         unused: NDArray[Any],
     ) -> None: ...
     def run(self, max_steps: int, threads: int) -> int: ...
+    def record_gradients(self, every: int, offset: int) -> None: ...
+    def gradients(self) -> NDArray[np.float64]: ...
     def version(self) -> int: ...
     def w(self) -> Floats: ...
     def first_moment(self) -> Floats | None: ...
@@ -279,8 +281,7 @@ class Replay:
             )
         self._w0_hash = hashlib.sha256(start.tobytes()).hexdigest()
         self._metrics: list[str] | None = None  # of the evaluations in the history
-        e = np.array([self.rule.sample_weight(float(n)) for n in problem.n_samples])
-        self._feed = _Feed(schedule, self.rule, e)
+        self._feed = _Feed(schedule, self.rule, _update_weights(self.rule, problem, schedule))
         self._engine = _make_engine(problem, local, self.rule, start, self.seed)
         self.time = 0.0
         self.updates = 0
@@ -345,6 +346,24 @@ class Replay:
             if code == _NEED_ROWS and not self._feed.more(self._engine):
                 return ExitReason.SCHEDULE_END
         return ExitReason.SERVER_STEPS
+
+    def record_gradients(self, every: int = 1, offset: int = 0) -> None:
+        """From now on the engine notes |grad f(w^t)|^2 for every t with t % every == offset, as server step t is made.
+
+        They are the models that the steps started from: w^0 is among them, the last model is not. A `Quadratic` costs
+        O(dim) a step, O(dim^2) where its curvature is dense; any other problem a pass over all of its rows.
+        """
+        if not isinstance(self.problem, Problem):
+            raise TypeError(f"record_gradients: {type(self.problem).__name__} has no gradient inside the engine")
+        count("every", every)
+        if not 0 <= count("offset", offset, low=0) < every:
+            raise ValueError(f"offset: expected an int below every, which is {every}, got {offset}")
+        self._engine.record_gradients(every, offset)
+
+    @property
+    def gradients(self) -> NDArray[np.float64]:
+        """The squared gradient norms that were noted since `record_gradients`, in the order of the steps."""
+        return self._engine.gradients()
 
     def steps_within(self, *, time: float | None, updates: int | None) -> int:
         """How many steps from here stay within these limits, as far as the schedule is known so far."""
@@ -472,6 +491,19 @@ def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
         return rule_from_json(json.dumps(saved), None)
     except ValueError as error:
         raise ValueError(f"strategy: the schedule's own cannot be used: {error}") from error
+
+
+def _update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> NDArray[np.float64]:
+    """e of every client's updates. A client that never arrives has no share to correct, and no update to weigh."""
+    if rule.weighting != INVERSE_FREQUENCY:
+        return np.array([rule.sample_weight(float(n)) for n in problem.n_samples])
+    if not isinstance(schedule, Schedule):
+        raise ValueError(
+            f'schedule: weights="{INVERSE_FREQUENCY}" counts its arrivals first, and this one comes in chunks'
+        )
+    arrivals = np.bincount(schedule.client[schedule.status == Status.USED], minlength=problem.n_clients)
+    share = arrivals / max(int(arrivals.sum()), 1)
+    return np.divide(rule.weight_scale, problem.n_clients * share, out=np.zeros(len(share)), where=share > 0)
 
 
 def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int) -> _Engine:

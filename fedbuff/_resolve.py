@@ -24,6 +24,8 @@ from .backends._philox import STREAM_CLIENT_SELECTION, key_words, multiply_high,
 from .backends._portable_math import COMPONENT_SPEED, KINDS, draw
 from .backends._resolver_reference import Columns, Plan
 
+UNIFORM_ARRIVALS = "uniform_arrivals"  # the kind of source in the description of such a schedule
+
 Source = Trace | DelayModel | ArrivalLog
 StartProcess = Literal["constant", "poisson"]
 InFlight = Literal["redraw", "skip", "allow"]
@@ -213,8 +215,35 @@ def uniform_arrivals(
     bound, steps = _count("max_staleness", max_staleness, low=0), _count("server_steps", server_steps)
     if staleness not in ("uniform", "max"):
         raise ValueError(f"staleness {staleness!r} is unknown: uniform or max")
-    k0, k1 = key_words(_seed(seed))
-    index = np.arange(steps * size, dtype=np.uint64)
+    key = _seed(seed)
+    columns = new_columns(steps * size, steps)
+    if backend_name() == "cpp":
+        import_module("fedbuff._core").uniform_arrivals(n, size, bound, staleness == "max", key, columns)
+    else:
+        _fill_uniform_arrivals(n, size, bound, staleness == "max", key, columns)
+    return Schedule(
+        **{name: getattr(columns, name) for name in _ROW_NAMES},
+        step_time=columns.step_time,
+        step_started=np.append(columns.started[1:], 0),
+        **_no_flight(),
+        n_clients=n,
+        buffer_size=size,
+        concurrency=0,
+        seed=seed,
+        started_on_0=int(columns.started[0]),
+        description={
+            "source": {"kind": UNIFORM_ARRIVALS, "max_staleness": bound, "staleness": staleness},
+            "strategy": {"kind": "fedbuff", "buffer_size": size},
+            "server_steps": steps,
+            "seed": seed,
+        },
+    )
+
+
+def _fill_uniform_arrivals(n: int, size: int, bound: int, oldest: bool, seed: int, columns: Columns) -> None:
+    """The rows of csrc/core/uniform_arrivals.cpp, column by column."""
+    k0, k1 = key_words(seed)
+    index = np.arange(len(columns.client), dtype=np.uint64)
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     words = philox_words(k0, k1, index & mask, index >> shift, np.uint64(0), STREAM_CLIENT_SELECTION)
     client = multiply_high((words[0] << shift) | words[1], np.uint64(n)).astype(np.int64)
@@ -222,36 +251,22 @@ def uniform_arrivals(
     step = row // size
     task, previous = _per_client(client)
     after_previous = np.where(previous >= 0, (previous + 1) // size, 0)
-    lowest = np.maximum(np.maximum(step - bound, 0), after_previous)
-    version = lowest
-    if staleness == "uniform":
-        span = (step - lowest + 1).astype(np.uint64)
-        version = lowest + multiply_high((words[2] << shift) | words[3], span).astype(np.int64)
-    started = np.bincount(version, minlength=steps + 1)
-    return Schedule(
-        client=client.astype(np.int32),
-        task=task.astype(np.uint32),
-        version=version,
-        step=step,
-        staleness=step - version,
-        start_time=np.maximum(version * size, previous + 1).astype(np.float64),
-        arrive_time=(row + 1).astype(np.float64),
-        status=np.zeros(row.size, np.uint8),
-        step_time=(np.arange(1, steps + 1) * size).astype(np.float64),
-        step_started=started[1:],
-        **_no_flight(),
-        n_clients=n,
-        buffer_size=size,
-        concurrency=0,
-        seed=seed,
-        started_on_0=int(started[0]),
-        description={
-            "source": {"kind": "uniform_arrivals", "max_staleness": bound, "staleness": staleness},
-            "strategy": {"kind": "fedbuff", "buffer_size": size},
-            "server_steps": steps,
-            "seed": seed,
-        },
-    )
+    version = np.maximum(np.maximum(step - bound, 0), after_previous)
+    if not oldest:
+        span = (step - version + 1).astype(np.uint64)
+        version = version + multiply_high((words[2] << shift) | words[3], span).astype(np.int64)
+    columns.client[:] = client
+    columns.task[:] = task
+    columns.version[:] = version
+    columns.step[:] = step
+    columns.staleness[:] = step - version
+    columns.start_time[:] = np.maximum(version * size, previous + 1)
+    columns.arrive_time[:] = row + 1
+    columns.status[:] = Status.USED
+    steps = len(columns.step_time)
+    columns.step_rows[:] = np.arange(1, steps + 1) * size
+    columns.step_time[:] = columns.step_rows
+    columns.started[:] = np.bincount(version, minlength=steps)
 
 
 # ---- what is asked for ----

@@ -23,9 +23,11 @@ from .staleness import StalenessFunction
 
 __all__ = ["SGD", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of"]
 
+INVERSE_FREQUENCY = "inverse_frequency"
+
 Base = Literal["start", "current"]
 Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
-Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples"]
+Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,9 @@ class Rule:
             )
 
     def sample_weight(self, n_samples: float) -> float:
-        """e_j of an update made from n_samples samples."""
+        """e_j of an update made from n_samples samples; an error where only a schedule could tell."""
+        if self.weighting == INVERSE_FREQUENCY:
+            raise ValueError(f'weights: "{INVERSE_FREQUENCY}" is known from a whole schedule only, which `replay` has')
         return _RAW_WEIGHT[self.weighting](n_samples) * self.weight_scale
 
     def norm_of(self, arrivals: int, weight_sum: float, scaled_weight_sum: float) -> float:
@@ -167,7 +171,9 @@ class FedBuff:
     staleness      a function from `fedbuff.staleness`
     base           an update is "start" (model downloaded) or "current" (model now) minus the client's model
     norm           what the sum is divided by: "one", "arrivals", "weights", "scaled_weights" or "clients"
-    weights        e_j: "equal", "samples", "sqrt_samples" or "log_samples", times weight_scale
+    weights        e_j: "equal", "samples", "sqrt_samples" or "log_samples", times weight_scale; or
+                   "inverse_frequency", 1 / (n p_i) with p_i the client's share of the schedule's used arrivals, so that
+                   fast clients do not pull the model to their own optimum
     optimizer      `SGD(momentum)` or `Adam(...)`
     max_staleness  an arrival staler than this is dropped
     max_wait       also step when this much time has passed since the last step and the buffer is not empty
@@ -247,7 +253,7 @@ def _preset_flsim(options: dict[str, Any]) -> FedBuff:
     average = number("average_samples", options.pop("average_samples", 1), open_low=True)
     weights = options.get("weights", "equal")
     choice("weights", weights, get_args(Weighting))
-    scale = 1.0 / _RAW_WEIGHT[weights](average)
+    scale = 1.0 if weights == INVERSE_FREQUENCY else 1.0 / _RAW_WEIGHT[weights](average)
     return FedBuff(**{"buffer_size": 1, "server_lr": 0.001, "norm": "one", "weight_scale": scale, **options})
 
 
@@ -354,11 +360,13 @@ class FedAvg:
 
 
 def plain_rule_of(strategy: object) -> Rule:
-    """The rule of a strategy for a server that sees every update; ValueError where it must not."""
+    """The rule of a strategy for a server that is fed by hand: it sees every update, and no schedule."""
     rule = rule_of(strategy)
     if rule.secure is not None or rule.privacy is not None:
         name = "privacy" if rule.secure is None else "secure"
         raise ValueError(f"{name}: this server sees every update; use fedbuff.secure.Server, or a replay")
+    if rule.weighting == INVERSE_FREQUENCY:
+        rule.sample_weight(1.0)  # raises, in the rule's own words
     return rule
 
 

@@ -141,7 +141,7 @@ class BoundReplay {
   BoundReplay(const py::object& rule, const py::object& w0, BoundProblem<T>* problem, const py::object& function,
               const py::object& local, std::uint64_t seed, const py::object& batch, std::int64_t window_bytes,
               const py::object& sums, const py::object& roles)
-      : dim_(py::reinterpret_borrow<py::array>(w0).size()) {
+      : dim_(py::reinterpret_borrow<py::array>(w0).size()), problem_(problem) {
     const T* start = input<T>(w0, "w0", {dim_});
     if (py::isinstance<py::function>(function)) {
       work_ = std::make_unique<CallbackWork<T>>(function.cast<py::function>(), dim_);
@@ -187,6 +187,17 @@ class BoundReplay {
   int run(std::int64_t max_steps, int threads) {
     const py::gil_scoped_release released;
     return static_cast<int>(replay_->run(max_steps, threads));
+  }
+
+  void record_gradients(std::int64_t every, std::int64_t offset) {
+    if (problem_ == nullptr) {
+      throw py::value_error("only a built-in problem's gradients can be recorded");
+    }
+    replay_->record_gradients(problem_->problem(), every, offset);
+  }
+  py::array_t<double> gradients() const {
+    const std::vector<double>& values = replay_->gradients();
+    return py::array_t<double>(static_cast<py::ssize_t>(values.size()), values.data());
   }
 
   std::int64_t version() const { return replay_->version(); }
@@ -236,6 +247,7 @@ class BoundReplay {
   py::object copy_or_none(const T* values) const { return values == nullptr ? py::none() : py::object(copy(values)); }
 
   py::ssize_t dim_;
+  BoundProblem<T>* problem_;  // null for a custom gradient or a function; kept alive with this
   std::unique_ptr<ClientWork<T>> work_;
   std::unique_ptr<Replay<T>> replay_;
 };
@@ -252,6 +264,8 @@ void bind_one(py::module_& module, const char* name) {
       .def("add", &Bound::add, py::arg("client"), py::arg("task"), py::arg("version"), py::arg("step"), py::arg("s"),
            py::arg("e"), py::arg("references"), py::arg("unused"))
       .def("run", &Bound::run, py::arg("max_steps"), py::arg("threads"))
+      .def("record_gradients", &Bound::record_gradients, py::arg("every"), py::arg("offset"))
+      .def("gradients", &Bound::gradients)
       .def("version", &Bound::version)
       .def("w", &Bound::w)
       .def("first_moment", &Bound::first_moment)

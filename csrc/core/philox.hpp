@@ -72,4 +72,10 @@ constexpr double unit_double(std::uint32_t high, std::uint32_t low) {
   return ((high >> 5) * 67108864.0 + (low >> 6)) * (1.0 / 9007199254740992.0);
 }
 
+// The same by signed conversions, which vectorise; both operands fit.
+inline __attribute__((always_inline)) constexpr double unit_double_signed(std::uint32_t high, std::uint32_t low) {
+  return (static_cast<std::int32_t>(high >> 5) * 67108864.0 + static_cast<std::int32_t>(low >> 6)) *
+         (1.0 / 9007199254740992.0);
+}
+
 }  // namespace fedbuff

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "dispatch.hpp"
+#include "gradient_norm.hpp"
 #include "numbered_queue.hpp"
 #include "rule.hpp"
 #include "waiting.hpp"
@@ -249,6 +250,18 @@ class Replay<T>::Engine {
     require(versions_[version_].model != nullptr, "the current model is there");
   }
 
+  void record_gradients(const Problem<T>& problem, std::int64_t every, std::int64_t offset) {
+    if (every < 1 || offset < 0 || offset >= every) {
+      throw std::invalid_argument("every " + std::to_string(every) + ", offset " + std::to_string(offset) +
+                                  ": expected 0 <= offset < every");
+    }
+    record_.reset(new GradientRecord{GradientNorm<T>(problem), every, offset, {}});
+  }
+  const std::vector<double>& gradients() const {
+    static const std::vector<double> none;
+    return record_ ? record_->values : none;
+  }
+
   std::int64_t version() const { return version_; }
   const T* model(std::int64_t version) const {
     const bool known = version >= versions_.begin() && version < versions_.end();
@@ -282,6 +295,12 @@ class Replay<T>::Engine {
     std::int64_t next_blocked = -1;  // the next row that waits for the same version
     State state = State::Waiting;
     double factor = 1;  // what clips its delta
+  };
+
+  struct GradientRecord {
+    GradientNorm<T> norm;
+    std::int64_t every, offset;
+    std::vector<double> values;
   };
 
   struct Version {
@@ -509,6 +528,9 @@ class Replay<T>::Engine {
       lock.unlock();
       Stopwatch watch;
       const Divergence result = add_rows(complete, w, values(next));
+      if (record_ && complete && result.step < 0 && version_ % record_->every == record_->offset) {
+        record_->values.push_back(record_->norm.squared(w));
+      }
       lock.lock();
       stats_.commit_seconds += watch.lap();
       return result;
@@ -693,6 +715,7 @@ class Replay<T>::Engine {
   bool all_from_start_ = true;                             // of the step's rows
   double sum_weights_ = 0, sum_scaled_weights_ = 0;        // of the step's rows that are gathered
   double weights_before_ = 0, scaled_weights_before_ = 0;  // ... that were added before them
+  std::unique_ptr<GradientRecord> record_;  // written by whoever adds to the model
   ReplayStats stats_;
 };
 
@@ -713,6 +736,14 @@ void Replay<T>::release(const std::int64_t* versions, std::int64_t n) {
 template <class T>
 ReplayExit Replay<T>::run(std::int64_t max_steps, int threads) {
   return engine_->run(max_steps, threads);
+}
+template <class T>
+void Replay<T>::record_gradients(const Problem<T>& problem, std::int64_t every, std::int64_t offset) {
+  engine_->record_gradients(problem, every, offset);
+}
+template <class T>
+const std::vector<double>& Replay<T>::gradients() const {
+  return engine_->gradients();
 }
 template <class T>
 std::int64_t Replay<T>::version() const {

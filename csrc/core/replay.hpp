@@ -95,6 +95,11 @@ class FB_CORE_API Replay {
 
   ReplayExit run(std::int64_t max_steps, int threads);
 
+  // From now on notes |grad f(w^t)|^2 for every t with t % every == offset, when server step t is made: the models that
+  // the steps started from, in order. The problem's arrays must outlive the replay.
+  void record_gradients(const Problem<T>& problem, std::int64_t every, std::int64_t offset);
+  const std::vector<double>& gradients() const;
+
   std::int64_t version() const;
   const T* w() const;
   const T* first_moment() const;   // (dim) or null

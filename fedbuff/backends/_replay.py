@@ -83,6 +83,8 @@ class SequentialReplay:
         self._steps_known = 0
         self._diverged = (-1, -1)
         self._most = 1
+        self._record: tuple[int, int] | None = None  # every, offset
+        self._gradients: list[float] = []
         adam = isinstance(rule.optimizer, Adam)
         momentum = adam or rule.optimizer.momentum != 0  # type: ignore[union-attr]
         self._first = np.zeros_like(w0) if momentum else None
@@ -158,6 +160,8 @@ class SequentialReplay:
         if not np.isfinite(new).all():
             self._diverged = (self._version, bad)
             return False
+        if self._record is not None and self._version % self._record[0] == self._record[1]:
+            self._gradients.append(self._squared_gradient(w))
         for row in self._rows[self._at : end]:
             self._references[row[2]] -= 1
         self._done += arrivals
@@ -216,6 +220,23 @@ class SequentialReplay:
         for version in [v for v in self._models if v < min(self._version, self._closed)]:
             if self._references.get(version, 0) == 0:
                 del self._models[version]
+
+    def record_gradients(self, every: int, offset: int) -> None:
+        """From now on notes |grad f(w^t)|^2 for every t with t % every == offset, when server step t is made."""
+        if self._problem is None:
+            raise ValueError("only a built-in problem's gradients can be recorded")
+        if every < 1 or not 0 <= offset < every:
+            raise ValueError(f"every {every}, offset {offset}: expected 0 <= offset < every")
+        self._record, self._gradients = (every, offset), []
+
+    def gradients(self) -> NDArray[np.float64]:
+        return np.array(self._gradients, np.float64)
+
+    def _squared_gradient(self, w: Vector) -> float:
+        assert self._problem is not None
+        gradient = np.empty_like(w)
+        self._problem.gradient(w, gradient, 1)
+        return float(np.dot(gradient.astype(np.float64), gradient.astype(np.float64)))
 
     def version(self) -> int:
         return self._version
