@@ -1,4 +1,4 @@
-"""Pictures of schedules; needs matplotlib (the extra `plot`)."""
+"""Who works when: Figure 1 of the paper."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._delays import DelayModel
-from ._files import optional
-from ._schedule import Schedule, Status, task_parts
-from ._trace import Trace
+from .._delays import DelayModel
+from .._files import optional
+from .._schedule import Schedule, Status, task_parts
+from .._trace import Trace
 
 __all__ = ["schedule"]
 
