@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-NEEDS = {"numba": "numba", "torch": "torch", "jax": "jax", "numpy": "numpy", "heapq": "numpy", "ours": "fedbuff"}
+NEEDS = {"heapq": ("numpy",), "ours": ("fedbuff",), "pfl": ("pfl", "torch"), "flgo": ("flgo", "torch")}
 
 
 class Missing(Exception):
@@ -46,13 +46,18 @@ def interpreters() -> list[str]:
 
 
 @functools.cache
-def python_with(package: str) -> str:
-    """The first interpreter that can import the package."""
-    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+def python_with(*packages: str) -> str:
+    """The first interpreter that can import all of the packages."""
+    code = f"from importlib.util import find_spec; import sys; sys.exit(None in map(find_spec, {packages!r}))"
     for python in interpreters():
         if subprocess.run([python, "-c", code], cwd=HERE).returncode == 0:
             return python
-    raise Missing(f"{package} is in no environment: install it, or name an interpreter in FEDBUFF_BENCH_PYTHON")
+    names = " with ".join(packages)
+    raise Missing(f"{names} is in no environment: install it, or name an interpreter in FEDBUFF_BENCH_PYTHON")
+
+
+def python_for(who: str) -> str:
+    return python_with(*NEEDS.get(who, (who,)))
 
 
 class Contender:
@@ -61,7 +66,7 @@ class Contender:
     def __init__(self, text: str, cores: int = 1) -> None:
         self.text, self.cores = text, cores
         who, *rest = shlex.split(text)
-        python = python_with(NEEDS.get(who, who))
+        python = python_for(who)
         pinned = sorted(os.sched_getaffinity(0))[-cores:]
         threads = dict.fromkeys(
             ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(cores)
@@ -173,7 +178,7 @@ def present(texts: Sequence[str]) -> list[str]:
     found = []
     for text in texts:
         with contextlib.suppress(Missing):
-            python_with(NEEDS.get(text.split()[0], text.split()[0]))
+            python_for(text.split()[0])
             found.append(text)
     return found
 

@@ -386,7 +386,8 @@ def _peers(sections: Sections) -> str:
     lines = ["## Beside other libraries", ""]
     if found:
         lines += [
-            "W1 on one core, updates a second, as their own engines run it.",
+            "W1 on one core. `benches/rivals/peer_*.py` say which part of each library runs, and what was left out in "
+            "its favour.",
             "",
             "| | updates/s | fedbuff / this |",
             "|---|---|---|",
