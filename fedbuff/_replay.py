@@ -30,7 +30,6 @@ from ._secure import OneTimePad
 from ._server_file import rule_from_json, rule_to_json
 from ._strategy import INVERSE_FREQUENCY, FedBuff, Rule, rule_of
 from .backends._spec import SumSpec
-from .secure import Parameters, Roles, traffic
 
 __all__ = ["Replay", "Stop", "replay", "run"]
 
@@ -312,6 +311,8 @@ class Replay:
         secure = self.rule.secure
         if secure is None:
             return {}
+        from .secure import traffic
+
         bytes_, (spent, cut) = traffic(self.problem.dim, secure), self._secure_spent()
         return {
             "bytes_to_server": bytes_.to_server(self.updates),
@@ -524,6 +525,8 @@ def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Fl
     backend = cast(Any, backends.current())
     sums, roles = _sums(rule, problem.dim, seed), None
     if isinstance(rule.secure, OneTimePad):
+        from .secure import Parameters, Roles
+
         roles = Roles(Parameters(dim=problem.dim, buffer_size=rule.buffer_size, secure=rule.secure), w0.dtype, seed)
     return cast(
         _Engine, backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
