@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from side_by_side import note
+from record import note
 
 import fedbuff as fb
 from fedbuff import _core, _embedding
@@ -224,7 +224,7 @@ setup(name="loop", ext_modules=cythonize([loop], quiet=True, include_path=[{fold
             assert abs(answer + 50_000) < 500  # half a million uploads of 1, by a tenth
             best[name] = max(best[name], rate)
     core = best.pop("core")
-    note(benchmark, 1 / core, core=core, **{f"{name}_to_core": rate / core for name, rate in best.items()})
+    note(benchmark, core=core, **{f"{name}_to_core": rate / core for name, rate in best.items()})
     assert min(best.values()) > 0.5 * core
 
 
@@ -285,7 +285,7 @@ def test_python_upload(benchmark: Any) -> None:
             best[name] = min(best[name], (time.perf_counter() - begin) / n)
     np.testing.assert_allclose(server.w, -delta * (server.version * 1.0), rtol=1e-3)
     figures = {f"{name}_over_upload": seconds / best["upload"] for name, seconds in best.items() if name != "upload"}
-    note(benchmark, best["upload"], uploads_per_second=1 / best["upload"], **figures)
+    note(benchmark, uploads_per_second=1 / best["upload"], **figures)
     assert figures["numpy_over_upload"] > 0.5
 
 
@@ -302,5 +302,5 @@ def test_producers(benchmark: Any, tmp_path: Path) -> None:
             rate, answer = rate_of([*program, "100000", str(threads), "2000"], tmp_path, cores=2)
             assert answer == 2000
             rates[threads] = max(rates[threads], rate)
-    note(benchmark, 1 / rates[4], one=rates[1], four=rates[4], gain=rates[4] / rates[1])
+    note(benchmark, one=rates[1], four=rates[4], gain=rates[4] / rates[1])
     assert rates[4] > 0.5 * rates[1]

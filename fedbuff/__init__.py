@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import partition, plots, staleness, traces
+from . import partition, plots, secure, staleness, theory, traces
 from ._aggregate import aggregate
 from ._clients import Callback, Custom
 from ._config import show_config
@@ -37,6 +38,8 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._event_queue import EventQueue
     from ._server import DeltaBuffer, Server
+    from ._study_config import StudyConfig
+    from ._study_data import sample_digits
 
 __all__ = [
     "MLP",
@@ -75,6 +78,7 @@ __all__ = [
     "Softmax",
     "Status",
     "Stop",
+    "StudyConfig",
     "Trace",
     "TraceError",
     "TruncatedNormal",
@@ -93,13 +97,21 @@ __all__ = [
     "read_trace",
     "replay",
     "run",
+    "sample_digits",
     "sample_log",
     "schedule",
+    "secure",
     "show_config",
     "staleness",
+    "theory",
     "traces",
     "uniform_arrivals",
 ]
+
+_ON_FIRST_USE = {
+    "StudyConfig": "._study_config",
+    "sample_digits": "._study_data",
+}  # not everybody's, and slow to import
 
 
 def __getattr__(name: str) -> Any:
@@ -108,6 +120,9 @@ def __getattr__(name: str) -> Any:
         from . import backends
 
         value = globals()[name] = getattr(backends.current(), name)
+        return value
+    if name in _ON_FIRST_USE:
+        value = globals()[name] = getattr(import_module(_ON_FIRST_USE[name], __name__), name)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

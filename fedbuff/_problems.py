@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import backends
 from ._arrays import aligned_copy, all_finite, as_array, as_output, as_vector, model_dtype, read_only
 from ._checks import choice, count, number, seed_of
+from ._constants import Constants, constants_of
 from ._local import LocalSGD
 from .backends._spec import BoundProblem, ProblemSpec
 
@@ -105,6 +106,15 @@ class Problem:
         result = self._output(out, model)
         self.bound.client_gradient(self._client(client), model, result)
         return result
+
+    def constants(self) -> Constants:
+        """The constants of `fedbuff.theory`'s assumptions, each tagged exact, upper bound, estimate or infinite.
+
+        >>> import numpy as np, fedbuff as fb
+        >>> fb.Quadratic(np.array([[0.0], [2.0]]), curvature=0.5, noise_variance=3.0).constants().gamma2
+        0.25 (exact)
+        """
+        return constants_of(self)
 
     def delta(
         self,

@@ -24,6 +24,8 @@ from .backends._philox import STREAM_CLIENT_SELECTION, key_words, multiply_high,
 from .backends._portable_math import COMPONENT_SPEED, KINDS, draw
 from .backends._resolver_reference import Columns, Plan
 
+UNIFORM_ARRIVALS = "uniform_arrivals"  # the kind of source in the description of such a schedule
+
 Source = Trace | DelayModel | ArrivalLog
 StartProcess = Literal["constant", "poisson"]
 InFlight = Literal["redraw", "skip", "allow"]
@@ -213,8 +215,35 @@ def uniform_arrivals(
     bound, steps = _count("max_staleness", max_staleness, low=0), _count("server_steps", server_steps)
     if staleness not in ("uniform", "max"):
         raise ValueError(f"staleness {staleness!r} is unknown: uniform or max")
-    k0, k1 = key_words(_seed(seed))
-    index = np.arange(steps * size, dtype=np.uint64)
+    key = _seed(seed)
+    columns = new_columns(steps * size, steps)
+    if backend_name() == "cpp":
+        import_module("fedbuff._core").uniform_arrivals(n, size, bound, staleness == "max", key, columns)
+    else:
+        _fill_uniform_arrivals(n, size, bound, staleness == "max", key, columns)
+    return Schedule(
+        **{name: getattr(columns, name) for name in _ROW_NAMES},
+        step_time=columns.step_time,
+        step_started=np.append(columns.started[1:], 0),
+        **_no_flight(),
+        n_clients=n,
+        buffer_size=size,
+        concurrency=0,
+        seed=seed,
+        started_on_0=int(columns.started[0]),
+        description={
+            "source": {"kind": UNIFORM_ARRIVALS, "max_staleness": bound, "staleness": staleness},
+            "strategy": {"kind": "fedbuff", "buffer_size": size},
+            "server_steps": steps,
+            "seed": seed,
+        },
+    )
+
+
+def _fill_uniform_arrivals(n: int, size: int, bound: int, oldest: bool, seed: int, columns: Columns) -> None:
+    """The rows of csrc/core/uniform_arrivals.cpp, column by column."""
+    k0, k1 = key_words(seed)
+    index = np.arange(len(columns.client), dtype=np.uint64)
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     words = philox_words(k0, k1, index & mask, index >> shift, np.uint64(0), STREAM_CLIENT_SELECTION)
     client = multiply_high((words[0] << shift) | words[1], np.uint64(n)).astype(np.int64)
@@ -222,36 +251,22 @@ def uniform_arrivals(
     step = row // size
     task, previous = _per_client(client)
     after_previous = np.where(previous >= 0, (previous + 1) // size, 0)
-    lowest = np.maximum(np.maximum(step - bound, 0), after_previous)
-    version = lowest
-    if staleness == "uniform":
-        span = (step - lowest + 1).astype(np.uint64)
-        version = lowest + multiply_high((words[2] << shift) | words[3], span).astype(np.int64)
-    started = np.bincount(version, minlength=steps + 1)
-    return Schedule(
-        client=client.astype(np.int32),
-        task=task.astype(np.uint32),
-        version=version,
-        step=step,
-        staleness=step - version,
-        start_time=np.maximum(version * size, previous + 1).astype(np.float64),
-        arrive_time=(row + 1).astype(np.float64),
-        status=np.zeros(row.size, np.uint8),
-        step_time=(np.arange(1, steps + 1) * size).astype(np.float64),
-        step_started=started[1:],
-        **_no_flight(),
-        n_clients=n,
-        buffer_size=size,
-        concurrency=0,
-        seed=seed,
-        started_on_0=int(started[0]),
-        description={
-            "source": {"kind": "uniform_arrivals", "max_staleness": bound, "staleness": staleness},
-            "strategy": {"kind": "fedbuff", "buffer_size": size},
-            "server_steps": steps,
-            "seed": seed,
-        },
-    )
+    version = np.maximum(np.maximum(step - bound, 0), after_previous)
+    if not oldest:
+        span = (step - version + 1).astype(np.uint64)
+        version = version + multiply_high((words[2] << shift) | words[3], span).astype(np.int64)
+    columns.client[:] = client
+    columns.task[:] = task
+    columns.version[:] = version
+    columns.step[:] = step
+    columns.staleness[:] = step - version
+    columns.start_time[:] = np.maximum(version * size, previous + 1)
+    columns.arrive_time[:] = row + 1
+    columns.status[:] = Status.USED
+    steps = len(columns.step_time)
+    columns.step_rows[:] = np.arange(1, steps + 1) * size
+    columns.step_time[:] = columns.step_rows
+    columns.started[:] = np.bincount(version, minlength=steps)
 
 
 # ---- what is asked for ----
@@ -335,6 +350,8 @@ class _Request:
                 raise ValueError("an arrival log has no rounds: use FedBuff or FedAsync, or a Trace")
             if self.concurrency is not None or self.start_rate is not None or self.timeout is not None:
                 raise ValueError("an arrival log is replayed as it happened: no concurrency, start_rate or timeout")
+            if getattr(strategy, "distinct_clients", False):
+                raise ValueError("an arrival log is replayed as it happened: distinct_clients would change it")
             return
         if self.server_steps is None and self.max_time is None and self.arrivals is None:
             raise ValueError("give server_steps, max_time or arrivals: something must end the schedule")
@@ -374,11 +391,25 @@ class _Request:
             max_staleness=-1 if max_staleness is None else _count("max_staleness", max_staleness, low=0),
             max_wait=math.inf if max_wait is None else _time("max_wait", max_wait),
             timeout=math.inf if self.timeout is None else self.timeout,
+            distinct_clients=self._distinct(n, slots, buffer_size),
             server_steps=-1 if self.server_steps is None else self.server_steps,
             max_time=math.inf if self.max_time is None else self.max_time,
             arrivals=-1 if self.arrivals is None else self.arrivals,
             stall_limit=10_000_000 + 100 * n,
         )
+
+    def _distinct(self, n: int, slots: int, buffer_size: int) -> bool:
+        """Whether no client may be in a buffer twice; refused where such a buffer might never fill."""
+        if not getattr(self.strategy, "distinct_clients", False):
+            return False
+        if buffer_size > n:
+            raise ValueError(f"distinct_clients: a buffer of {buffer_size} needs as many clients, there are {n}")
+        if self.concurrency is not None and slots < buffer_size:
+            raise ValueError(
+                f"distinct_clients: concurrency is {slots}; with fewer tasks than the buffer's {buffer_size} all of "
+                "them may come to wait for the next buffer, which then never comes"
+            )
+        return True
 
     def _round_size(self, n: int) -> int:
         if self.strategy.clients_per_round is not None:
@@ -432,6 +463,8 @@ class _Request:
         strategy = {
             name: getattr(self.strategy, name) for name in names if getattr(self.strategy, name, None) is not None
         }
+        if getattr(self.strategy, "distinct_clients", False):
+            strategy["distinct_clients"] = True
         made: dict[str, Any] = {
             "source": self.source.describe(),
             "strategy": {"kind": self.kind, **strategy, "rule": json.loads(rule_to_json(rule_of(self.strategy)))},

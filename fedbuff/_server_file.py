@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from . import staleness as _staleness
 from ._arrays import Floats as Vector
 from ._files import replacing
+from ._secure import FixedPoint, Gaussian, OneTimePad, Simulate
 from ._server_checks import unit_of
 from ._strategy import SGD, Adam, Rule
 
@@ -38,7 +39,7 @@ __all__ = ["FORMAT", "FORMAT_NUMBER", "ServerState", "read_server", "rule_from_j
 FORMAT = "fedbuff-server"
 FORMAT_NUMBER = 1
 
-_CLASSES = {cls.__name__: cls for cls in (SGD, Adam)} | {
+_CLASSES = {cls.__name__: cls for cls in (SGD, Adam, FixedPoint, Gaussian, OneTimePad, Simulate)} | {
     name: getattr(_staleness, name) for name in _staleness.__all__ if isinstance(getattr(_staleness, name), type)
 }
 
@@ -157,7 +158,7 @@ def rule_to_json(rule: Rule) -> str:
 
 def _to_json(value: Any) -> Any:
     if type(value) in _CLASSES.values():
-        return [type(value).__name__, {part.name: getattr(value, part.name) for part in fields(value)}]
+        return [type(value).__name__, {part.name: _to_json(getattr(value, part.name)) for part in fields(value)}]
     return [None, getattr(value, "__qualname__", type(value).__qualname__)] if callable(value) else value
 
 
@@ -173,8 +174,13 @@ def rule_from_json(text: str, given: Rule | None) -> Rule:
     for name, value in saved.items():
         if isinstance(value, list) and value[0] is None:
             raise ValueError(f"its {name} function {value[1]!r} is the user's own; pass strategy= to load it")
-        if isinstance(value, list):
-            options = {key: tuple(item) if isinstance(item, list) else item for key, item in value[1].items()}
-            value = _CLASSES[value[0]](**options)
-        values[name] = value
+        values[name] = _from_json(value)
     return Rule(**values)
+
+
+def _from_json(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    if len(value) == 2 and isinstance(value[1], dict):
+        return _CLASSES[value[0]](**{key: _from_json(item) for key, item in value[1].items()})
+    return tuple(value)

@@ -18,13 +18,16 @@ from typing import Any, ClassVar, Literal, get_args
 
 from . import staleness as _staleness
 from ._checks import choice, count, number
+from ._secure import Gaussian, Simulate, secure_of
 from .staleness import StalenessFunction
 
-__all__ = ["SGD", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule", "rule_of"]
+__all__ = ["SGD", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of"]
+
+INVERSE_FREQUENCY = "inverse_frequency"
 
 Base = Literal["start", "current"]
 Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
-Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples"]
+Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class Rule:
     optimizer: SGD | Adam = field(default_factory=SGD)
     max_staleness: int | None = None
     n_clients: int | None = None
+    secure: Simulate | None = None
+    privacy: Gaussian | None = None
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -89,9 +94,21 @@ class Rule:
             count("n_clients", self.n_clients)
         if self.norm == "clients" and self.n_clients is None:
             raise ValueError('n_clients: norm="clients" needs it')
+        if self.secure is not None:
+            self.secure.check_capacity(self.buffer_size)
+        if self.privacy is not None and not isinstance(self.privacy, Gaussian):
+            raise TypeError(f"privacy: expected fedbuff.secure.Gaussian, got {type(self.privacy).__name__}")
+        if self.base == "current" and (self.secure is not None or self.privacy is not None):
+            raise ValueError('base: a secure or private sum is of what clients send; it needs base="start"')
+        if self.privacy is not None and self.norm in ("weights", "scaled_weights"):
+            raise ValueError(
+                f"norm: {self.norm!r} tells of the clients' weights; privacy needs one, arrivals or clients"
+            )
 
     def sample_weight(self, n_samples: float) -> float:
-        """e_j of an update made from n_samples samples."""
+        """e_j of an update made from n_samples samples; an error where only a schedule could tell."""
+        if self.weighting == INVERSE_FREQUENCY:
+            raise ValueError(f'weights: "{INVERSE_FREQUENCY}" is known from a whole schedule only, which `replay` has')
         return _RAW_WEIGHT[self.weighting](n_samples) * self.weight_scale
 
     def norm_of(self, arrivals: int, weight_sum: float, scaled_weight_sum: float) -> float:
@@ -154,10 +171,15 @@ class FedBuff:
     staleness      a function from `fedbuff.staleness`
     base           an update is "start" (model downloaded) or "current" (model now) minus the client's model
     norm           what the sum is divided by: "one", "arrivals", "weights", "scaled_weights" or "clients"
-    weights        e_j: "equal", "samples", "sqrt_samples" or "log_samples", times weight_scale
+    weights        e_j: "equal", "samples", "sqrt_samples" or "log_samples", times weight_scale; or
+                   "inverse_frequency", 1 / (n p_i) with p_i the client's share of the schedule's used arrivals, so that
+                   fast clients do not pull the model to their own optimum
     optimizer      `SGD(momentum)` or `Adam(...)`
     max_staleness  an arrival staler than this is dropped
     max_wait       also step when this much time has passed since the last step and the buffer is not empty
+    secure         "simulate", or `secure.Simulate(...)` or `secure.OneTimePad(...)`: the server sees sums only
+    privacy        `secure.Gaussian(...)`: updates are clipped, and noise is added to each sum
+    distinct_clients: an arrival whose client is in the buffer already waits for the next one
     """
 
     kind: ClassVar[str] = "fedbuff"
@@ -173,6 +195,9 @@ class FedBuff:
     max_staleness: int | None = None
     max_wait: float | None = None
     n_clients: int | None = None
+    distinct_clients: bool = False
+    secure: Simulate | Literal["simulate"] | None = None
+    privacy: Gaussian | None = None
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -180,6 +205,9 @@ class FedBuff:
             object.__setattr__(self, "server_lr", 1.0 / self.buffer_size if self.norm == "one" else 1.0)
         if self.max_wait is not None:
             number("max_wait", self.max_wait, open_low=True)
+        object.__setattr__(self, "secure", secure_of(self.secure))
+        if self.secure is not None and self.max_wait is not None:
+            raise ValueError("max_wait: a secure sum is released for a full buffer only; leave it out")
         _ = self.rule
 
     @property
@@ -196,6 +224,8 @@ class FedBuff:
             optimizer=self.optimizer,
             max_staleness=self.max_staleness,
             n_clients=self.n_clients,
+            secure=secure_of(self.secure),
+            privacy=self.privacy,
         )
 
     @staticmethod
@@ -223,7 +253,7 @@ def _preset_flsim(options: dict[str, Any]) -> FedBuff:
     average = number("average_samples", options.pop("average_samples", 1), open_low=True)
     weights = options.get("weights", "equal")
     choice("weights", weights, get_args(Weighting))
-    scale = 1.0 / _RAW_WEIGHT[weights](average)
+    scale = 1.0 if weights == INVERSE_FREQUENCY else 1.0 / _RAW_WEIGHT[weights](average)
     return FedBuff(**{"buffer_size": 1, "server_lr": 0.001, "norm": "one", "weight_scale": scale, **options})
 
 
@@ -327,6 +357,17 @@ class FedAvg:
             weighting=self.weights,
             optimizer=self.optimizer,
         )
+
+
+def plain_rule_of(strategy: object) -> Rule:
+    """The rule of a strategy for a server that is fed by hand: it sees every update, and no schedule."""
+    rule = rule_of(strategy)
+    if rule.secure is not None or rule.privacy is not None:
+        name = "privacy" if rule.secure is None else "secure"
+        raise ValueError(f"{name}: this server sees every update; use fedbuff.secure.Server, or a replay")
+    if rule.weighting == INVERSE_FREQUENCY:
+        rule.sample_weight(1.0)  # raises, in the rule's own words
+    return rule
 
 
 def rule_of(strategy: object) -> Rule:

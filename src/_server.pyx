@@ -20,7 +20,7 @@ from fedbuff._server_file import ServerState, read_server, write_server
 from fedbuff._server_checks import (
     closed_error, norm_error, not_finite, overflow_error, positive, ticket_error, unit_of, version_error,
 )
-from fedbuff._strategy import Adam, rule_of
+from fedbuff._strategy import Adam, plain_rule_of, rule_of
 
 
 cnp.import_array()
@@ -143,7 +143,7 @@ cdef class Server:
 
     def __init__(self, w0, strategy, *, unit=None):
         array = as_model("w0", w0)
-        rule = rule_of(strategy)
+        rule = plain_rule_of(strategy)
         self._prepare(rule, array, unit_of(unit, rule.base))
         cdef fb_rule c = c_rule(rule, self.unit)
         check(fb_server_create(&c, self.dtype_code, self.dim, address(array), &self.server))

@@ -48,17 +48,62 @@ class CallbackWork final : public ClientWork<T> {
   std::size_t scratch_bytes() const override { return 0; }
   double flops() const override { return 1e9; }  // one at a time
 
-  void run(const ReplayRow& row, const T* w, void*, T* delta_out) override {
+  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
     const py::gil_scoped_acquire held;
     const auto nobody = py::capsule(this, [](void*) {});
-    py::array_t<T> model(dim_, w, nobody);
-    model.attr("flags").attr("writeable") = false;
-    py::array_t<T> delta(dim_, delta_out, nobody);
-    function_(row.client, row.task, model, delta);
+    for (std::int64_t i = 0; i < n_tasks; ++i) {
+      py::array_t<T> model(dim_, tasks[i].w, nobody);
+      model.attr("flags").attr("writeable") = false;
+      py::array_t<T> delta(dim_, tasks[i].delta_out, nobody);
+      function_(tasks[i].row->client, tasks[i].row->task, model, delta);
+    }
   }
 
  private:
   py::function function_;
+  py::ssize_t dim_;
+};
+
+// The fields of fedbuff.backends._spec.SumSpec.
+SumConfig read_sums(const py::object& sums) {
+  SumConfig c;
+  c.modulus = sums.attr("modulus").cast<int>();
+  c.range = sums.attr("range").cast<double>();
+  c.step = sums.attr("step").cast<double>();
+  c.stochastic = sums.attr("stochastic").cast<bool>();
+  c.weight_unit = sums.attr("weight_unit").cast<double>();
+  c.clip = sums.attr("clip").cast<double>();
+  c.deviation = sums.attr("deviation").cast<double>();
+  c.system_noise = sums.attr("system_noise").cast<bool>();
+  c.seed = sums.attr("seed").cast<std::uint64_t>();
+  return c;
+}
+
+// Python objects that make a sum: add(client, task, version, step, weight, factor, delta) and finish(step, sum_out).
+template <class T>
+class PythonSum final : public SecureSum<T> {
+ public:
+  PythonSum(py::object roles, py::ssize_t dim) : roles_(std::move(roles)), dim_(dim) {}
+  ~PythonSum() override {
+    const py::gil_scoped_acquire held;
+    roles_ = py::object();
+  }
+
+  std::int64_t add(const ReplayRow& row, const T* delta, std::uint64_t weight, double factor) override {
+    const py::gil_scoped_acquire held;
+    py::array_t<T> update(dim_, delta, py::capsule(this, [](void*) {}));
+    update.attr("flags").attr("writeable") = false;
+    return roles_.attr("add")(row.client, row.task, row.version, row.step, weight, factor, update)
+        .template cast<std::int64_t>();
+  }
+
+  void finish(std::int64_t step, T* sum_out) override {
+    const py::gil_scoped_acquire held;
+    roles_.attr("finish")(step, py::array_t<T>(dim_, sum_out, py::capsule(this, [](void*) {})));
+  }
+
+ private:
+  py::object roles_;
   py::ssize_t dim_;
 };
 
@@ -94,8 +139,9 @@ class BoundReplay {
  public:
   // The clients' work: local SGD on a bound problem or on a custom gradient (address, context, samples), or a function.
   BoundReplay(const py::object& rule, const py::object& w0, BoundProblem<T>* problem, const py::object& function,
-              const py::object& local, std::uint64_t seed, const py::object& batch, std::int64_t window_bytes)
-      : dim_(py::reinterpret_borrow<py::array>(w0).size()) {
+              const py::object& local, std::uint64_t seed, const py::object& batch, std::int64_t window_bytes,
+              const py::object& sums, const py::object& roles)
+      : dim_(py::reinterpret_borrow<py::array>(w0).size()), problem_(problem) {
     const T* start = input<T>(w0, "w0", {dim_});
     if (py::isinstance<py::function>(function)) {
       work_ = std::make_unique<CallbackWork<T>>(function.cast<py::function>(), dim_);
@@ -111,7 +157,12 @@ class BoundReplay {
                                read_local(local), seed, std::move(batches));
       }
     }
-    replay_ = std::make_unique<Replay<T>>(read_rule(rule), dim_, start, *work_, window_bytes);
+    std::unique_ptr<SecureSum<T>> secure;
+    if (!roles.is_none()) {
+      secure = std::make_unique<PythonSum<T>>(roles, dim_);
+    }
+    replay_ = std::make_unique<Replay<T>>(read_rule(rule), dim_, start, *work_, window_bytes, read_sums(sums),
+                                          std::move(secure));
   }
 
   void add(const py::object& client, const py::object& task, const py::object& version, const py::object& step,
@@ -138,6 +189,17 @@ class BoundReplay {
     return static_cast<int>(replay_->run(max_steps, threads));
   }
 
+  void record_gradients(std::int64_t every, std::int64_t offset) {
+    if (problem_ == nullptr) {
+      throw py::value_error("only a built-in problem's gradients can be recorded");
+    }
+    replay_->record_gradients(problem_->problem(), every, offset);
+  }
+  py::array_t<double> gradients() const {
+    const std::vector<double>& values = replay_->gradients();
+    return py::array_t<double>(static_cast<py::ssize_t>(values.size()), values.data());
+  }
+
   std::int64_t version() const { return replay_->version(); }
   py::array_t<T> w() const { return copy(replay_->w()); }
   py::object first_moment() const { return copy_or_none(replay_->first_moment()); }
@@ -158,6 +220,8 @@ class BoundReplay {
     d["commit_seconds"] = stats.commit_seconds;
     d["work_seconds"] = stats.work_seconds;
     d["wait_seconds"] = stats.wait_seconds;
+    d["secure_seconds"] = stats.secure_seconds;
+    d["cut"] = stats.cut;
     return d;
   }
 
@@ -183,6 +247,7 @@ class BoundReplay {
   py::object copy_or_none(const T* values) const { return values == nullptr ? py::none() : py::object(copy(values)); }
 
   py::ssize_t dim_;
+  BoundProblem<T>* problem_;  // null for a custom gradient or a function; kept alive with this
   std::unique_ptr<ClientWork<T>> work_;
   std::unique_ptr<Replay<T>> replay_;
 };
@@ -192,13 +257,15 @@ void bind_one(py::module_& module, const char* name) {
   using Bound = BoundReplay<T>;
   py::class_<Bound>(module, name)
       .def(py::init<const py::object&, const py::object&, BoundProblem<T>*, const py::object&, const py::object&,
-                    std::uint64_t, const py::object&, std::int64_t>(),
+                    std::uint64_t, const py::object&, std::int64_t, const py::object&, const py::object&>(),
            py::arg("rule"), py::arg("w0"), py::arg("problem").none(true), py::arg("function").none(true),
            py::arg("local").none(true), py::arg("seed"), py::arg("batch").none(true), py::arg("window_bytes"),
-           py::keep_alive<1, 4>())
+           py::arg("sums"), py::arg("roles").none(true), py::keep_alive<1, 4>())
       .def("add", &Bound::add, py::arg("client"), py::arg("task"), py::arg("version"), py::arg("step"), py::arg("s"),
            py::arg("e"), py::arg("references"), py::arg("unused"))
       .def("run", &Bound::run, py::arg("max_steps"), py::arg("threads"))
+      .def("record_gradients", &Bound::record_gradients, py::arg("every"), py::arg("offset"))
+      .def("gradients", &Bound::gradients)
       .def("version", &Bound::version)
       .def("w", &Bound::w)
       .def("first_moment", &Bound::first_moment)

@@ -9,6 +9,7 @@
 #include "dispatch.hpp"
 #include "numpy_views.hpp"
 #include "resolver.hpp"
+#include "uniform_arrivals.hpp"
 
 namespace fedbuff::bind {
 
@@ -83,6 +84,7 @@ SchedulePlan read_plan(const py::object& object) {
   plan.max_staleness = in.number<std::int64_t>("max_staleness");
   plan.max_wait = in.number<double>("max_wait");
   plan.timeout = in.number<double>("timeout");
+  plan.distinct_clients = in.number<bool>("distinct_clients");
   plan.server_steps = in.number<std::int64_t>("server_steps");
   plan.max_time = in.number<double>("max_time");
   plan.arrivals = in.number<std::int64_t>("arrivals");
@@ -92,27 +94,32 @@ SchedulePlan read_plan(const py::object& object) {
   return plan;
 }
 
+ScheduleColumns read_columns(const py::object& columns) {
+  const py::ssize_t rows = py::len(columns.attr("client"));
+  const py::ssize_t steps = py::len(columns.attr("step_time"));
+  ScheduleColumns out;
+  out.n_rows = rows;
+  out.n_steps = steps;
+  out.client = output<std::int32_t>(columns.attr("client"), "client", {rows});
+  out.task = output<std::uint32_t>(columns.attr("task"), "task", {rows});
+  out.version = output<std::int64_t>(columns.attr("version"), "version", {rows});
+  out.step = output<std::int64_t>(columns.attr("step"), "step", {rows});
+  out.staleness = output<std::int64_t>(columns.attr("staleness"), "staleness", {rows});
+  out.start_time = output<double>(columns.attr("start_time"), "start_time", {rows});
+  out.arrive_time = output<double>(columns.attr("arrive_time"), "arrive_time", {rows});
+  out.status = output<std::uint8_t>(columns.attr("status"), "status", {rows});
+  out.step_time = output<double>(columns.attr("step_time"), "step_time", {steps});
+  out.started = output<std::int64_t>(columns.attr("started"), "started", {steps});
+  out.step_rows = output<std::int64_t>(columns.attr("step_rows"), "step_rows", {steps});
+  return out;
+}
+
 class Resolver {
  public:
   explicit Resolver(py::object plan) : plan_(std::move(plan)), resolver_(read_plan(plan_)) {}
 
   py::tuple run(const py::object& columns) {
-    const py::ssize_t rows = py::len(columns.attr("client"));
-    const py::ssize_t steps = py::len(columns.attr("step_time"));
-    ScheduleColumns out;
-    out.n_rows = rows;
-    out.n_steps = steps;
-    out.client = output<std::int32_t>(columns.attr("client"), "client", {rows});
-    out.task = output<std::uint32_t>(columns.attr("task"), "task", {rows});
-    out.version = output<std::int64_t>(columns.attr("version"), "version", {rows});
-    out.step = output<std::int64_t>(columns.attr("step"), "step", {rows});
-    out.staleness = output<std::int64_t>(columns.attr("staleness"), "staleness", {rows});
-    out.start_time = output<double>(columns.attr("start_time"), "start_time", {rows});
-    out.arrive_time = output<double>(columns.attr("arrive_time"), "arrive_time", {rows});
-    out.status = output<std::uint8_t>(columns.attr("status"), "status", {rows});
-    out.step_time = output<double>(columns.attr("step_time"), "step_time", {steps});
-    out.started = output<std::int64_t>(columns.attr("started"), "started", {steps});
-    out.step_rows = output<std::int64_t>(columns.attr("step_rows"), "step_rows", {steps});
+    const ScheduleColumns out = read_columns(columns);
     ChunkEnd end{};
     {
       py::gil_scoped_release release;
@@ -147,6 +154,16 @@ class Resolver {
   py::object plan_;
   ScheduleResolver resolver_;
 };
+
+void bound_uniform_arrivals(std::int64_t n_clients, std::int64_t buffer_size, std::int64_t max_staleness, bool oldest,
+                            std::uint64_t seed, const py::object& columns) {
+  const ScheduleColumns out = read_columns(columns);
+  if (n_clients < 1 || buffer_size < 1 || max_staleness < 0 || out.n_rows != out.n_steps * buffer_size) {
+    throw py::value_error("columns: expected buffer_size rows for every step");
+  }
+  const py::gil_scoped_release released;
+  uniform_arrivals({n_clients, buffer_size, max_staleness, oldest, seed}, out);
+}
 
 // Draws of one component for clients and tasks, whole batches by the level in force and the rest one by one: what the
 // tests compare with the other backends.
@@ -196,6 +213,8 @@ void bind_schedule(py::module_& module) {
       .def_property_readonly("rows_needed", &Resolver::rows_needed)
       .def_property_readonly("time", &Resolver::time)
       .def_property_readonly("started", &Resolver::started);
+  module.def("uniform_arrivals", &bound_uniform_arrivals, py::arg("n_clients"), py::arg("buffer_size"),
+             py::arg("max_staleness"), py::arg("oldest"), py::arg("seed"), py::arg("columns"));
   module.def("draw_delays", &draw_delays, py::arg("plan"), py::arg("component"), py::arg("client"), py::arg("task"),
              py::arg("delay_out"));
   module.def("portable_math", &portable_math, py::arg("x"), py::arg("values_out"));

@@ -35,7 +35,14 @@ class CustomWork final : public ClientWork<T> {
   std::size_t scratch_bytes() const override { return 0; }
   double flops() const override { return 4.0 * static_cast<double>(config_.steps * problem_.dim); }
 
-  void run(const ReplayRow& row, const T* start, void*, T* delta_out) override {
+  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
+    for (std::int64_t i = 0; i < n_tasks; ++i) {
+      run_one(*tasks[i].row, tasks[i].w, tasks[i].delta_out);
+    }
+  }
+
+ private:
+  void run_one(const ReplayRow& row, const T* start, T* delta_out) const {
     const auto dim = static_cast<std::size_t>(problem_.dim);
     const auto client = static_cast<std::size_t>(row.client);
     std::vector<T> w(start, start + dim);
@@ -62,7 +69,6 @@ class CustomWork final : public ClientWork<T> {
     }
   }
 
- private:
   void draw(const ReplayRow& row, std::int64_t step, std::vector<std::int64_t>& rows_out) const {
     const auto n = static_cast<std::uint32_t>(problem_.samples[static_cast<std::size_t>(row.client)]);
     for (std::size_t i = 0; i < rows_out.size(); i += 4) {

@@ -51,21 +51,15 @@ inline std::uint64_t multiply_high(std::uint64_t x, std::uint64_t n) {
 
 namespace detail {
 
-// unit_double by signed conversions, which vectorise; both operands fit.
-FB_ALWAYS_INLINE double unit(std::uint32_t high, std::uint32_t low) {
-  return (static_cast<std::int32_t>(high >> 5) * 67108864.0 + static_cast<std::int32_t>(low >> 6)) *
-         (1.0 / 9007199254740992.0);
-}
-
 FB_ALWAYS_INLINE double unit_exponential(std::uint32_t w0, std::uint32_t w1) {
-  return 0.0 - portable::detail::log_positive(1.0 - unit(w0, w1));
+  return 0.0 - portable::detail::log_positive(1.0 - unit_double_signed(w0, w1));
 }
 
 FB_ALWAYS_INLINE double standard_normal(std::uint32_t w0, std::uint32_t w1, std::uint32_t w2, std::uint32_t w3) {
   double sine;
   double cosine;
-  portable::sincos2pi(unit(w2, w3), sine, cosine);
-  return std::sqrt(-2.0 * portable::detail::log_positive(1.0 - unit(w0, w1))) * cosine;
+  portable::sincos2pi(unit_double_signed(w2, w3), sine, cosine);
+  return std::sqrt(-2.0 * portable::detail::log_positive(1.0 - unit_double_signed(w0, w1))) * cosine;
 }
 
 // A draw of every kind but TruncatedNormal from the words of one block.
@@ -73,7 +67,7 @@ template <DistributionKind kKind>
 FB_ALWAYS_INLINE double from_words(const Distribution& d, std::uint32_t w0, std::uint32_t w1, std::uint32_t w2,
                                    std::uint32_t w3) {
   if constexpr (kKind == DistributionKind::Uniform) {
-    return d.p[0] + (d.p[1] - d.p[0]) * unit(w0, w1);
+    return d.p[0] + (d.p[1] - d.p[0]) * unit_double_signed(w0, w1);
   } else if constexpr (kKind == DistributionKind::Exponential) {
     return unit_exponential(w0, w1) * d.p[0];
   } else if constexpr (kKind == DistributionKind::HalfNormal) {
@@ -81,7 +75,7 @@ FB_ALWAYS_INLINE double from_words(const Distribution& d, std::uint32_t w0, std:
   } else if constexpr (kKind == DistributionKind::LogNormal) {
     return portable::exp(d.p[0] + d.p[1] * standard_normal(w0, w1, w2, w3));
   } else if constexpr (kKind == DistributionKind::Pareto) {
-    return d.p[1] * portable::pow(1.0 - unit(w0, w1), -1.0 / d.p[0]);
+    return d.p[1] * portable::pow(1.0 - unit_double_signed(w0, w1), -1.0 / d.p[0]);
   } else if constexpr (kKind == DistributionKind::Weibull) {
     const double e = unit_exponential(w0, w1);
     const double power = portable::pow(e > 0.0 ? e : 1.0, 1.0 / d.p[0]);

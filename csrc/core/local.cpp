@@ -66,7 +66,8 @@ class CustomLocal final : public fb_local {
       return status;
     }
     const ReplayRow row{static_cast<std::int32_t>(client), task, 0, 0, 1.0, 1.0};
-    work_->run(row, static_cast<const T*>(w), nullptr, static_cast<T*>(delta_out));
+    const ClientTask<T> one{&row, static_cast<const T*>(w), static_cast<T*>(delta_out)};
+    work_->run(&one, 1, nullptr);
     return FB_OK;
   }
   std::int64_t dim() const override { return dim_; }

@@ -8,6 +8,8 @@
 //   client      task        component        stream << 28 | block      Delays
 //   start low   start high  attempt          stream << 28              ClientSelection
 //   0           0           layer            stream << 28 | block      InitialModel
+//   step low    step high   block >> 28      stream << 28 | block      PrivacyNoise
+//   client      task        block >> 28      stream << 28 | block      Rounding
 //
 // A word becomes an index below n by multiply-high; two words become a double in [0, 1) by 53 bits.
 #pragma once
@@ -23,6 +25,7 @@ enum class Stream : std::uint32_t {
   GradientNoise = 3,
   PrivacyNoise = 4,
   InitialModel = 5,
+  Rounding = 6,
 };
 
 struct PhiloxBlock {
@@ -67,6 +70,12 @@ constexpr std::uint32_t index_below(std::uint32_t word, std::uint32_t n) {
 // 53 bits: 27 of the first word, 26 of the second.
 constexpr double unit_double(std::uint32_t high, std::uint32_t low) {
   return ((high >> 5) * 67108864.0 + (low >> 6)) * (1.0 / 9007199254740992.0);
+}
+
+// The same by signed conversions, which vectorise; both operands fit.
+inline __attribute__((always_inline)) constexpr double unit_double_signed(std::uint32_t high, std::uint32_t low) {
+  return (static_cast<std::int32_t>(high >> 5) * 67108864.0 + static_cast<std::int32_t>(low >> 6)) *
+         (1.0 / 9007199254740992.0);
 }
 
 }  // namespace fedbuff

@@ -75,4 +75,12 @@ struct Task {
   const std::int64_t* rows;
 };
 
+// A task with the model that it starts from and where its delta goes, both (dim); they may not overlap.
+template <class T>
+struct LocalTask {
+  Task task;
+  const T* w;
+  T* delta_out;
+};
+
 }  // namespace fedbuff

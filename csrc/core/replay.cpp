@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -11,9 +11,13 @@
 #include <new>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "dispatch.hpp"
+#include "gradient_norm.hpp"
+#include "numbered_queue.hpp"
 #include "rule.hpp"
+#include "waiting.hpp"
 
 namespace fedbuff {
 
@@ -21,7 +25,8 @@ namespace {
 
 constexpr double kFlopsAtOnce = 2e5;  // what a worker takes under one lock, so that small tasks do not fight for it
 constexpr std::int64_t kMostAtOnce = 64;
-constexpr std::int64_t kAhead = 4;  // times what all workers take at once
+constexpr std::int64_t kMostAtOnceShared = 16;  // the others wait for what one has taken
+constexpr std::int64_t kAhead = 4;              // times what all workers take at once
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -58,9 +63,14 @@ class LocalSgdWork final : public ClientWork<T> {
 
   std::size_t scratch_bytes() const override { return kernels().of<T>().scratch_bytes(problem_); }
 
-  void run(const ReplayRow& row, const T* w, void* scratch, T* delta_out) override {
-    const Task task{seed_, row.client, row.task, batch_[static_cast<std::size_t>(row.client)], nullptr};
-    kernels().of<T>().local_sgd(problem_, config_, task, w, scratch, delta_out);
+  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) override {
+    LocalTask<T> local[kMostAtOnce];
+    for (std::int64_t i = 0; i < n_tasks; ++i) {
+      const ReplayRow& row = *tasks[i].row;
+      const Task task{seed_, row.client, row.task, batch_[static_cast<std::size_t>(row.client)], nullptr};
+      local[i] = {task, tasks[i].w, tasks[i].delta_out};
+    }
+    kernels().of<T>().local_sgd(problem_, config_, local, n_tasks, scratch);
   }
 
   double flops() const override {
@@ -84,33 +94,40 @@ std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, const L
 }
 
 // Rows are numbered from 0 over the used arrivals. Always
-//   step_begin_ <= added_ <= prefix_ <= next_ <= end of the rows that are known.
+//   step_begin_ <= added_ <= prefix_ <= end of the rows that are known, and added_ <= frontier_ <= added_ + window.
+// Row i has place i modulo the window's size, from when added_ is near enough until it is added.
 template <class T>
 class Replay<T>::Engine {
  public:
-  Engine(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes)
-      : rule_(rule), dim_(dim), work_(work), window_bytes_(window_bytes) {
+  Engine(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes,
+         const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
+      : rule_(rule),
+        dim_(dim),
+        work_(work),
+        window_bytes_(window_bytes),
+        sums_(sums),
+        secure_(sums.modulus == 0 || secure ? std::move(secure) : make_simulated_sum<T>(sums, dim)) {
     first_.resize(has_first_moment(rule) ? size() : 0);
     second_.resize(has_second_moment(rule) ? size() : 0);
-    versions_.emplace_back();
-    versions_.back().model = take_model();
-    std::memcpy(versions_.back().model.get(), w0, bytes());
-    ++live_;
+    Memory model = take_model();
+    std::memcpy(model.get(), w0, bytes());
+    entry(0).model = std::move(model);
+    live_ = 1;
     stats_.most_versions = 1;
   }
 
   void add(const ReplayRow* rows, std::int64_t n_rows, const std::int64_t* references, std::int64_t n_steps) {
     for (std::int64_t i = 0; i < n_rows; ++i) {
-      const std::int64_t last = pending_.empty() ? steps_known_ : std::max(steps_known_, pending_.back().row.step);
-      if (rows[i].step < last || rows[i].version < 0 || rows[i].version > rows[i].step) {
+      if (rows[i].step < std::max(steps_known_, last_step_) || rows[i].version < 0 || rows[i].version > rows[i].step) {
         throw std::invalid_argument("row " + std::to_string(rows_known_) + ": version " +
                                     std::to_string(rows[i].version) + " in step " + std::to_string(rows[i].step) +
-                                    " after step " + std::to_string(last));
+                                    " after step " + std::to_string(std::max(steps_known_, last_step_)));
       }
       if (rows_known_ < skip_rows_) {
         drop_reference(rows[i].version);
       } else {
-        pending_.push_back({rows[i], nullptr, State::Waiting, nullptr});
+        rows_.push_back(rows[i]);
+        last_step_ = rows[i].step;
       }
       ++rows_known_;
     }
@@ -136,16 +153,16 @@ class Replay<T>::Engine {
   }
 
   ReplayExit run(std::int64_t max_steps, int threads) {
+    if (divergence_.step >= 0) {
+      return ReplayExit::Diverged;  // part of the step may be in the sum: there is no second try
+    }
     target_ = version_ + max_steps;
-    divergence_ = {};
     error_ = nullptr;
-    next_ = prefix_;
-    at_once_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(kFlopsAtOnce / (work_.flops() + 1)), 1, kMostAtOnce);
+    const auto affordable = static_cast<std::int64_t>(kFlopsAtOnce / (work_.flops() + 1));
+    at_once_ = std::clamp<std::int64_t>(affordable, 1, threads == 1 ? kMostAtOnce : kMostAtOnceShared);
     // A step's deltas and some ahead of it, so that no worker waits; few, so that they are still in the cache when
     // added.
-    const std::int64_t wanted = rule_.buffer_size + kAhead * threads * at_once_;
-    const std::int64_t fit = window_bytes_ / static_cast<std::int64_t>(bytes());
-    most_pending_ = std::max<std::int64_t>(2 * threads, std::min(wanted, fit));
+    set_window(rule_.buffer_size + kAhead * threads * at_once_, 2 * threads);
     while (static_cast<int>(scratch_.size()) < threads) {
       scratch_.push_back(allocate(work_.scratch_bytes()));
       std::memset(scratch_.back().get(), 0, work_.scratch_bytes());
@@ -169,12 +186,8 @@ class Replay<T>::Engine {
 
   void restore(std::int64_t version, const T* w, const std::vector<std::int64_t>& live, const T* models, const T* first,
                const T* second, std::int64_t rows_done) {
-    versions_.clear();
-    base_ = live.empty() ? version : std::min(version, live.front());
+    versions_.restart(live.empty() ? version : std::min(version, live.front()));
     live_ = 0;
-    for (std::int64_t v = base_; v <= version; ++v) {
-      versions_.emplace_back();
-    }
     const auto put = [this](std::int64_t v, const T* from) {
       entry(v).model = take_model();
       std::memcpy(entry(v).model.get(), from, bytes());
@@ -193,8 +206,10 @@ class Replay<T>::Engine {
       std::memcpy(second_.data(), second, second_.size() * sizeof(T));
     }
     version_ = version;
+    divergence_ = {};
     skip_rows_ = rows_done;
-    step_begin_ = added_ = prefix_ = next_ = rows_done;
+    rows_.restart(rows_done);
+    added_ = prefix_ = rows_done;
     stats_.rows = rows_done;
     stats_.most_versions = live_;
   }
@@ -205,43 +220,58 @@ class Replay<T>::Engine {
         throw std::logic_error(std::string("replay: ") + what);
       }
     };
-    require(step_begin_ <= added_ && added_ <= prefix_ && prefix_ <= next_ && next_ <= rows_known_, "row order");
-    require(std::max(rows_known_, step_begin_) - step_begin_ == static_cast<std::int64_t>(pending_.size()),
-            "rows kept");
+    require(rows_.begin() <= added_ && added_ <= prefix_ && prefix_ <= rows_.end(), "row order");
+    require(rows_.end() == std::max(rows_known_, skip_rows_), "rows kept");
     std::int64_t deltas = 0;
-    std::vector<std::int64_t> wanted(versions_.size());
-    for (std::int64_t i = step_begin_; i < rows_known_; ++i) {
-      const Pending& p = pending(i);
-      deltas += p.delta ? 1 : 0;
-      require(i < added_ ? !p.delta : p.state != State::Done || p.delta, "a finished row has its delta");
-      require(i >= prefix_ || p.state == State::Done, "rows before the prefix are finished");
-      if (p.row.version <= version_) {
-        require(entry(p.row.version).model != nullptr, "a needed version is there");
-      }
-      if (p.row.version - base_ < static_cast<std::int64_t>(wanted.size())) {
-        ++wanted[static_cast<std::size_t>(p.row.version - base_)];
-      }
+    for (std::int64_t i = added_; i < std::min(rows_.end(), added_ + window()); ++i) {
+      const Place& at = place(i);
+      deltas += at.state == State::Waiting ? 0 : 1;
+      require(at.state != State::Running, "nobody is at work");
+      require(at.state == State::Waiting || at.delta, "a finished row has its delta");
+      require(i >= prefix_ || at.state == State::Done, "rows before the prefix are finished");
     }
     require(deltas == deltas_out_, "deltas in the window");
+    std::vector<std::int64_t> wanted(static_cast<std::size_t>(versions_.size()));
+    for (std::int64_t i = rows_.begin(); i < rows_.end(); ++i) {
+      const std::int64_t v = rows_[i].version;
+      require(v > version_ || (v >= versions_.begin() && versions_[v].model), "a needed version is there");
+      if (v < versions_.end()) {
+        ++wanted[static_cast<std::size_t>(v - versions_.begin())];
+      }
+    }
     std::int64_t live = 0;
-    for (std::size_t v = 0; v < versions_.size(); ++v) {
+    for (std::int64_t v = versions_.begin(); v < versions_.end(); ++v) {
       live += versions_[v].model ? 1 : 0;
-      require(!versions_[v].closed || versions_[v].references >= wanted[v], "references cover the rows");
+      require(
+          !versions_[v].closed || versions_[v].references >= wanted[static_cast<std::size_t>(v - versions_.begin())],
+          "references cover the rows");
     }
     require(live == live_, "live versions");
-    require(entry(version_).model != nullptr, "the current model is there");
+    require(versions_[version_].model != nullptr, "the current model is there");
+  }
+
+  void record_gradients(const Problem<T>& problem, std::int64_t every, std::int64_t offset) {
+    if (every < 1 || offset < 0 || offset >= every) {
+      throw std::invalid_argument("every " + std::to_string(every) + ", offset " + std::to_string(offset) +
+                                  ": expected 0 <= offset < every");
+    }
+    record_.reset(new GradientRecord{GradientNorm<T>(problem), every, offset, {}});
+  }
+  const std::vector<double>& gradients() const {
+    static const std::vector<double> none;
+    return record_ ? record_->values : none;
   }
 
   std::int64_t version() const { return version_; }
   const T* model(std::int64_t version) const {
-    const bool known = version >= base_ && version - base_ < static_cast<std::int64_t>(versions_.size());
-    return known ? static_cast<const T*>(entry(version).model.get()) : nullptr;
+    const bool known = version >= versions_.begin() && version < versions_.end();
+    return known ? values(versions_[version].model) : nullptr;
   }
   std::vector<std::int64_t> live_versions() const {
     std::vector<std::int64_t> live;
-    for (std::size_t v = 0; v < versions_.size(); ++v) {
+    for (std::int64_t v = versions_.begin(); v < versions_.end(); ++v) {
       if (versions_[v].model) {
-        live.push_back(base_ + static_cast<std::int64_t>(v));
+        live.push_back(v);
       }
     }
     return live;
@@ -259,38 +289,46 @@ class Replay<T>::Engine {
  private:
   enum class State : std::uint8_t { Waiting, Running, Done };
 
-  struct Pending {
-    ReplayRow row;
+  // Of a row in the window. The delta's memory stays with the place.
+  struct Place {
     Memory delta;
-    State state;
-    const T* start = nullptr;  // the model it downloaded, from when it is taken
+    std::int64_t next_blocked = -1;  // the next row that waits for the same version
+    State state = State::Waiting;
+    double factor = 1;  // what clips its delta
+  };
+
+  struct GradientRecord {
+    GradientNorm<T> norm;
+    std::int64_t every, offset;
+    std::vector<double> values;
   };
 
   struct Version {
     Memory model;
     std::int64_t references = 0;  // tasks that ended or will end on it and are not committed; below zero while open
-    bool closed = false;          // no task can start on it any more
+    std::int64_t first_blocked = -1, last_blocked = -1;  // rows that wait for it
+    bool closed = false;                                 // no task can start on it any more
   };
 
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
   std::size_t bytes() const { return size() * sizeof(T); }
   static T* values(const Memory& memory) { return static_cast<T*>(memory.get()); }
 
-  Pending& pending(std::int64_t row) { return pending_[static_cast<std::size_t>(row - step_begin_)]; }
-  const Pending& pending(std::int64_t row) const { return pending_[static_cast<std::size_t>(row - step_begin_)]; }
-  std::int64_t step_of(std::int64_t row) const { return row < step_begin_ ? -1 : pending(row).row.step; }
+  std::int64_t window() const { return static_cast<std::int64_t>(places_.size()); }
+  Place& place(std::int64_t row) { return places_[static_cast<std::size_t>(row) & (places_.size() - 1)]; }
+  const Place& place(std::int64_t row) const { return places_[static_cast<std::size_t>(row) & (places_.size() - 1)]; }
+  std::int64_t step_of(std::int64_t row) const { return row < rows_.begin() ? -1 : rows_[row].step; }
 
   Version& entry(std::int64_t version) {
-    while (version - base_ >= static_cast<std::int64_t>(versions_.size())) {
-      versions_.emplace_back();
-    }
-    if (version < base_) {
+    if (version < versions_.begin()) {
       forgotten_.references = 0;  // of a version that a restored replay is past
       return forgotten_;
     }
-    return versions_[static_cast<std::size_t>(version - base_)];
+    while (version >= versions_.end()) {
+      versions_.push_back({});
+    }
+    return versions_[version];
   }
-  const Version& entry(std::int64_t version) const { return versions_[static_cast<std::size_t>(version - base_)]; }
 
   Memory take_model() {
     if (spare_.empty()) {
@@ -302,58 +340,98 @@ class Replay<T>::Engine {
   }
 
   void drop_reference(std::int64_t version) {
-    --entry(version).references;
-    forget_if_done(version);
+    Version& old = entry(version);
+    if (--old.references == 0 && old.closed) {
+      forget_if_done(version);
+    }
   }
 
   void forget_if_done(std::int64_t version) {
-    if (version < base_ || version == version_) {
+    if (version < versions_.begin() || version >= version_) {
       return;
     }
-    Version& old = entry(version);
-    if (old.closed && old.references == 0 && old.model && version < version_) {
+    Version& old = versions_[version];
+    if (old.closed && old.references == 0 && old.model) {
       spare_.push_back(std::move(old.model));
       --live_;
     }
-    while (versions_.size() > 1 && base_ < version_ && versions_.front().closed && versions_.front().references == 0 &&
-           !versions_.front().model) {
+    while (versions_.begin() < version_ && versions_[versions_.begin()].closed &&
+           versions_[versions_.begin()].references == 0 && !versions_[versions_.begin()].model) {
       versions_.pop_front();
-      ++base_;
+    }
+  }
+
+  // A power of two of places for at least `wanted` deltas where they fit, for `least` in any case. What was worked out
+  // before stays if there is room. Then all rows in the window are looked at anew.
+  void set_window(std::int64_t wanted, std::int64_t least) {
+    const std::int64_t fit = window_bytes_ / static_cast<std::int64_t>(std::max<std::size_t>(1, bytes()));
+    std::int64_t n = 1;
+    while (n < least || (n < wanted && 2 * n <= fit)) {
+      n *= 2;
+    }
+    if (n != window()) {
+      std::vector<Place> before(static_cast<std::size_t>(n));
+      before.swap(places_);
+      const auto old = static_cast<std::int64_t>(before.size());
+      for (std::int64_t i = added_; i < std::min(rows_.end(), added_ + old); ++i) {
+        Place& from = before[static_cast<std::size_t>(i) & (before.size() - 1)];
+        if (i < added_ + n) {
+          place(i) = std::move(from);
+        } else if (from.state == State::Done) {
+          --deltas_out_;
+        }
+      }
+      prefix_ = std::min(prefix_, added_ + n);
+    }
+    frontier_ = added_;
+    ready_.clear();
+    ready_begin_ = 0;
+    for (std::int64_t v = versions_.begin(); v < versions_.end(); ++v) {
+      versions_[v].first_blocked = versions_[v].last_blocked = -1;
     }
   }
 
   // One worker, until there is nothing left to do for it.
   void work(int thread) {
-    std::vector<Pending*> mine;
-    mine.reserve(kMostAtOnce);
+    std::vector<std::int64_t> mine;
+    std::vector<ClientTask<T>> tasks;
     Stopwatch watch;
     double worked = 0;
     double waited = 0;
-    std::unique_lock<std::mutex> lock(mutex_);
+    std::unique_lock<SpinLock> lock(lock_);
+    guarded(lock, [&] {
+      mine.reserve(static_cast<std::size_t>(at_once_));
+      tasks.reserve(static_cast<std::size_t>(at_once_));
+    });
     while (version_ < target_ && !error_ && divergence_.step < 0) {
       if (can_add()) {
         adding_ = true;
         guarded(lock, [&] { add_to_model(lock); });
         adding_ = false;
-        wake_.notify_all();
+        bell_.ring();
         continue;
       }
-      guarded(lock, [&] { take(mine); });
+      guarded(lock, [&] { take(mine, tasks); });
       if (mine.empty()) {
         if (running_ == 0 && !adding_) {
           break;  // nothing that anybody could do
         }
+        const std::uint64_t seen = bell_.count();
+        lock.unlock();
         watch.lap();
-        wake_.wait(lock);
+        bell_.wait(seen);
         waited += watch.lap();
+        lock.lock();
         continue;
       }
       ++running_;
       guarded(lock, [&] {
         lock.unlock();
         watch.lap();
-        for (Pending* p : mine) {
-          work_.run(p->row, p->start, scratch_[static_cast<std::size_t>(thread)].get(), values(p->delta));
+        work_.run(tasks.data(), static_cast<std::int64_t>(tasks.size()),
+                  scratch_[static_cast<std::size_t>(thread)].get());
+        for (std::size_t i = 0; sums_.clip > 0 && i < mine.size(); ++i) {
+          place(mine[i]).factor = clip_factor(sums_, dim_, tasks[i].delta_out);
         }
         worked += watch.lap();
       });
@@ -361,27 +439,22 @@ class Replay<T>::Engine {
         lock.lock();
       }
       --running_;
-      for (Pending* p : mine) {
-        if (error_) {
-          p->state = State::Waiting;
-          spare_.push_back(std::move(p->delta));
-          --deltas_out_;
-        } else {
-          p->state = State::Done;
-        }
+      for (const std::int64_t row : mine) {
+        place(row).state = error_ ? State::Waiting : State::Done;
       }
-      while (prefix_ < next_ && pending(prefix_).state == State::Done) {
+      deltas_out_ -= error_ ? static_cast<std::int64_t>(mine.size()) : 0;
+      while (prefix_ < rows_.end() && prefix_ < added_ + window() && place(prefix_).state == State::Done) {
         ++prefix_;
       }
     }
     stats_.work_seconds += worked;
     stats_.wait_seconds += waited;
-    wake_.notify_all();
+    bell_.ring();
   }
 
   // Calls body; an exception is kept for run to throw, and comes back with the lock held.
   template <class Body>
-  void guarded(std::unique_lock<std::mutex>& lock, Body body) {
+  void guarded(std::unique_lock<SpinLock>& lock, Body body) {
     try {
       body();
     } catch (...) {
@@ -392,50 +465,72 @@ class Replay<T>::Engine {
     }
   }
 
-  // The next rows for this worker: their versions exist, and the window has room for their deltas.
-  void take(std::vector<Pending*>& mine) {
+  // The next rows for this worker: first those whose version came about since they were looked at, then new ones.
+  void take(std::vector<std::int64_t>& mine, std::vector<ClientTask<T>>& tasks) {
     mine.clear();
-    while (next_ < rows_known_ && static_cast<std::int64_t>(mine.size()) < at_once_) {
-      Pending& p = pending(next_);
-      if (p.state == State::Waiting) {
-        if (p.row.version > version_ || deltas_out_ >= most_pending_) {
-          break;
+    tasks.clear();
+    const std::int64_t end = std::min(rows_.end(), added_ + window());
+    while (static_cast<std::int64_t>(mine.size()) < at_once_) {
+      std::int64_t row = frontier_;
+      if (ready_begin_ < ready_.size()) {
+        row = ready_[ready_begin_++];
+      } else if (frontier_ == end) {
+        break;
+      } else {
+        ++frontier_;
+        if (place(row).state == State::Done) {
+          continue;  // since before run returned the last time
         }
-        p.delta = take_model();
-        p.start = values(entry(p.row.version).model);
-        p.state = State::Running;
-        stats_.most_window = std::max(stats_.most_window, ++deltas_out_);
-        mine.push_back(&p);
+        if (rows_[row].version > version_) {
+          block(row);
+          continue;
+        }
       }
-      ++next_;  // else it was worked out before run returned the last time
+      Place& at = place(row);
+      if (!at.delta) {
+        at.delta = allocate(bytes());
+      }
+      at.state = State::Running;
+      stats_.most_window = std::max(stats_.most_window, ++deltas_out_);
+      mine.push_back(row);
+      tasks.push_back({&rows_[row], values(versions_[rows_[row].version].model), values(at.delta)});
     }
   }
 
-  // Whether the finished rows can move the model, or must make room in the window.
+  void block(std::int64_t row) {
+    Version& wanted = entry(rows_[row].version);
+    place(row).next_blocked = -1;
+    (wanted.last_blocked < 0 ? wanted.first_blocked : place(wanted.last_blocked).next_blocked) = row;
+    wanted.last_blocked = row;
+  }
+
+  // Whether the finished rows can move the model, or must make room in the window: those of a step that does not fit.
   bool can_add() const {
     if (adding_) {
       return false;
     }
     const bool complete = !step_end_.empty() && prefix_ >= step_end_.front();
-    const bool full = deltas_out_ >= most_pending_ && prefix_ > added_ && running_ == 0;
-    return complete || full;
+    return complete || (prefix_ == added_ + window() && step_of(added_) == version_);
   }
 
   // Adds finished rows of the present step in their order, all at once and straight into the next model where the rule
   // allows that; steps when they are all there. The lock is given up for the arithmetic.
-  void add_to_model(std::unique_lock<std::mutex>& lock) {
+  void add_to_model(std::unique_lock<SpinLock>& lock) {
     const bool complete = !step_end_.empty() && prefix_ >= step_end_.front();
-    const std::int64_t end = complete ? step_end_.front() : prefix_;
-    std::vector<Pending*> rows;
-    for (std::int64_t i = added_; i < end && step_of(i) == version_; ++i) {
-      rows.push_back(&pending(i));
+    std::int64_t end = complete ? step_end_.front() : prefix_;
+    while (!complete && step_of(end - 1) != version_) {
+      --end;
     }
-    const T* w = values(entry(version_).model);
+    const T* w = values(versions_[version_].model);
     Memory next = complete ? take_model() : nullptr;
+    gather(end);
     const Divergence failed = [&] {
       lock.unlock();
       Stopwatch watch;
-      const Divergence result = add_rows(rows, complete, w, values(next));
+      const Divergence result = add_rows(complete, w, values(next));
+      if (record_ && complete && result.step < 0 && version_ % record_->every == record_->offset) {
+        record_->values.push_back(record_->norm.squared(w));
+      }
       lock.lock();
       stats_.commit_seconds += watch.lap();
       return result;
@@ -445,57 +540,77 @@ class Replay<T>::Engine {
       spare_.push_back(std::move(next));
       return;
     }
-    for (Pending* row : rows) {
-      spare_.push_back(std::move(row->delta));
-      --deltas_out_;
+    for (; added_ < end; ++added_, --deltas_out_) {
+      place(added_).state = State::Waiting;
     }
-    added_ += static_cast<std::int64_t>(rows.size());
+    frontier_ = std::max(frontier_, added_);
     if (complete) {
       advance(std::move(next));
     }
   }
 
-  // The arithmetic of add_to_model: rows into sum_, or all the way into next.
-  Divergence add_rows(const std::vector<Pending*>& rows, bool complete, const T* w, T* next) {
-    const Kernels<T>& k = kernels().of<T>();
-    for (const Pending* p : rows) {
-      sum_weights_ += p->row.e;
-      sum_scaled_weights_ += p->row.s * p->row.e;
+  // What add_rows needs of rows added_ .. end, so that it needs no lock.
+  void gather(std::int64_t end) {
+    deltas_.clear();
+    starts_.clear();
+    weights_.clear();
+    sum_weights_ = weights_before_;
+    sum_scaled_weights_ = scaled_weights_before_;
+    for (std::int64_t i = added_; i < end; ++i) {
+      const ReplayRow& row = rows_[i];
+      // A delta counts as it is where the rule takes it against the model it started from, or that is the present one.
+      const bool from_start = rule_.base == FB_BASE_START || row.version == version_;
+      deltas_.push_back(values(place(i).delta));
+      starts_.push_back(from_start ? nullptr : values(versions_[row.version].model));
+      weights_.push_back(static_cast<T>(row.s * row.e * place(i).factor));
+      sum_weights_ += row.e;
+      sum_scaled_weights_ += row.s * row.e;
+      all_from_start_ = all_from_start_ && from_start;
     }
-    const bool one_pass = complete && in_sum_ == 0 && rule_.optimizer == FB_SGD && rule_.momentum == 0 &&
-                          std::all_of(rows.begin(), rows.end(), [this](const Pending* p) { return from_start(*p); });
-    if (!one_pass) {
+  }
+
+  // The arithmetic of add_to_model: the gathered rows into sum_, or all the way into next.
+  Divergence add_rows(bool complete, const T* w, T* next) {
+    const Kernels<T>& k = kernels().of<T>();
+    const auto n_rows = static_cast<std::int64_t>(deltas_.size());
+    const std::int64_t arrivals = in_sum_ + n_rows;
+    const double norm = norm_of(rule_, arrivals, sum_weights_, sum_scaled_weights_);
+    if (complete && arrivals > 0 && norm == 0) {
+      throw std::invalid_argument("step " + std::to_string(version_) + ": the weights of its arrivals sum to zero");
+    }
+    if (secure_) {
+      const std::int64_t bad = add_secure(complete);
+      if (bad >= 0) {
+        return {version_, added_ + bad};
+      }
+    }
+    const bool one_pass = !secure_ && sums_.deviation == 0 && complete && in_sum_ == 0 && rule_.optimizer == FB_SGD &&
+                          rule_.momentum == 0 && all_from_start_;
+    if (!one_pass && !secure_) {
       sum_.resize(size());
-      for (const Pending* p : rows) {
-        const T* start = from_start(*p) ? nullptr : p->start;
-        k.accumulate(dim_, in_sum_ == 0 ? nullptr : sum_.data(), values(p->delta), weight(*p), w, start, sum_.data());
+      for (std::size_t i = 0; i < deltas_.size(); ++i) {
+        k.accumulate(dim_, in_sum_ == 0 ? nullptr : sum_.data(), deltas_[i], weights_[i], w, starts_[i], sum_.data());
         ++in_sum_;
       }
     }
     if (!complete) {
+      weights_before_ = sum_weights_;
+      scaled_weights_before_ = sum_scaled_weights_;
       return {};
     }
-    const std::int64_t arrivals = one_pass ? static_cast<std::int64_t>(rows.size()) : in_sum_;
-    const double norm = norm_of(rule_, arrivals, sum_weights_, sum_scaled_weights_);
-    sum_weights_ = 0;
-    sum_scaled_weights_ = 0;
     in_sum_ = 0;
+    weights_before_ = scaled_weights_before_ = 0;
+    all_from_start_ = true;
     if (arrivals == 0) {
       std::memcpy(next, w, bytes());
       return {};
     }
-    if (norm == 0) {
-      throw std::invalid_argument("step " + std::to_string(version_) + ": the weights of its arrivals sum to zero");
-    }
     if (one_pass) {
-      std::vector<const T*> deltas;
-      std::vector<T> weights;
-      for (const Pending* p : rows) {
-        deltas.push_back(values(p->delta));
-        weights.push_back(weight(*p));
-      }
-      k.aggregate(dim_, w, arrivals, deltas.data(), weights.data(), static_cast<T>(rule_.lr / norm), next);
+      k.aggregate(dim_, w, arrivals, deltas_.data(), weights_.data(), static_cast<T>(rule_.lr / norm), next);
     } else {
+      if (sums_.deviation > 0) {
+        add_noise(sums_, dim_, version_, sum_.data());
+      }
       step_model(k, rule_, step_config(rule_, norm, version_), dim_, w, sum_.data(), first_.data(), second_.data(),
                  next);
     }
@@ -503,24 +618,51 @@ class Replay<T>::Engine {
       return {};
     }
     const auto bad =
-        std::find_if(rows.begin(), rows.end(), [&](const Pending* p) { return !k.all_finite(dim_, values(p->delta)); });
-    return {version_, bad == rows.end() ? -1 : added_ + (bad - rows.begin())};
+        std::find_if(deltas_.begin(), deltas_.end(), [&](const T* delta) { return !k.all_finite(dim_, delta); });
+    return {version_, bad == deltas_.end() ? -1 : added_ + (bad - deltas_.begin())};
   }
 
-  // Whether a row's delta counts as it is: against the model it started from, or that one is the present one.
-  bool from_start(const Pending& p) const { return rule_.base == FB_BASE_START || p.row.version == version_; }
-  static T weight(const Pending& p) { return static_cast<T>(p.row.s * p.row.e); }
+  // The gathered rows into the secure sum, and from there into sum_ when the step is complete. Returns the first row
+  // whose delta is not finite, or -1; then the step's sum is lost, and cannot be gone on with.
+  std::int64_t add_secure(bool complete) {
+    Stopwatch watch;
+    sum_.resize(size());
+    for (std::size_t i = 0; i < deltas_.size(); ++i, ++in_sum_) {
+      const std::int64_t number = added_ + static_cast<std::int64_t>(i);
+      const ReplayRow& row = rows_[number];
+      const auto weight = static_cast<std::uint64_t>(std::llround(row.s * row.e * sums_.weight_unit));
+      const std::int64_t cut = secure_->add(row, deltas_[i], weight, place(number).factor);
+      if (cut > 0 && !kernels().of<T>().all_finite(dim_, deltas_[i])) {
+        return static_cast<std::int64_t>(i);
+      }
+      step_cut_ += cut;
+    }
+    if (complete && in_sum_ > 0) {
+      secure_->finish(version_, sum_.data());
+    }
+    stats_.secure_seconds += watch.lap();
+    return -1;
+  }
 
-  // The next version is there: the rows of the step are over, and with them what only they needed.
+  // The next version is there: the rows of the step are over, and with them what only they needed; those that waited
+  // for it can go.
   void advance(Memory next) {
     step_end_.pop_front();
-    entry(version_ + 1).model = std::move(next);
+    stats_.cut += std::exchange(step_cut_, 0);
+    Version& made = entry(version_ + 1);
+    made.model = std::move(next);
+    for (std::int64_t row = made.first_blocked; row >= 0; row = place(row).next_blocked) {
+      ready_.push_back(row);
+    }
+    if (ready_begin_ > ready_.size() / 2) {
+      ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(ready_begin_));
+      ready_begin_ = 0;
+    }
     ++live_;
     stats_.most_versions = std::max(stats_.most_versions, live_);
     const std::int64_t old = version_++;
-    for (; step_begin_ < added_; ++step_begin_) {
-      drop_reference(pending_.front().row.version);
-      pending_.pop_front();
+    for (; rows_.begin() < added_; rows_.pop_front()) {
+      drop_reference(rows_[rows_.begin()].version);
       ++stats_.rows;
     }
     forget_if_done(old);
@@ -530,47 +672,57 @@ class Replay<T>::Engine {
   const std::int64_t dim_;
   ClientWork<T>& work_;
   const std::int64_t window_bytes_;
+  const SumConfig sums_;
+  const std::unique_ptr<SecureSum<T>> secure_;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  SpinLock lock_;
+  Bell bell_;
   std::exception_ptr error_;
   Divergence divergence_;
   std::int64_t target_ = 0;
-  std::int64_t most_pending_ = 0;  // deltas in the window, at the most
-  std::int64_t at_once_ = 1;       // rows that a worker takes
-  int running_ = 0;                // workers with rows
-  bool adding_ = false;            // a worker adds to the model
+  std::int64_t at_once_ = 1;  // rows that a worker takes
+  int running_ = 0;           // workers with rows
+  bool adding_ = false;       // a worker adds to the model
 
-  std::deque<Pending> pending_;  // rows step_begin_ .. rows_known_
-  std::int64_t step_begin_ = 0;  // the first row of the present step
-  std::int64_t added_ = 0;       // rows before it are in the sum
-  std::int64_t prefix_ = 0;      // ... are finished
-  std::int64_t next_ = 0;        // ... were taken
+  NumberedQueue<ReplayRow> rows_;  // from the first row of the present step on
+  std::int64_t added_ = 0;         // rows before it are in the sum
+  std::int64_t prefix_ = 0;        // ... are finished
+  std::int64_t frontier_ = 0;      // ... were looked at since run began
   std::int64_t rows_known_ = 0;
   std::int64_t skip_rows_ = 0;  // done before a restore
   std::int64_t scan_ = 0;       // rows before it belong to complete steps
   std::int64_t steps_known_ = 0;
+  std::int64_t last_step_ = 0;         // of the last row
   std::deque<std::int64_t> step_end_;  // for each complete step from version_ on: the row after its last
 
-  std::deque<Version> versions_;  // from base_
+  std::vector<Place> places_;        // the window
+  std::vector<std::int64_t> ready_;  // rows that waited for a version that has come about, from ready_begin_ on
+  std::size_t ready_begin_ = 0;
+  std::int64_t deltas_out_ = 0;  // places in use
+
+  NumberedQueue<Version> versions_;
   Version forgotten_;
-  std::int64_t base_ = 0;
   std::int64_t version_ = 0;
   std::int64_t live_ = 0;
-  std::vector<Memory> spare_;  // models and deltas to use again
+  std::vector<Memory> spare_;  // models to use again
   std::vector<Memory> scratch_;
-  std::int64_t deltas_out_ = 0;
 
+  std::vector<const T*> deltas_, starts_;  // of the rows that are being added
+  std::vector<T> weights_;
   std::vector<T> sum_, first_, second_;
   std::int64_t in_sum_ = 0;
-  double sum_weights_ = 0;
-  double sum_scaled_weights_ = 0;
+  std::int64_t step_cut_ = 0;                              // numbers of the step's rows that were out of range
+  bool all_from_start_ = true;                             // of the step's rows
+  double sum_weights_ = 0, sum_scaled_weights_ = 0;        // of the step's rows that are gathered
+  double weights_before_ = 0, scaled_weights_before_ = 0;  // ... that were added before them
+  std::unique_ptr<GradientRecord> record_;                 // written by whoever adds to the model
   ReplayStats stats_;
 };
 
 template <class T>
-Replay<T>::Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes)
-    : engine_(std::make_unique<Engine>(rule, dim, w0, work, window_bytes)) {}
+Replay<T>::Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes,
+                  const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
+    : engine_(std::make_unique<Engine>(rule, dim, w0, work, window_bytes, sums, std::move(secure))) {}
 template <class T>
 Replay<T>::~Replay() = default;
 template <class T>
@@ -584,6 +736,14 @@ void Replay<T>::release(const std::int64_t* versions, std::int64_t n) {
 template <class T>
 ReplayExit Replay<T>::run(std::int64_t max_steps, int threads) {
   return engine_->run(max_steps, threads);
+}
+template <class T>
+void Replay<T>::record_gradients(const Problem<T>& problem, std::int64_t every, std::int64_t offset) {
+  engine_->record_gradients(problem, every, offset);
+}
+template <class T>
+const std::vector<double>& Replay<T>::gradients() const {
+  return engine_->gradients();
 }
 template <class T>
 std::int64_t Replay<T>::version() const {

@@ -1,9 +1,10 @@
 // Replay: the numbers of a schedule that is known in advance, on many threads, with the same bits on any number.
 //
-// An out-of-order machine with an in-order commit. Workers take the used arrivals in order, as soon as the version that
-// each downloaded exists; their deltas wait in a window; a server step adds its deltas in the order of arrival. The
-// oldest unfinished task can always run, so it cannot deadlock; every addition happens in one order, so neither
-// threads, nor the window, nor the pieces in which it is run show in the result.
+// An out-of-order machine with an in-order commit. Workers take the used arrivals as soon as the version that each
+// downloaded exists, the oldest first; their deltas wait in a window; a server step adds its deltas in the order of
+// arrival. The oldest unfinished task can always run and has its place in the window, so it cannot deadlock; every
+// addition happens in one order, so neither threads, nor the window, nor the pieces in which it is run show in the
+// result.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "export.hpp"
 #include "fedbuff/fedbuff.h"
 #include "problem.hpp"
+#include "secure_sum.hpp"
 
 namespace fedbuff {
 
@@ -27,13 +29,21 @@ struct ReplayRow {
   double e;
 };
 
-// What a client does: delta_out = w - (w after its local work). Called from many threads at once; may throw.
+// A row with the model that its client downloaded and where its delta goes.
+template <class T>
+struct ClientTask {
+  const ReplayRow* row;
+  const T* w;
+  T* delta_out;
+};
+
+// What clients do: delta_out = w - (w after the local work), task by task. Called from many threads at once; may throw.
 template <class T>
 class ClientWork {
  public:
   virtual ~ClientWork() = default;
   virtual std::size_t scratch_bytes() const = 0;  // of one thread, zero when it starts
-  virtual void run(const ReplayRow& row, const T* w, void* scratch, T* delta_out) = 0;
+  virtual void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) = 0;
   virtual double flops() const = 0;  // of one task, roughly: how many a worker takes at once
 };
 
@@ -62,13 +72,17 @@ struct ReplayStats {
   double commit_seconds = 0;       // adding and stepping
   double work_seconds = 0;         // clients' work, over all threads
   double wait_seconds = 0;         // threads with nothing to do
+  double secure_seconds = 0;       // of commit_seconds: fixed point, masks and noise
+  std::int64_t cut = 0;            // numbers out of the encoding's range, in committed rows
 };
 
 template <class T>
 class FB_CORE_API Replay {
  public:
-  // `window_bytes` bounds the deltas that wait; at least two per thread are held. The work must outlive the replay.
-  Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes);
+  // `window_bytes` bounds the deltas that wait; places for two per thread there always are. The work must outlive the
+  // replay. `secure` makes the sums where the config says fixed point; null: they are simulated.
+  Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes,
+         const SumConfig& sums = {}, std::unique_ptr<SecureSum<T>> secure = nullptr);
   ~Replay();
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
@@ -80,6 +94,11 @@ class FB_CORE_API Replay {
   void release(const std::int64_t* versions, std::int64_t n);
 
   ReplayExit run(std::int64_t max_steps, int threads);
+
+  // From now on notes |grad f(w^t)|^2 for every t with t % every == offset, when server step t is made: the models that
+  // the steps started from, in order. The problem's arrays must outlive the replay.
+  void record_gradients(const Problem<T>& problem, std::int64_t every, std::int64_t offset);
+  const std::vector<double>& gradients() const;
 
   std::int64_t version() const;
   const T* w() const;

@@ -4,7 +4,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define FB_WIDE __attribute__((target("avx2")))
-#define FB_WIDER __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512")))
+#define FB_WIDER __attribute__((target("avx512f,avx512dq,avx512vl,popcnt,prefer-vector-width=512")))
 #endif
 
 #define FB_ALWAYS_INLINE inline __attribute__((always_inline))

@@ -15,10 +15,13 @@ namespace fedbuff {
 namespace {
 
 constexpr std::int64_t kMostParts = 32;
-constexpr std::int64_t kPartBytes = std::int64_t{1} << 26;  // of partial sums in all
+constexpr std::int64_t kFewestParts = 8;                    // where there are as many clients and they fit at all
+constexpr std::int64_t kPartBytes = std::int64_t{1} << 22;  // of partial sums: what more of them cost would show
+constexpr std::int64_t kMostPartBytes = std::int64_t{1} << 28;
 
 std::int64_t count_parts(std::int64_t n_clients, std::int64_t dim) {
-  const std::int64_t fit = std::max<std::int64_t>(2, kPartBytes / (8 * dim));
+  const std::int64_t few = std::max<std::int64_t>(2, std::min(kFewestParts, kMostPartBytes / (8 * dim)));
+  const std::int64_t fit = std::max(few, kPartBytes / (8 * dim));
   return std::min({n_clients, kMostParts, fit});
 }
 
@@ -104,13 +107,20 @@ void Workspace<T>::give_back(Memory memory) {
 template <class T>
 void Workspace<T>::local_sgd(const LocalConfig& config, const Task& task, const T* w, T* delta_out) {
   const Loan scratch(*this);
-  kernels().of<T>().local_sgd(problem_, config, task, w, scratch.get(), delta_out);
+  const LocalTask<T> one{task, w, delta_out};
+  kernels().of<T>().local_sgd(problem_, config, &one, 1, scratch.get());
 }
 
 template <class T>
 double Workspace<T>::client_gradient(std::int64_t client, const T* w, T* gradient_out) {
   const Loan scratch(*this);
-  return kernels().of<T>().client_gradient(problem_, client, w, scratch.get(), gradient_out);
+  std::vector<double> sum(gradient_out == nullptr ? 0 : static_cast<std::size_t>(problem_.dim));
+  const double value = kernels().of<T>().clients_gradient(problem_, client, client + 1, nullptr, w, scratch.get(),
+                                                          gradient_out == nullptr ? nullptr : sum.data());
+  for (std::size_t j = 0; j < sum.size(); ++j) {
+    gradient_out[j] = static_cast<T>(sum[j]);
+  }
+  return value;
 }
 
 template <class T>
@@ -128,29 +138,24 @@ double Workspace<T>::gradient(const T* w, T* gradient_out, int threads) {
   std::vector<double> value(static_cast<std::size_t>(parts));
   run_parallel(parts, threads, [&](std::int64_t part) {
     const Loan scratch(*this);
-    std::vector<T> one(wanted ? dim : 0);
-    double* total = wanted ? sum.data() + static_cast<std::size_t>(part) * dim : nullptr;
     const std::int64_t begin = problem_.n_clients * part / parts;
     const std::int64_t end = problem_.n_clients * (part + 1) / parts;
-    for (std::int64_t client = begin; client < end; ++client) {
-      const double weight = problem_.client_weight[client];
-      value[static_cast<std::size_t>(part)] +=
-          weight * kernels().of<T>().client_gradient(problem_, client, w, scratch.get(), wanted ? one.data() : nullptr);
-      for (std::size_t j = 0; j < one.size(); ++j) {
-        total[j] += weight * static_cast<double>(one[j]);
-      }
-    }
+    value[static_cast<std::size_t>(part)] =
+        kernels().of<T>().clients_gradient(problem_, begin, end, problem_.client_weight, w, scratch.get(),
+                                           wanted ? sum.data() + static_cast<std::size_t>(part) * dim : nullptr);
   });
   double f = 0;
   for (const double part : value) {
     f += part;
   }
-  for (std::size_t j = 0; wanted && j < dim; ++j) {
-    double total = 0;
-    for (std::size_t part = 0; part < value.size(); ++part) {
-      total += sum[part * dim + j];
+  if (wanted) {
+    for (std::size_t part = 1; part < value.size(); ++part) {
+      for (std::size_t j = 0; j < dim; ++j) {
+        sum[j] += sum[part * dim + j];
+      }
     }
-    gradient_out[j] = static_cast<T>(total);
+    std::transform(sum.begin(), sum.begin() + static_cast<std::ptrdiff_t>(dim), gradient_out,
+                   [](double total) { return static_cast<T>(total); });
   }
   return f;
 }

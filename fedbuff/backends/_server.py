@@ -29,8 +29,8 @@ from .._server_checks import (
     version_error,
 )
 from .._server_file import ServerState, read_server, write_server
-from .._strategy import Adam, rule_of
-from ._spec import Vector
+from .._strategy import Adam, plain_rule_of, rule_of
+from ._spec import Vector, Words
 
 __all__ = ["DeltaBuffer", "Kernels", "Server"]
 
@@ -39,7 +39,7 @@ Units = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """The four functions of a backend that a server needs, as in `Backend`."""
+    """The functions of a backend that a server or a replay needs, as in `Backend`."""
 
     accumulate: Callable[[Vector, Vector, float, Vector | None, Vector | None, Vector], bool]
     aggregate: Callable[[Vector, list[Vector], Vector, float, Vector], None]
@@ -47,6 +47,10 @@ class Kernels:
     adam_step: Callable[
         [Vector, Vector, float, float, tuple[float, float], float, float, int, Vector, Vector, Vector], None
     ]
+    encode_add: Callable[[Words | None, Vector, int, float, float, float, tuple[int, int, int] | None, Words], int]
+    decode: Callable[[Words, float, Vector], None]
+    dot: Callable[[Vector, Vector], float]
+    normals: Callable[[int, int, int, int, int, int], NDArray[np.float64]]
 
 
 _WEIGHT_STEP = 2.0**-24  # what weights count to where deltas are whole numbers
@@ -167,7 +171,7 @@ class Server:
 
     def __init__(self, w0: Any, strategy: object, *, unit: float | None = None) -> None:
         w = as_model("w0", w0)
-        rule = rule_of(strategy)
+        rule = plain_rule_of(strategy)
         size = unit_of(unit, rule.base)
         dim, dtype = w.size, w.dtype
         adam = isinstance(rule.optimizer, Adam)

@@ -329,14 +329,16 @@ void objective_agrees(const Owned<T>& owned, std::uint64_t seed) {
   for (std::int64_t client = 0; client < 3; ++client) {
     std::int64_t right = 0;
     const double value = plain(p, client, {}, exact, want, &right);
-    std::vector<T> got(at(p.dim));
-    const double f = kernels().of<T>().client_gradient(p, client, w.data(), scratch.memory.get(), got.data());
-    CHECK_NEAR(static_cast<T>(f), value, n_terms, 1.0, client);
+    std::vector<double> got(at(p.dim), 1.0);
+    const auto gradient = [&](double* sum) {
+      return static_cast<T>(
+          kernels().of<T>().clients_gradient(p, client, client + 1, nullptr, w.data(), scratch.memory.get(), sum));
+    };
+    CHECK_NEAR(gradient(got.data()), value, n_terms, 1.0, client);
     for (std::int64_t j = 0; j < p.dim; ++j) {
-      CHECK_NEAR(got[at(j)], want[at(j)], n_terms, 1.0, j);
+      CHECK_NEAR(static_cast<T>(got[at(j)]), 1.0 + want[at(j)], n_terms, 1.0, j);
     }
-    CHECK_NEAR(static_cast<T>(kernels().of<T>().client_gradient(p, client, w.data(), scratch.memory.get(), nullptr)),
-               value, n_terms, 1.0, client);
+    CHECK_NEAR(gradient(nullptr), value, n_terms, 1.0, client);
     if (p.family != Family::Quadratic && p.head != Head::Squared) {
       CHECK_EQ(
           kernels().of<T>().count_correct(p, p.offsets[client], p.offsets[client + 1], w.data(), scratch.memory.get()),
@@ -370,7 +372,8 @@ void local_steps_agree(const Owned<T>& owned, std::uint64_t seed) {
           }
           std::vector<T> delta(at(p.dim));
           const Task task{99, client, 7, batch, given ? batches.data() : nullptr};
-          kernels().of<T>().local_sgd(p, config, task, w.data(), scratch.memory.get(), delta.data());
+          const LocalTask<T> alone{task, w.data(), delta.data()};
+          kernels().of<T>().local_sgd(p, config, &alone, 1, scratch.memory.get());
           std::vector<double> x(w.begin(), w.end()), v(at(p.dim)), g;
           for (std::int64_t q = 0; q < config.steps; ++q) {
             std::vector<std::int64_t> now;
@@ -392,6 +395,32 @@ void local_steps_agree(const Owned<T>& owned, std::uint64_t seed) {
         }
       }
     }
+  }
+}
+
+// Many tasks in one call give the bits that each gives alone: seeds, clients and batches that fit together or not.
+template <class T>
+void tasks_are_independent(const Owned<T>& owned, std::uint64_t seed) {
+  const Problem<T>& p = owned.p;
+  Numbers numbers(seed);
+  const Scratch<T> scratch(p);
+  const LocalConfig config{2, 0.05, 0, 0, 0};
+  constexpr std::int64_t kTasks = 90;
+  std::vector<std::vector<T>> start, together(at(kTasks)), alone(at(kTasks));
+  std::vector<LocalTask<T>> tasks;
+  for (std::int64_t i = 0; i < kTasks; ++i) {
+    start.push_back(numbers.vector<T>(p.dim));
+    together[at(i)].resize(at(p.dim));
+    alone[at(i)].resize(at(p.dim));
+    const std::int64_t batch = i % 17 == 3 ? 0 : i % 17 == 9 ? 130 : 1 + numbers.below(9);
+    const Task task{std::uint64_t{i > 70}, numbers.below(3), static_cast<std::uint32_t>(i), batch, nullptr};
+    tasks.push_back({task, start.back().data(), together[at(i)].data()});
+  }
+  kernels().of<T>().local_sgd(p, config, tasks.data(), kTasks, scratch.memory.get());
+  for (std::int64_t i = 0; i < kTasks; ++i) {
+    const LocalTask<T> one{tasks[at(i)].task, start[at(i)].data(), alone[at(i)].data()};
+    kernels().of<T>().local_sgd(p, config, &one, 1, scratch.memory.get());
+    CHECK(std::memcmp(alone[at(i)].data(), together[at(i)].data(), at(p.dim) * sizeof(T)) == 0);
   }
 }
 
@@ -470,6 +499,13 @@ TEST(kernels_objectives) {
   check::on_every_level([] {
     for_each_problem<float>([](const auto& owned) { objective_agrees(owned, 3); });
     for_each_problem<double>([](const auto& owned) { objective_agrees(owned, 3); });
+  });
+}
+
+TEST(kernels_tasks_together) {
+  check::on_every_level([] {
+    for_each_problem<float>([](const auto& owned) { tasks_are_independent(owned, 6); });
+    for_each_problem<double>([](const auto& owned) { tasks_are_independent(owned, 6); });
   });
 }
 

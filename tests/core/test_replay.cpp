@@ -29,7 +29,15 @@ class Work final : public fedbuff::ClientWork<double> {
  public:
   std::size_t scratch_bytes() const override { return sizeof(double); }
   double flops() const override { return 1e4; }
-  void run(const ReplayRow& row, const double* w, void* scratch, double* delta_out) override {
+  void run(const fedbuff::ClientTask<double>* tasks, std::int64_t n_tasks, void* scratch) override {
+    for (std::int64_t i = 0; i < n_tasks; ++i) {
+      run_one(*tasks[i].row, tasks[i].w, scratch, tasks[i].delta_out);
+    }
+  }
+  std::atomic<std::int32_t> fail_on{-1}, poison_on{-1};
+
+ private:
+  void run_one(const ReplayRow& row, const double* w, void* scratch, double* delta_out) {
     if (row.client == fail_on.load()) {
       throw std::runtime_error("client failed");
     }
@@ -42,7 +50,6 @@ class Work final : public fedbuff::ClientWork<double> {
       delta_out[3] = std::numeric_limits<double>::quiet_NaN();
     }
   }
-  std::atomic<std::int32_t> fail_on{-1}, poison_on{-1};
 };
 
 struct Schedule {

@@ -22,7 +22,15 @@ def sources(pattern: str) -> set[str]:
 def test_the_source_archive_holds_what_a_build_needs(unpacked: Path) -> None:
     held = {p.relative_to(unpacked).as_posix() for p in unpacked.rglob("*") if p.is_file()}
     needed = {"setup.py", "pyproject.toml", "README.md", "LICENSE", "Makefile"}
-    for pattern in ("csrc/**/*.*", "src/*.pyx", "fedbuff/**/*.py", "fedbuff/*.pxd", "fedbuff/*.pyi", "tests/**/*.py"):
+    for pattern in (
+        "csrc/**/*.*",
+        "src/*.pyx",
+        "fedbuff/**/*.py",
+        "fedbuff/*.pxd",
+        "fedbuff/*.pyi",
+        "tests/**/*.py",
+        "fedbuff/_report/page.*",
+    ):
         needed |= sources(pattern)
     assert needed <= held
     assert not [name for name in held if name.endswith((".so", ".o", ".pyc")) or "_build_info" in name]
@@ -36,7 +44,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     plain = {tag.sub(".so", name) for name in held}
     expected = sources("fedbuff/**/*.py") | sources("fedbuff/*.pxd") | sources("fedbuff/*.pyi")
     expected |= {name.replace("csrc/include", "fedbuff/include") for name in sources("csrc/include/fedbuff/*.h*")}
-    expected |= sources("fedbuff/data/*.csv")
+    expected |= sources("fedbuff/data/*.*") | sources("fedbuff/_report/page.*")
     expected |= {"fedbuff/py.typed", "fedbuff/_build_info.py", "fedbuff/libfedbuff.so"}
     expected |= {f"fedbuff/{name}.so" for name in ("_core", "_event_queue", "_local_sgd", "_server")}
     expected |= sources("fedbuff/cmake/*") | sources("fedbuff/pkgconfig/*")
@@ -50,6 +58,7 @@ import pathlib, sys
 import numpy as np, fedbuff as fb
 assert fb.__file__.startswith(sys.argv[1]), fb.__file__
 assert (pathlib.Path(fb.get_include()) / "fedbuff" / "fedbuff.h").is_file()
+assert fb.sample_digits()[0].shape == (1797, 64)
 server = fb.Server(np.zeros(3), fb.FedBuff(buffer_size=1))
 assert server.upload(np.ones(3), server.download()[0])
 problem = fb.Quadratic(np.ones((2, 3)))

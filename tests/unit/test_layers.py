@@ -17,6 +17,7 @@ FOUNDATION = {
     "_arrays",
     "_checks",
     "_files",
+    "_secure",
     "_server_checks",
     "_server_file",
     "_strategy",

@@ -161,15 +161,17 @@ struct AddRowsArgs {
   T* a;  // (n_outs, n_features) row-major, added to
 };
 
-template <class T, int C, int N>
-inline __attribute__((always_inline)) void add_rows_block(const AddRowsArgs<T>& a, std::int64_t out, std::int64_t j) {
+// C outputs, N vectors from feature j on: whole ones, or a single one of Part{n} lanes.
+template <class T, int C, int N, class Lanes>
+inline __attribute__((always_inline)) void add_rows_block(const AddRowsArgs<T>& a, std::int64_t out, std::int64_t j,
+                                                          Lanes lanes) {
   using V = Vec<T>;
   V acc[C][N];
 #pragma GCC unroll 8
   for (int c = 0; c < C; ++c) {
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      acc[c][n] = V::load(a.a + (out + c) * a.n_features + j + n * V::kLanes);
+      acc[c][n] = load(a.a + (out + c) * a.n_features + j + n * V::kLanes, lanes);
     }
   }
   const T* g = a.g + out * a.out_stride;
@@ -177,7 +179,7 @@ inline __attribute__((always_inline)) void add_rows_block(const AddRowsArgs<T>& 
     V row[N];
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      row[n] = V::load(a.x[r] + j + n * V::kLanes);
+      row[n] = load(a.x[r] + j + n * V::kLanes, lanes);
     }
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
@@ -192,36 +194,25 @@ inline __attribute__((always_inline)) void add_rows_block(const AddRowsArgs<T>& 
   for (int c = 0; c < C; ++c) {
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      acc[c][n].store(a.a + (out + c) * a.n_features + j + n * V::kLanes);
+      store(acc[c][n], a.a + (out + c) * a.n_features + j + n * V::kLanes, lanes);
     }
   }
 }
 
-template <class T>
-void add_rows_tail(const AddRowsArgs<T>& a, std::int64_t out, std::int64_t j, int tail) {
-  using V = Vec<T>;
-  T* target = a.a + out * a.n_features + j;
-  V acc = V::load_part(target, tail);
-  const T* g = a.g + out * a.out_stride;
-  for (std::int64_t r = 0; r < a.n_rows; ++r, g += a.row_stride) {
-    acc = madd(V::set(*g), V::load_part(a.x[r] + j, tail), acc);
-  }
-  acc.store_part(target, tail);
-}
-
-template <class T, int N>
-inline __attribute__((always_inline)) void add_rows_outs(const AddRowsArgs<T>& a, const Groups& outs, std::int64_t j) {
+template <class T, int N, class Lanes>
+inline __attribute__((always_inline)) void add_rows_outs(const AddRowsArgs<T>& a, const Groups& outs, std::int64_t j,
+                                                         Lanes lanes) {
   for (std::int64_t g = 0; g < outs.groups; ++g) {
     const std::int64_t out = outs.begin(g);
     switch (outs.begin(g + 1) - out) {
-      case 1: add_rows_block<T, 1, N>(a, out, j); break;
-      case 2: add_rows_block<T, 2, N>(a, out, j); break;
-      case 3: add_rows_block<T, 3, N>(a, out, j); break;
-      case 4: add_rows_block<T, 4, N>(a, out, j); break;
-      case 5: add_rows_block<T, 5, N>(a, out, j); break;
+      case 1: add_rows_block<T, 1, N>(a, out, j, lanes); break;
+      case 2: add_rows_block<T, 2, N>(a, out, j, lanes); break;
+      case 3: add_rows_block<T, 3, N>(a, out, j, lanes); break;
+      case 4: add_rows_block<T, 4, N>(a, out, j, lanes); break;
+      case 5: add_rows_block<T, 5, N>(a, out, j, lanes); break;
       default:
         if constexpr (Vec<T>::kUpdateOuts > 5) {
-          add_rows_block<T, 6, N>(a, out, j);
+          add_rows_block<T, 6, N>(a, out, j, lanes);
         }
         break;
     }
@@ -236,15 +227,12 @@ void add_rows(const AddRowsArgs<T>& a, std::int64_t n_outs) {
   constexpr std::int64_t kPanel = V::kUpdateVecs * V::kLanes;
   std::int64_t j = 0;
   for (; j + kPanel <= a.n_features; j += kPanel) {
-    add_rows_outs<T, V::kUpdateVecs>(a, outs, j);
+    add_rows_outs<T, V::kUpdateVecs>(a, outs, j, Whole{});
   }
   for (; j + V::kLanes <= a.n_features; j += V::kLanes) {
-    add_rows_outs<T, 1>(a, outs, j);
+    add_rows_outs<T, 1>(a, outs, j, Whole{});
   }
-  const int tail = static_cast<int>(a.n_features - j);
-  if (tail > 0) {
-    for (std::int64_t out = 0; out < n_outs; ++out) {
-      add_rows_tail(a, out, j, tail);
-    }
+  if (j < a.n_features) {
+    add_rows_outs<T, 1>(a, outs, j, Part{static_cast<int>(a.n_features - j)});
   }
 }

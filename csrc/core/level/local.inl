@@ -27,22 +27,19 @@ double regularise(const Problem<T>& p, const T* w, bool want_loss, T* sum) {
   return value;
 }
 
-// The gradient over all rows of a client, added to sum unless that is null; returns the mean loss where wanted.
+// The gradient over all rows of a client, added to sum.
 template <class T>
-double rows_gradient(const Problem<T>& p, const Scratch<T>& s, std::int64_t client, const T* w, bool want_loss,
-                     T* sum) {
+void rows_gradient(const Problem<T>& p, const Scratch<T>& s, std::int64_t client, const T* w, T* sum) {
   const std::int64_t n_rows = p.rows(client);
   const T share = static_cast<T>(1.0 / static_cast<double>(n_rows));
-  double loss = 0;
   for (std::int64_t begin = 0; begin < n_rows; begin += kBlockRows) {
     const std::int64_t n = n_rows - begin < kBlockRows ? n_rows - begin : kBlockRows;
     for (std::int64_t r = 0; r < n; ++r) {
       s.row[r] = static_cast<std::uint32_t>(begin + r);
       s.scale[r] = share;
     }
-    loss += block_gradient(p, s, w, p.offsets[client], n, want_loss, sum);
+    block_gradient(p, s, w, p.offsets[client], n, nullptr, sum);
   }
-  return loss / static_cast<double>(n_rows);
 }
 
 // Draws part of a step's batch into s.row and s.scale, merged where it pays; each draw counts `share`.
@@ -78,20 +75,20 @@ void step_gradient(const Problem<T>& p, const Scratch<T>& s, const Task& task, s
   }
   fill_zero(p.dim, gradient_out);
   if (task.batch == 0) {
-    rows_gradient(p, s, task.client, w, false, gradient_out);
+    rows_gradient(p, s, task.client, w, gradient_out);
   } else {
     const T share = static_cast<T>(1.0 / static_cast<double>(task.batch));
     for (std::int64_t begin = 0; begin < task.batch; begin += kBlockRows) {
       const std::int64_t n = prepare_batch(p, s, task, step, begin, share);
-      block_gradient(p, s, w, p.offsets[task.client], n, false, gradient_out);
+      block_gradient(p, s, w, p.offsets[task.client], n, nullptr, gradient_out);
     }
   }
   regularise(p, w, false, gradient_out);
 }
 
 template <class T>
-void local_sgd(const Problem<T>& p, const LocalConfig& config, const Task& task, const T* w, void* memory,
-               T* delta_out) {
+void local_sgd_one(const Problem<T>& p, const LocalConfig& config, const Task& task, const T* w, void* memory,
+                   T* delta_out) {
   using V = Vec<T>;
   const Scratch<T> s(p, memory);
   T* at = s.w;
@@ -105,7 +102,7 @@ void local_sgd(const Problem<T>& p, const LocalConfig& config, const Task& task,
     const T share = static_cast<T>(-config.lr / static_cast<double>(task.batch));
     for (std::int64_t q = 0; q < config.steps; ++q) {
       const std::int64_t n = prepare_batch(p, s, task, q, 0, share);
-      block_gradient(p, s, at, p.offsets[task.client], n, false, at);
+      block_gradient(p, s, at, p.offsets[task.client], n, nullptr, at);
     }
   } else if (config.plain()) {
     T* g = s.gradient;
@@ -136,18 +133,76 @@ void local_sgd(const Problem<T>& p, const LocalConfig& config, const Task& task,
 }
 
 template <class T>
-double client_gradient(const Problem<T>& p, std::int64_t client, const T* w, void* memory, T* gradient_out) {
+void local_sgd(const Problem<T>& p, const LocalConfig& config, const LocalTask<T>* tasks, std::int64_t n_tasks,
+               void* memory) {
+  const bool small = is_small(p, config);
+  for (std::int64_t i = 0; i < n_tasks;) {
+    const std::int64_t together = small ? local_sgd_small(p, config, tasks + i, n_tasks - i, memory) : 0;
+    if (together == 0) {
+      local_sgd_one(p, config, tasks[i].task, tasks[i].w, memory, tasks[i].delta_out);
+    }
+    i += together == 0 ? 1 : together;
+  }
+}
+
+inline constexpr std::int64_t kRowsInT = 512;  // rows that are summed in T before they go into the sum of doubles
+
+// sum (dim), unless null, += sum over clients begin .. end of weight_i times the gradient of f_i; returns that of the
+// values, weight_i = 1 where weights is null. Rows of neighbouring clients share blocks.
+template <class T>
+double clients_gradient(const Problem<T>& p, std::int64_t begin, std::int64_t end, const double* weights, const T* w,
+                        void* memory, double* sum) {
   const Scratch<T> s(p, memory);
+  const auto weight_of = [=](std::int64_t client) { return weights == nullptr ? 1.0 : weights[client]; };
+  const auto add = [=](double weight, const T* part) {
+    for (std::int64_t j = 0; j < p.dim; ++j) {
+      sum[j] += weight * static_cast<double>(part[j]);
+    }
+  };
+  double value = 0;
   if (p.family == Family::Quadratic) {
-    T* g = gradient_out != nullptr ? gradient_out : s.velocity;
-    quadratic_gradient(p, s, client, w, s.gradient, g);
-    return 0.5 * dot(p.dim, s.gradient, g);
+    for (std::int64_t client = begin; client < end; ++client) {
+      quadratic_gradient(p, s, client, w, s.gradient, s.velocity);
+      value += weight_of(client) * (0.5 * dot(p.dim, s.gradient, s.velocity));
+      if (sum != nullptr) {
+        add(weight_of(client), s.velocity);
+      }
+    }
+    return value;
   }
-  if (gradient_out != nullptr) {
-    fill_zero(p.dim, gradient_out);
+  T* part = sum != nullptr ? s.gradient : nullptr;
+  fill_zero(p.dim, s.gradient);
+  std::int64_t in_part = 0;
+  double total_weight = 0, row_weight[kBlockRows];
+  std::int64_t client = begin - 1, client_end = p.offsets[begin];
+  double weight = 0;
+  for (std::int64_t first = p.offsets[begin]; first < p.offsets[end]; first += kBlockRows) {
+    const std::int64_t n = p.offsets[end] - first < kBlockRows ? p.offsets[end] - first : kBlockRows;
+    for (std::int64_t r = 0; r < n; ++r) {
+      while (first + r == client_end) {
+        client_end = p.offsets[++client + 1];
+        total_weight += weight_of(client);
+        weight = weight_of(client) / static_cast<double>(p.rows(client));
+      }
+      s.row[r] = static_cast<std::uint32_t>(r);
+      row_weight[r] = weight;
+      s.scale[r] = static_cast<T>(weight);
+    }
+    value += block_gradient(p, s, w, first, n, row_weight, part);
+    in_part += n;
+    if (sum != nullptr && (in_part >= kRowsInT || first + n == p.offsets[end])) {
+      add(1.0, part);
+      fill_zero(p.dim, part);
+      in_part = 0;
+    }
   }
-  const double loss = rows_gradient(p, s, client, w, true, gradient_out);
-  return loss + regularise(p, w, true, gradient_out);
+  if (p.l2 != 0 || p.nonconvex != 0) {
+    value += total_weight * regularise(p, w, true, part);
+    if (sum != nullptr) {
+      add(total_weight, part);
+    }
+  }
+  return value;
 }
 
 template <class T>

@@ -10,11 +10,12 @@ std::int64_t layer_offset(const Problem<T>& p, int layer) {
   return offset;
 }
 
-// z (outputs, kBlockRows) turns from scores to scale[r] times the gradient of row r's loss, and the sum of losses is
-// returned where it is wanted. Row r's target or label is s.target[r].
+// z (outputs, kBlockRows) turns from scores to scale[r] times the gradient of row r's loss, and the sum of losses, each
+// times row_weight[r], is returned unless that is null. Row r's target or label is s.target[r].
 template <class T>
-double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows, bool want_loss) {
+double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows, const double* row_weight) {
   using V = Vec<T>;
+  const bool want_loss = row_weight != nullptr;
   const std::int64_t padded = (n_rows + V::kLanes - 1) / V::kLanes * V::kLanes;
   const std::int32_t n_outs = p.size[p.n_layers];
   for (std::int32_t o = 0; o < n_outs; ++o) {
@@ -35,7 +36,7 @@ double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows,
       }
       if (want_loss) {
         for (std::int64_t r = 0; r < n_rows; ++r) {
-          loss += 0.5 * static_cast<double>(s.z[r]) * static_cast<double>(s.z[r]);
+          loss += row_weight[r] * (0.5 * static_cast<double>(s.z[r]) * static_cast<double>(s.z[r]));
         }
       }
       for (std::int64_t r = 0; r < padded; r += V::kLanes) {
@@ -46,7 +47,8 @@ double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows,
       if (want_loss) {
         for (std::int64_t r = 0; r < n_rows; ++r) {
           const double z = static_cast<double>(s.z[r]);
-          loss += (z > 0 ? z : 0) + ::log1p(::exp(z > 0 ? -z : z)) - static_cast<double>(s.target[r]) * z;
+          loss +=
+              row_weight[r] * ((z > 0 ? z : 0) + ::log1p(::exp(z > 0 ? -z : z)) - static_cast<double>(s.target[r]) * z);
         }
       }
       for (std::int64_t r = 0; r < padded; r += V::kLanes) {
@@ -68,7 +70,8 @@ double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows,
           top.store(tops);
           for (int i = 0; i < n; ++i) {
             const auto label = static_cast<std::int64_t>(s.target[r + i]);
-            loss += static_cast<double>(tops[i]) - static_cast<double>(s.z[label * kBlockRows + r + i]);
+            loss += row_weight[r + i] *
+                    (static_cast<double>(tops[i]) - static_cast<double>(s.z[label * kBlockRows + r + i]));
           }
         }
         for (std::int32_t o = 0; o < n_outs; ++o) {
@@ -81,7 +84,7 @@ double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows,
           T totals[V::kLanes];
           total.store(totals);
           for (int i = 0; i < n; ++i) {
-            loss += ::log(static_cast<double>(totals[i]));
+            loss += row_weight[r + i] * ::log(static_cast<double>(totals[i]));
           }
         }
         const V factor = V::load(s.scale + r) / total;
@@ -245,16 +248,16 @@ void block_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int
 }
 
 // The rows s.row (numbered from `first`), each counting s.scale times: their gradient is added to sum unless that is
-// null, and the sum of their plain losses returned where wanted.
+// null. The sum of their losses, each times row_weight[r], is returned unless that is null.
 template <class T>
 double block_gradient(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows,
-                      bool want_loss, T* sum) {
+                      const double* row_weight, T* sum) {
   for (std::int64_t r = 0; r < n_rows; ++r) {
     const std::int64_t row = first + s.row[r];
     s.target[r] = p.head == Head::Softmax ? static_cast<T>(p.label[row]) : p.target[row];
   }
   block_scores(p, s, w, first, n_rows);
-  const double loss = apply_head(p, s, n_rows, want_loss);
+  const double loss = apply_head(p, s, n_rows, row_weight);
   if (sum != nullptr) {
     if (p.family == Family::Sparse) {
       sparse_backward(p, s, first, n_rows, sum);

@@ -34,19 +34,32 @@ void quadratic_gradient(const Problem<T>& p, const Scratch<T>& s, std::int64_t c
   }
 }
 
+// gradient[j] += deviation * normal j of the task's step, for j in begin .. begin + 2 * N and below dim.
+template <class T, int N>
+void add_normals(const Problem<T>& p, const Task& task, std::int64_t step, double deviation, std::int64_t begin,
+                 T* gradient) {
+  double normal[2 * N];
+  normal_pairs<N>(task.seed, static_cast<std::uint32_t>(task.client), task.number, static_cast<std::uint32_t>(step),
+                  stream_word(Stream::GradientNoise, static_cast<std::uint32_t>(begin / 2)), normal);
+  const std::int64_t n = p.dim - begin < 2 * N ? p.dim - begin : 2 * N;
+  for (std::int64_t j = 0; j < n; ++j) {
+    gradient[begin + j] += static_cast<T>(deviation * normal[j]);
+  }
+}
+
 template <class T>
 void add_noise(const Problem<T>& p, const Task& task, std::int64_t step, T* gradient) {
   const double deviation =
       __builtin_sqrt(p.noise_variance / (static_cast<double>(p.dim) * static_cast<double>(task.batch)));
-  for (std::int64_t j = 0; j < p.dim; j += 2) {
-    double pair[2];
-    normal_pair(
-        philox4x32(task.seed, static_cast<std::uint32_t>(task.client), task.number, static_cast<std::uint32_t>(step),
-                   stream_word(Stream::GradientNoise, static_cast<std::uint32_t>(j / 2))),
-        pair);
-    gradient[j] += static_cast<T>(deviation * pair[0]);
-    if (j + 1 < p.dim) {
-      gradient[j + 1] += static_cast<T>(deviation * pair[1]);
-    }
+  // Wide groups, narrower ones for what is left: the bits do not depend on them.
+  std::int64_t j = 0;
+  for (; p.dim - j > 16; j += 32) {
+    add_normals<T, 16>(p, task, step, deviation, j, gradient);
+  }
+  for (; p.dim - j > 4; j += 16) {
+    add_normals<T, 8>(p, task, step, deviation, j, gradient);
+  }
+  for (; j < p.dim; j += 2) {
+    add_normals<T, 1>(p, task, step, deviation, j, gradient);
   }
 }

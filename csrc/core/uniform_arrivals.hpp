@@ -1,0 +1,26 @@
+// Assumption 1 of the paper as a schedule: clients uniform, independent and with replacement; staleness bounded.
+//
+// Arrival k of step t comes from a uniform client; its version is uniform between the newest of 0, t - max_staleness
+// and the version just after that client's previous arrival, and t, or the lowest of them. Time counts arrivals. The
+// same rows as the NumPy of fedbuff/_resolve.py. Cost: one Philox block per arrival; memory: two words per client.
+#pragma once
+
+#include <cstdint>
+
+#include "export.hpp"
+#include "resolver.hpp"
+
+namespace fedbuff {
+
+struct UniformArrivals {
+  std::int64_t n_clients;
+  std::int64_t buffer_size;
+  std::int64_t max_staleness;
+  bool oldest;  // the lowest version, instead of a uniform one
+  std::uint64_t seed;
+};
+
+// Fills columns.n_steps server steps, and buffer_size rows for each: columns.n_rows must be that many.
+FB_CORE_API void uniform_arrivals(const UniformArrivals& plan, const ScheduleColumns& columns);
+
+}  // namespace fedbuff

@@ -1,0 +1,77 @@
+// Waiting between threads that have very little to do in between: first on the core, then in the operating system.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+namespace fedbuff {
+
+inline void pause_core() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// A mutex for a few hundred instructions at a time: asking the operating system would cost more than they do.
+class SpinLock {
+ public:
+  void lock() {
+    for (int tries = 0; held_.exchange(true, std::memory_order_acquire);) {
+      while (held_.load(std::memory_order_relaxed)) {
+        if (++tries % kTriesBeforeYield == 0) {
+          std::this_thread::yield();  // its holder may have lost its core
+        } else {
+          pause_core();
+        }
+      }
+    }
+  }
+  void unlock() { held_.store(false, std::memory_order_release); }
+
+ private:
+  static constexpr int kTriesBeforeYield = 256;
+  std::atomic<bool> held_{false};
+};
+
+// Somebody waits until it rings: spinning for some microseconds, asleep after that.
+//   waiter: seen = bell.count(); look whether there is something to do; if not, bell.wait(seen)
+//   ringer: make something to do; bell.ring()
+class Bell {
+ public:
+  std::uint64_t count() const { return count_.load(); }
+
+  void ring() {
+    count_.fetch_add(1);
+    if (asleep_.load() > 0) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      wake_.notify_all();
+    }
+  }
+
+  void wait(std::uint64_t seen) {
+    for (int tries = 0; tries < kTriesBeforeSleep; ++tries) {
+      if (count() != seen) {
+        return;
+      }
+      pause_core();
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    asleep_.fetch_add(1);
+    wake_.wait(lock, [&] { return count() != seen; });
+    asleep_.fetch_sub(1);
+  }
+
+ private:
+  static constexpr int kTriesBeforeSleep = 1000;
+  std::atomic<std::uint64_t> count_{0};
+  std::atomic<int> asleep_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+};
+
+}  // namespace fedbuff
