@@ -112,7 +112,7 @@ def _code(array: Any) -> int:
     raise NotImplementedError("it is compiled")
 
 
-@extending.overload(_code)  # type: ignore[untyped-decorator]
+@extending.overload(_code)
 def _code_of(array):  # type: ignore[no-untyped-def]  # Numba compares the two signatures, annotations included
     vector = isinstance(array, types.Array) and array.ndim == 1 and array.layout == "C" and array.aligned
     if not vector or array.dtype not in _CODES:

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "dispatch.hpp"
@@ -15,6 +16,21 @@
 #include "parts.hpp"
 
 namespace fedbuff {
+
+// Vectors that begin at a cache line: loads of whole vectors then never straddle two.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  LineAllocator() = default;
+  template <class U>
+  LineAllocator(const LineAllocator<U>&) {}
+  T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{64})); }
+  void deallocate(T* memory, std::size_t) { ::operator delete(memory, std::align_val_t{64}); }
+  friend bool operator==(const LineAllocator&, const LineAllocator&) { return true; }
+  friend bool operator!=(const LineAllocator&, const LineAllocator&) { return false; }
+};
+template <class T>
+using LineVector = std::vector<T, LineAllocator<T>>;
 
 template <class T>
 class DeltaSum {
@@ -123,8 +139,8 @@ class DeltaSum {
 
   std::int64_t dim_;
   double unit_;
-  std::vector<T> sum_, next_;  // with a unit: the sum in the dtype, and nothing
-  std::vector<std::int64_t> fixed_, next_fixed_;
+  LineVector<T> sum_, next_;  // with a unit: the sum in the dtype, and nothing
+  LineVector<std::int64_t> fixed_, next_fixed_;
 };
 
 }  // namespace fedbuff

@@ -386,7 +386,7 @@ class Server final : public fb_server, private Turnstile::Sink {
   // Moves the model by the full buffer. The next version's entry stands at the end of due_ already.
   void step(Turnstile::Lock& lock, double norm, Hold next) {
     const StepConfig config = step_config(rule_, norm, version_);
-    const auto from = [](std::vector<T>& moment, std::size_t begin) {
+    const auto from = [](LineVector<T>& moment, std::size_t begin) {
       return moment.empty() ? nullptr : moment.data() + begin;
     };
     turnstile_.run(lock, sum_.n_parts(), true, [&](std::int64_t part) {
@@ -410,7 +410,7 @@ class Server final : public fb_server, private Turnstile::Sink {
   Turnstile turnstile_;
   Hold model_;
   DeltaSum<T> sum_;
-  std::vector<T> first_, second_;
+  LineVector<T> first_, second_;
   std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
   Weights weights_;
   std::vector<Term> terms_;               // of the turn that is being taken

@@ -1,5 +1,5 @@
-"""examples/embedding: each built and run against the installed package, in a folder of its own; logs replay to the model
-that the program printed, and the pages in docs/embedding show the very files."""
+"""examples/embedding: each built and run against the installed package, in a folder of its own; logs replay to the
+model that the program printed, and the pages in docs/embedding show the very files."""
 
 from __future__ import annotations
 
