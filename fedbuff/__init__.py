@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import partition, plots, staleness, theory, traces
+from . import partition, plots, staleness, traces
 from ._aggregate import aggregate
 from ._clients import Callback, Custom
 from ._config import show_config
@@ -35,6 +35,7 @@ from ._trace import ArrivalLog, Availability, Trace, TraceError, read_arrival_lo
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from . import theory
     from ._server import DeltaBuffer, Server
 
 __all__ = [
@@ -114,6 +115,10 @@ def __getattr__(name: str) -> Any:
 
         value = globals()[name] = getattr(backends.current(), name)
         return value
+    if name == "theory":  # on first use: what most programs do not need costs them no start-up time
+        from importlib import import_module
+
+        return import_module(f"{__name__}.theory")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
