@@ -15,14 +15,14 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format core-test sanitize bench clean
+.PHONY: help demo test lint format docs dist wheels core-test sanitize bench bench-full clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.built  ## a small FedBuff training, as a table
-	$(BIN)/python examples/demo.py
+demo: $(VENV)/.built  ## FedBuff, FedAsync and FedAvg on recorded delays: a table and a report
+	$(BIN)/fedbuff demo -o build/demo
 
 test: $(VENV)/.built  ## all tests, of C++ and of Python
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core LIB=$(CORE) run
@@ -32,7 +32,7 @@ lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest fedbuff._core fedbuff._server --allowlist tests/stubtest_allowlist.txt
+	$(BIN)/python -m mypy.stubtest fedbuff._core fedbuff._event_queue fedbuff._local_sgd fedbuff._server --allowlist tests/stubtest_allowlist.txt
 	git ls-files -co --exclude-standard csrc tests/core | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format --dry-run -Werror
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint --max-line-length 120 src fedbuff/*.pxd
 
@@ -41,19 +41,36 @@ format: $(VENV)/.lint  ## rewrite what `make lint` would complain about, where a
 	$(BIN)/ruff format .
 	git ls-files -co --exclude-standard csrc tests/core | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format -i
 
+docs: $(VENV)/.built $(VENV)/.docs  ## the documentation as a site, in build/site; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	@echo "build/site/index.html"
+
 core-test:  ## the tests of the C++ core alone: compiler and make are enough
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core run
+
+dist: $(VENV)/.dist  ## wheel and source distribution in dist/, built apart and checked
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(if $(filter Linux,$(shell uname)),$(BIN)/python -m auditwheel show dist/*.whl)
+
+wheels: $(VENV)/.dist  ## wheels for several Pythons, in wheelhouse/; on Linux this needs Docker or Podman
+	$(BIN)/python -m cibuildwheel --output-dir wheelhouse
 
 sanitize: $(VENV)/.built  ## the C++ tests and some of the Python ones under ASan, UBSan and TSan
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=address,undefined run
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=thread run
 	tests/run_sanitized.sh $(BIN)/python
 
-bench: $(VENV)/.built  ## benchmarks; on a quiet machine
-	$(BIN)/python -m pytest benches --benchmark-only --benchmark-sort=name
+bench: $(VENV)/.built  ## benchmarks in short, a few minutes on a quiet machine
+	$(BIN)/python -m pytest $(wildcard benches/bench_*.py) --benchmark-only --benchmark-sort=name --benchmark-columns=min,median,rounds
+
+bench-full: $(VENV)/.built  ## all benchmarks, and docs/performance.md written anew
+	FEDBUFF_BENCH_FULL=1 $(BIN)/python -m pytest $(wildcard benches/bench_*.py) --benchmark-only --benchmark-sort=name
+	$(BIN)/python benches/report.py
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(VENV) build dist *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
+	rm -rf $(VENV) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.made: pyproject.toml
@@ -66,7 +83,7 @@ $(VENV)/.built: $(VENV)/.made $(COMPILED)
 	FEDBUFF_BUILD=require $(PIP) install --no-build-isolation -e ".[test]"
 	@touch $@
 
-$(VENV)/.lint: $(VENV)/.made
-	$(call EXTRA,lint) > $@.txt
+$(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made
+	$(call EXTRA,$*) > $@.txt
 	$(PIP) install -r $@.txt
 	@touch $@

@@ -31,7 +31,7 @@ MACOS = sys.platform == "darwin"
 CORE_NAME = "libfedbuff.dylib" if MACOS else "libfedbuff.so"
 ORIGIN = "@loader_path" if MACOS else "$ORIGIN"
 
-INCLUDE = [str(ROOT / "csrc" / "include"), str(ROOT / "csrc" / "core")]
+INCLUDE = ["csrc/include", "csrc/core"]  # relative, so that a copy of the tree looks at its own headers
 FLAGS = [
     "-std=c++17",
     "-O1" if SANITIZE else "-O3",

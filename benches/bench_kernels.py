@@ -1,7 +1,7 @@
-"""Local SGD, the fused pass and Server.upload beside the best rivals and the machine's own limits, on one core.
+"""Local SGD, the fused pass and the full gradient beside the best rivals and the machine's own limits, on one core.
 
-`pytest benches/bench_kernels.py -s`. Ratios of one run are what counts; the assertions only say that both sides compute
-the same thing and that nothing is absurdly slow, since a shared machine cannot promise more.
+Ratios of one run are what counts. The contenders check that they compute the same thing; the assertions here only say
+that nothing is absurdly slow, since a shared machine cannot promise more.
 """
 
 from __future__ import annotations
@@ -9,62 +9,39 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from side_by_side import OTHER_PYTHON, in_turn, need_rivals, note, ours, rival
+from conftest import FULL, Beside
+from rivals.data import workload
 
-TURNS = 3
+UPDATES = {"W1": 2000, "W3": 300}
 
 
-@pytest.mark.parametrize(("name", "variants", "updates"), [("W1", ("direct", "blas"), 4000), ("W3", ("blas",), 600)])
-def test_local_sgd(benchmark: Any, name: str, variants: tuple[str, ...], updates: int) -> None:
-    need_rivals()
-    runs = [
-        lambda: ours("sgd", name, updates),
-        lambda: ours("sgemm"),
-        *(lambda v=v: rival("hw_numba.py", name, v, updates, 3) for v in variants),
-    ]
-    mine, gemm, *others = in_turn(TURNS, *runs)
-    rate = max(result["rate"] for result in mine)
-    flops = max(result["flops"] for result in mine)
-    best_rival = max(result["max"] for results in others for result in results)
-    note(
-        benchmark,
-        updates / rate,
-        updates_per_second=rate,
-        numba=best_rival,
-        ratio_to_numba=rate / best_rival,
-        share_of_sgemm=flops / max(result["flops"] for result in gemm),
+@pytest.mark.parametrize(("name", "variants"), [("W1", ["blas", "loops"] if FULL else ["blas"]), ("W3", [""])])
+def test_local_sgd(beside: Beside, benchmark: Any, name: str, variants: list[str]) -> None:
+    n = UPDATES[name]
+    results, ratios = beside(
+        f"ours sgd {name} {n}", "ours sgemm", *(f"numba sgd {name} {n} {variant}".rstrip() for variant in variants)
     )
-    assert rate > 0.5 * best_rival
+    benchmark.extra_info["share of sgemm"] = results[0].rate * workload(name).flops / results[1].rate
+    assert all(faster.best > 0.5 for faster in ratios[1:])
+
+
+@pytest.mark.parametrize("name", ["W1", "W3"])
+def test_shapes_and_dtypes(beside: Beside, benchmark: Any, name: str) -> None:
+    n = UPDATES[name] // 2
+    (mine, odd, double), _ = beside(f"ours sgd {name} {n}", f"ours sgd {name}-odd {n}", f"ours sgd {name} {n} float64")
+    share = odd.rate * workload(f"{name}-odd").flops / (mine.rate * workload(name).flops)
+    benchmark.extra_info |= {"odd shape to round": share, "float64 to float32": double.rate / mine.rate}
+    assert share > 0.4 and double.rate > 0.2 * mine.rate
 
 
 @pytest.mark.parametrize("dim", [1_000_000, 25_000_000])
-def test_fused_pass(benchmark: Any, dim: int) -> None:
-    need_rivals()
-    runs = [
-        lambda: ours("aggregate", dim),
-        lambda: ours("read", dim),
-        lambda: rival("w4.py", "numba-fused", dim, 5),
-        lambda: rival("w4.py", "torch-add_", dim, 5, python=OTHER_PYTHON),
-    ]
-    try:
-        rival("w4.py", "torch-add_", 1000, 1, python=OTHER_PYTHON)
-    except Exception:
-        runs.pop()  # no PyTorch: say so by leaving it out
-    mine, reading, numba, *torch = in_turn(TURNS, *runs)
-    rate = max(result["bytes"] for result in mine) / 1e9
-    figures = {
-        "GB_per_second": rate,
-        "share_of_read_bandwidth": rate / max(result["bytes"] for result in reading) * 1e9,
-        "ratio_to_numba": rate / max(result["max"] for result in numba),
-    }
-    if torch:
-        figures["ratio_to_torch"] = rate / max(result["max"] for result in torch[0])
-    note(benchmark, 12 * 4 * dim / rate / 1e9, **figures)
-    assert figures["ratio_to_numba"] > 0.5
+def test_fused_pass(beside: Beside, dim: int) -> None:
+    rivals = ("numba", "jax", "torch", "numpy") if FULL else ("numba", "jax")
+    _, ratios = beside(f"ours aggregate {dim}", f"ours read {dim} 11", *(f"{who} aggregate {dim}" for who in rivals))
+    assert all(faster.best > 0.5 for faster in ratios)
 
 
-def test_upload_of_a_small_delta(benchmark: Any) -> None:
-    results = in_turn(TURNS, lambda: ours("upload", 8))[0]
-    seconds = 1 / max(result["rate"] for result in results)
-    note(benchmark, seconds, microseconds=seconds * 1e6)
-    assert seconds < 1e-5
+@pytest.mark.parametrize("name", ["W1", "W3"])
+def test_loss_and_gradient(beside: Beside, name: str) -> None:
+    _, (_, share) = beside(f"ours evaluate {name}", f"numpy evaluate {name}", "ours sgemm")
+    assert share.best > 0.2

@@ -1,49 +1,65 @@
-"""Schedule and replay together beside the hand-written Numba simulator, and two threads beside one.
+"""Schedule and replay together beside the hand-written simulators, and two threads beside one.
 
-`pytest benches/bench_replay.py -s`. Both sides train on the same rows with the same rule; the losses that they reach
-must agree, as the random numbers of the two differ.
+Both sides train on the same rows with the same rule; the losses that they reach must agree, as the random numbers of
+the two differ.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import os
 
 import pytest
-from side_by_side import in_turn, need_rivals, note, ours, rival
+from conftest import FULL, Beside
 
-TURNS = 3
+UPDATES = {"W1": 2000, "W2": 400_000, "W3": 300, "CSR": 20_000}
 RIVALS = {
-    "W1": [("hw_numba.py", "W1", "direct", 4000, 3), ("hw_numba.py", "W1", "blas", 4000, 3)],
-    "W2": [("hw_numba_w2.py", 2_000_000, 3)],
-    "W3": [("hw_numba.py", "W3", "blas", 600, 3)],
+    "W1": ["numba replay W1 2000 blas", "jax replay W1 2000"],
+    "W2": ["numba replay W2 400000", "jax replay W2 400000"],
+    "W3": ["numba replay W3 300", "jax replay W3 300"],
+    "CSR": ["numba replay CSR 20000"],
 }
-UPDATES = {"W1": 4000, "W2": 2_000_000, "W3": 600}
+SLOW = [
+    "numba replay W1 2000 loops",
+    "torch replay W1 1000",
+    "torch replay W1 200 module",
+    "numpy replay W1 1000",
+    "torch replay W2 20000",
+    "numpy replay W2 20000",
+    "torch replay W3 200",
+    "torch replay W3 100 module",
+    "numpy replay W3 200",
+]
 
 
-@pytest.mark.parametrize("name", ["W1", "W2", "W3"])
-def test_replay(benchmark: Any, name: str) -> None:
-    need_rivals()
-    updates = UPDATES[name]
-    runs = [
-        lambda: ours("replay", name, updates, 1),
-        lambda: ours("replay", name, updates, 2, cores=2),
-        *(lambda r=r: rival(*r) for r in RIVALS[name]),
-    ]
-    one, two, *others = in_turn(TURNS, *runs)
-    rate = max(result["rate"] for result in one)
-    best_rival = max(result["max"] for results in others for result in results)
-    note(
-        benchmark,
-        updates / rate,
-        updates_per_second=rate,
-        numba=best_rival,
-        ratio_to_numba=rate / best_rival,
-        two_threads_to_one=max(r["replay_rate"] for r in two) / max(r["replay_rate"] for r in one),
-        outside_kernels=min(result["outside_kernels"] for result in one),
-        most_versions=one[0]["most_versions"],
-        most_window=one[0]["most_window"],
-        loss=one[0]["loss"],
-    )
-    assert one[0]["loss"] == two[0]["loss"]
-    losses = [result["loss"] for results in others for result in results if result.get("loss") is not None]
-    assert all(abs(one[0]["loss"] - loss) < 0.05 * loss for loss in losses)
+@pytest.mark.parametrize("name", list(RIVALS))
+def test_replay(beside: Beside, name: str) -> None:
+    _, ratios = beside(f"ours replay {name} {UPDATES[name]}", *RIVALS[name])
+    assert all(faster.best > 0.4 for faster in ratios)
+
+
+@pytest.mark.skipif(not FULL, reason="FEDBUFF_BENCH_FULL=1 runs it")
+@pytest.mark.parametrize("rival", SLOW)
+def test_replay_beside_slower_ones(beside: Beside, rival: str) -> None:
+    _, _, name, updates = rival.split()[:4]
+    _, (faster,) = beside(f"ours replay {name} {updates}", rival)
+    assert faster.best > 1
+
+
+@pytest.mark.parametrize("who", ["fedjax", "pfl", "flwr", "flgo"])
+def test_replay_beside_a_peer(beside: Beside, who: str) -> None:
+    _, (faster,) = beside("ours replay W1 1000", f"{who} replay W1 200")
+    assert faster.best > 1
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+@pytest.mark.parametrize("name", ["W1", "W2", "W3", "CSR"])
+def test_two_threads(beside: Beside, name: str) -> None:
+    run = f"ours replay_alone {name} {UPDATES[name]}"
+    results, (_,) = beside(f"{run} 2", f"{run} 1", cores=2)
+    assert results[0].turns[0]["loss"] == results[1].turns[0]["loss"]
+
+
+@pytest.mark.parametrize("clients", [100_000, 1_000_000] if FULL else [100_000])
+def test_more_clients_cost_nothing(beside: Beside, clients: int) -> None:
+    _, (faster,) = beside("ours replay_clients 1000 200000", f"ours replay_clients {clients} 200000")
+    assert faster.best < 4

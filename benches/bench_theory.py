@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from side_by_side import note
+from record import note
 
 import fedbuff as fb
 
@@ -40,7 +40,7 @@ def test_one_seed(benchmark: Any) -> None:
     # after the start, noise and heterogeneity: eta (sigma^2 + gamma^2) / (2 K), to a few per cent
     gamma2 = problem.constants().gamma2.value
     assert gradients[T // 10 :].mean() == pytest.approx(eta * (1.0 + gamma2) / 20, rel=0.1)
-    note(benchmark, min(seconds), seconds=min(seconds), bar=5.0, drawing_arrivals=min(drawing))
+    note(benchmark, seconds=min(seconds), bar=5.0, drawing_arrivals=min(drawing))
 
 
 def test_part_a(benchmark: Any) -> None:
@@ -50,4 +50,4 @@ def test_part_a(benchmark: Any) -> None:
     cases = study["bound_holds"](study["FULL"])
     seconds = time.perf_counter() - began
     assert len(cases) >= 200 and not any(case.found.violated for case in cases)
-    note(benchmark, seconds, seconds=seconds, bar=300.0, configurations=len(cases))
+    note(benchmark, seconds=seconds, bar=300.0, configurations=len(cases))

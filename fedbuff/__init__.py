@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import partition, plots, staleness, traces
+from . import partition, plots, secure, staleness, traces
 from ._aggregate import aggregate
 from ._clients import Callback, Custom
 from ._config import show_config
@@ -22,6 +22,7 @@ from ._delays import (
     Uniform,
     Weibull,
 )
+from ._embedding import get_cmake_dir, get_include
 from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
@@ -36,7 +37,10 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from . import theory
+    from ._event_queue import EventQueue
     from ._server import DeltaBuffer, Server
+    from ._study_config import StudyConfig
+    from ._study_data import sample_digits
 
 __all__ = [
     "MLP",
@@ -51,6 +55,7 @@ __all__ = [
     "DeltaBuffer",
     "Distribution",
     "Empirical",
+    "EventQueue",
     "ExitReason",
     "Exponential",
     "FedAsync",
@@ -74,6 +79,7 @@ __all__ = [
     "Softmax",
     "Status",
     "Stop",
+    "StudyConfig",
     "Trace",
     "TraceError",
     "TruncatedNormal",
@@ -81,6 +87,7 @@ __all__ = [
     "Weibull",
     "__version__",
     "aggregate",
+    "get_cmake_dir",
     "get_include",
     "iter_schedule",
     "load_schedule",
@@ -91,8 +98,10 @@ __all__ = [
     "read_trace",
     "replay",
     "run",
+    "sample_digits",
     "sample_log",
     "schedule",
+    "secure",
     "show_config",
     "staleness",
     "theory",
@@ -100,25 +109,24 @@ __all__ = [
     "uniform_arrivals",
 ]
 
-
-def get_include() -> str:
-    """The folder to give to a C or C++ compiler with -I, so that <fedbuff/fedbuff.h> is found."""
-    package = Path(__file__).parent
-    installed = package / "include"
-    return str(installed if installed.is_dir() else package.parent / "csrc" / "include")
+_ON_FIRST_USE = {
+    "StudyConfig": "._study_config",
+    "sample_digits": "._study_data",
+}  # not everybody's, and slow to import
 
 
 def __getattr__(name: str) -> Any:
     # These come from the backend in force, which is chosen on first use.
-    if name in ("Server", "DeltaBuffer"):
+    if name in ("Server", "DeltaBuffer", "EventQueue"):
         from . import backends
 
         value = globals()[name] = getattr(backends.current(), name)
         return value
-    if name == "theory":  # on first use: what most programs do not need costs them no start-up time
-        from importlib import import_module
-
-        return import_module(f"{__name__}.theory")
+    if name in _ON_FIRST_USE:
+        value = globals()[name] = getattr(import_module(_ON_FIRST_USE[name], __name__), name)
+        return value
+    if name == "theory":
+        return import_module(".theory", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["aligned_copy", "all_finite", "as_array", "as_model", "as_output", "as_vector", "model_dtype", "read_only"]
+__all__ = [
+    "aligned_copy",
+    "all_finite",
+    "as_array",
+    "as_model",
+    "as_output",
+    "as_units",
+    "as_vector",
+    "model_dtype",
+    "read_only",
+]
 
 Floats = NDArray[np.floating]
 
@@ -53,6 +63,18 @@ def as_vector(name: str, value: Any, dim: int, dtype: np.dtype[np.floating]) -> 
         if array.dtype.newbyteorder("=") == dtype:
             raise TypeError(f"{name}: {array.dtype.str} is byte-swapped; pass {name}.astype(np.{dtype})")
         raise TypeError(f"{name}: expected {dtype}, got {array.dtype}; pass {name}.astype(np.{dtype})")
+    return _plain(name, array, dim)
+
+
+def as_units(name: str, value: Any, dim: int) -> NDArray[np.signedinteger[Any]]:
+    """The same for whole numbers: a vector (dim) of int32 or int64."""
+    array = as_array(name, value)
+    if array.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+        raise TypeError(f"{name}: expected int32 or int64, which count units, got {array.dtype}")
+    return _plain(name, array, dim)
+
+
+def _plain(name: str, array: NDArray[Any], dim: int) -> NDArray[Any]:
     if array.shape != (dim,):
         raise ValueError(f"{name}: expected shape ({dim},), got {array.shape}")
     if not array.flags.c_contiguous:

@@ -1,8 +1,8 @@
 """Every invariant of a schedule, each one vectorised.
 
-The description tells strategy.max_wait (a time trigger), strategy.max_staleness, and whether in_flight is "allow" (a
-client may have several tasks at once); source.kind "arrival_log" or "uniform_arrivals" leaves out what only an event
-loop promises.
+The description tells strategy.max_wait (a time trigger), strategy.max_staleness, strategy.distinct_clients, and whether
+in_flight is "allow" (a client may have several tasks at once); source.kind "arrival_log" or "uniform_arrivals" leaves
+out what only an event loop promises.
 """
 
 from __future__ import annotations
@@ -63,6 +63,12 @@ def _check_steps(s: Schedule) -> None:
     left = np.flatnonzero(s.status == LEFT_IN_BUFFER)
     if left.size and used.size and left[0] < used[-1]:
         raise ValueError(f"arrival {left[0]}: it is left in the buffer before a step")
+    if s.description.get("strategy", {}).get("distinct_clients"):
+        order = np.lexsort((s.client[used], step))
+        again = (np.diff(step[order]) == 0) & (np.diff(s.client[used][order]) == 0)
+        twice = np.zeros(s.n_arrivals, dtype=np.bool_)
+        twice[used[order[1:][again]]] = True
+        _refuse(twice, "its client is in its buffer already")
     triggered = s.description.get("strategy", {}).get("max_wait") is not None
     if s.buffer_size:
         _refuse(count > s.buffer_size, f"more than {s.buffer_size} arrivals enter it", "step")

@@ -4,19 +4,19 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 cdef extern from "fedbuff/fedbuff.h" nogil:
     ctypedef int fb_status
     ctypedef int fb_dtype
+    uint32_t FB_ABI_VERSION
     int FB_OK, FB_ERR_ARGUMENT, FB_ERR_MEMORY, FB_ERR_NEVER_GIVEN, FB_ERR_NOTHING_DUE, FB_ERR_NOT_FINITE
-    int FB_ERR_ZERO_NORM, FB_ERR_SHORT_TABLE
-    int FB_F32, FB_F64
-    int FB_BASE_START, FB_BASE_CURRENT
-    int FB_NORM_ONE, FB_NORM_ARRIVALS, FB_NORM_WEIGHTS, FB_NORM_SCALED_WEIGHTS, FB_NORM_CLIENTS
-    int FB_SGD, FB_ADAM
+    int FB_ERR_ZERO_NORM, FB_ERR_SHORT_TABLE, FB_ERR_ABI, FB_ERR_DTYPE, FB_ERR_SIZE, FB_ERR_OVERFLOW, FB_ERR_TICKET
+    int FB_ERR_CLOSED, FB_ERR_EMPTY, FB_ERR_HOST
+    int FB_F32, FB_F64, FB_I32, FB_I64
     int FB_ADDED, FB_STEPPED, FB_TOO_STALE
+    int64_t FB_NO_TICKET
 
     ctypedef struct fb_rule:
-        uint32_t size
+        uint32_t size, abi
         int32_t base, norm, optimizer
         int64_t buffer_size, n_clients, max_staleness
-        double lr, momentum, beta1, beta2, epsilon, weight_decay
+        double lr, momentum, beta1, beta2, epsilon, weight_decay, unit
 
     ctypedef struct fb_server:
         pass
@@ -25,7 +25,7 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
         pass
 
     ctypedef struct fb_server_state:
-        uint32_t size
+        uint32_t size, abi
         int64_t version, fill, dropped
         double sum_weights, sum_scaled_weights
         const void* w
@@ -37,9 +37,25 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
         int64_t* due
         const void** kept
 
+    ctypedef struct fb_buffer:
+        pass
+
+    ctypedef struct fb_local:
+        pass
+
+    ctypedef struct fb_event:
+        double time
+        int64_t item
+        int32_t kind
+
+    ctypedef struct fb_queue:
+        pass
+
     const char* fb_status_text(fb_status status)
+
     fb_status fb_server_create(const fb_rule* rule, fb_dtype dtype, int64_t dim, const void* w0, fb_server** server_out)
-    void fb_server_destroy(fb_server* server)
+    void fb_server_destroy(fb_server** server)
+    fb_status fb_server_close(fb_server* server)
     int64_t fb_server_version(const fb_server* server)
     int64_t fb_server_fill(const fb_server* server)
     int64_t fb_server_dropped(const fb_server* server)
@@ -51,11 +67,37 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
     fb_status fb_server_download(fb_server* server, int64_t* version_out, fb_model** model_out)
     fb_status fb_server_cancel(fb_server* server, int64_t version)
     fb_status fb_server_set_staleness(fb_server* server, const double* weight, int64_t n_weights)
-    fb_status fb_server_upload(fb_server* server, const void* delta, int64_t version, double e, int32_t* outcome_out)
+    fb_status fb_server_take_ticket(fb_server* server, int64_t* ticket_out)
+    fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket)
+    fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
+                               double e, int64_t ticket, int32_t* outcome_out)
     fb_status fb_server_clone(fb_server* server, fb_server** server_out)
     fb_status fb_server_get_state(fb_server* server, fb_server_state* state)
     fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, const fb_server_state* state,
                                 fb_server** server_out)
-    fb_status fb_accumulate(fb_dtype dtype, int64_t dim, const void* sum, const void* delta, double weight,
-                            void* sum_out)
-    fb_status fb_step(fb_dtype dtype, int64_t dim, const void* w, const void* sum, double scale, void* w_out)
+
+    fb_status fb_buffer_create(fb_dtype dtype, int64_t dim, double unit, fb_buffer** buffer_out)
+    void fb_buffer_destroy(fb_buffer** buffer)
+    fb_status fb_buffer_close(fb_buffer* buffer)
+    fb_status fb_buffer_take_ticket(fb_buffer* buffer, int64_t* ticket_out)
+    fb_status fb_buffer_cancel_ticket(fb_buffer* buffer, int64_t ticket)
+    fb_status fb_buffer_add(fb_buffer* buffer, fb_dtype dtype, int64_t dim, const void* delta, double weight,
+                            int64_t ticket)
+    int64_t fb_buffer_count(const fb_buffer* buffer)
+    const void* fb_buffer_sum(fb_buffer* buffer)
+    fb_status fb_buffer_clear(fb_buffer* buffer)
+    fb_status fb_buffer_step(fb_buffer* buffer, fb_dtype dtype, int64_t dim, const void* w, double lr, void* w_out)
+
+    void fb_local_destroy(fb_local** local)
+    int64_t fb_local_dim(const fb_local* local)
+    int64_t fb_local_n_clients(const fb_local* local)
+    fb_status fb_local_delta(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task, const void* w,
+                             void* delta_out)
+
+    fb_status fb_queue_create(fb_queue** queue_out)
+    void fb_queue_destroy(fb_queue** queue)
+    fb_status fb_queue_push(fb_queue* queue, double time, int64_t item, int32_t kind)
+    fb_status fb_queue_pop(fb_queue* queue, fb_event* event_out)
+    fb_status fb_queue_peek(fb_queue* queue, fb_event* event_out)
+    int64_t fb_queue_size(const fb_queue* queue)
+    fb_status fb_queue_clear(fb_queue* queue)

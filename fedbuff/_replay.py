@@ -26,8 +26,11 @@ from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
 from ._problems import Problem
 from ._schedule import Schedule, Status
+from ._secure import OneTimePad
 from ._server_file import rule_from_json, rule_to_json
 from ._strategy import INVERSE_FREQUENCY, FedBuff, Rule, rule_of
+from .backends._spec import SumSpec
+from .secure import Parameters, Roles, traffic
 
 __all__ = ["Replay", "Stop", "replay", "run"]
 
@@ -167,10 +170,12 @@ class _Feed:
             self._s = np.array([self._rule.staleness_weight(t) for t in range(max(needed, 2 * len(self._s)))])
         if columns["client"].size and int(columns["client"].max()) >= len(self._e):
             raise ValueError(f"schedule: client {columns['client'].max()} of a problem with {len(self._e)} clients")
+        s, e = self._s[staleness], self._e[columns["client"]]
+        if self._rule.secure is not None or self._rule.privacy is not None:
+            s = _whole_weights(self._rule, s, e, staleness)
         engine.add(
-            columns["client"], columns["task"], columns["version"], columns["step"], self._s[staleness],
-            self._e[columns["client"]], np.ascontiguousarray(references, np.int64),
-            np.ascontiguousarray(unused, np.int64),
+            columns["client"], columns["task"], columns["version"], columns["step"], s, e,
+            np.ascontiguousarray(references, np.int64), np.ascontiguousarray(unused, np.int64),
         )  # fmt: skip
         first = self.version + len(self.step_time)
         ends = np.searchsorted(columns["step"], first + np.arange(len(step_time)), side="right")
@@ -192,6 +197,32 @@ class _Feed:
         self.step_time, self.step_rows, self.version = self.step_time[made:], self.step_rows[made:], version
         self.step_staleness = self.step_staleness[:, made:]
         return at
+
+
+def _whole_weights(
+    rule: Rule, s: NDArray[np.float64], e: NDArray[np.float64], staleness: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """s so that s e is a weight that a secure or private sum may have: a whole number of 1 / weight_unit, at most 1."""
+    weight = s * e
+    secure = rule.secure
+    if secure is not None:
+        whole = np.rint(weight * secure.weight_unit)
+        bad = (whole < 1) | (whole > secure.most)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise ValueError(
+                f"secure: the weight s e = {weight[at]:g} of staleness {staleness[at]} is {whole[at]:g} units of "
+                f"1 / {secure.weight_unit}; expected 1 to {secure.most}: change weight_unit, max_weight or weight_scale"
+            )
+        weight = whole / secure.weight_unit
+        s = weight / e
+    if rule.privacy is not None and bool((weight > 1).any()):
+        at = int(np.argmax(weight > 1))
+        raise ValueError(
+            f"privacy: the weight s e = {weight[at]:g} of staleness {staleness[at]} is above 1, for which the noise is "
+            "made; change weight_scale"
+        )
+    return s
 
 
 def _by_step(staleness: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -256,6 +287,8 @@ class Replay:
         self.updates = 0
         # Since the last evaluation: updates then, sum and maximum of staleness; and the model that was evaluated.
         self._since = {"updates": 0, "staleness_sum": 0, "staleness_max": 0}
+        # Numbers cut and seconds spent by secure sums before this engine was made: a checkpoint carries them.
+        self._secure_before = {"cut": 0, "seconds": 0.0}
         self._evaluated: Floats | None = None
         self.history = History()
         self.message = ""
@@ -273,6 +306,24 @@ class Replay:
     @property
     def stats(self) -> dict[str, float]:
         return self._engine.stats()
+
+    def secure_columns(self) -> dict[str, float]:
+        """What a secure sum has cost so far, for the history; nothing where sums are plain."""
+        secure = self.rule.secure
+        if secure is None:
+            return {}
+        bytes_, (spent, cut) = traffic(self.problem.dim, secure), self._secure_spent()
+        return {
+            "bytes_to_server": bytes_.to_server(self.updates),
+            "bytes_to_aggregator": bytes_.to_aggregator(self.updates, self.version),
+            "bytes_from_aggregator": bytes_.from_aggregator(self.updates, self.version),
+            "cut": cut,
+            "secure_seconds": spent,
+        }
+
+    def _secure_spent(self) -> tuple[float, int]:
+        stats, before = self._engine.stats(), self._secure_before
+        return before["seconds"] + stats["secure_seconds"], int(before["cut"] + stats["cut"])
 
     def check(self) -> None:
         """Walks every invariant of the engine; raises where one does not hold."""
@@ -372,6 +423,7 @@ class Replay:
             "updates": self.updates,
             "time": self.time,
             "since": self._since,
+            "secure": dict(zip(("seconds", "cut"), self._secure_spent(), strict=True)),
             "metrics": self._metrics,
         }
 
@@ -417,6 +469,7 @@ class Replay:
                 raise ValueError(f"schedule: it ends before server step {about['version']}, where the file stands")
         self._feed.advance(about["version"])
         self.time, self.updates, self._since = about["time"], about["updates"], about["since"]
+        self._secure_before = about.get("secure", self._secure_before)
         self._evaluated = arrays.get("evaluated")
         self._w0_hash, self._metrics = about["w0"], about["metrics"]
 
@@ -469,7 +522,33 @@ def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Fl
         else:
             bound = problem.bound
     backend = cast(Any, backends.current())
-    return cast(_Engine, backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES))
+    sums, roles = _sums(rule, problem.dim, seed), None
+    if isinstance(rule.secure, OneTimePad):
+        roles = Roles(Parameters(dim=problem.dim, buffer_size=rule.buffer_size, secure=rule.secure), w0.dtype, seed)
+    return cast(
+        _Engine, backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
+    )
+
+
+def _sums(rule: Rule, dim: int, seed: int) -> SumSpec:
+    """How the sums of a rule are made."""
+    values: dict[str, Any] = {"seed": seed}
+    if rule.secure is not None:
+        encoding = rule.secure.encoding
+        values |= {
+            "modulus": encoding.modulus,
+            "range": encoding.clip,
+            "step": encoding.step,
+            "stochastic": encoding.rounding == "stochastic",
+            "weight_unit": rule.secure.weight_unit,
+        }
+    if rule.privacy is not None:
+        values |= {
+            "clip": rule.privacy.clip_for(rule.secure, dim),
+            "deviation": rule.privacy.deviation,
+            "system_noise": rule.privacy.source == "system",
+        }
+    return SumSpec(**values)
 
 
 def problem_hash(problem: AnyProblem) -> str:
@@ -754,6 +833,7 @@ class _Loop:
             "staleness_mean": since["staleness_sum"] / updates if updates else 0.0,
             "staleness_max": since["staleness_max"],
             **values,
+            **current.secure_columns(),
         }
         current._evaluated = w if "distance" in values else None
         current._since = {"updates": current.updates, "staleness_sum": 0, "staleness_max": 0}

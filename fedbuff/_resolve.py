@@ -350,6 +350,8 @@ class _Request:
                 raise ValueError("an arrival log has no rounds: use FedBuff or FedAsync, or a Trace")
             if self.concurrency is not None or self.start_rate is not None or self.timeout is not None:
                 raise ValueError("an arrival log is replayed as it happened: no concurrency, start_rate or timeout")
+            if getattr(strategy, "distinct_clients", False):
+                raise ValueError("an arrival log is replayed as it happened: distinct_clients would change it")
             return
         if self.server_steps is None and self.max_time is None and self.arrivals is None:
             raise ValueError("give server_steps, max_time or arrivals: something must end the schedule")
@@ -389,11 +391,25 @@ class _Request:
             max_staleness=-1 if max_staleness is None else _count("max_staleness", max_staleness, low=0),
             max_wait=math.inf if max_wait is None else _time("max_wait", max_wait),
             timeout=math.inf if self.timeout is None else self.timeout,
+            distinct_clients=self._distinct(n, slots, buffer_size),
             server_steps=-1 if self.server_steps is None else self.server_steps,
             max_time=math.inf if self.max_time is None else self.max_time,
             arrivals=-1 if self.arrivals is None else self.arrivals,
             stall_limit=10_000_000 + 100 * n,
         )
+
+    def _distinct(self, n: int, slots: int, buffer_size: int) -> bool:
+        """Whether no client may be in a buffer twice; refused where such a buffer might never fill."""
+        if not getattr(self.strategy, "distinct_clients", False):
+            return False
+        if buffer_size > n:
+            raise ValueError(f"distinct_clients: a buffer of {buffer_size} needs as many clients, there are {n}")
+        if self.concurrency is not None and slots < buffer_size:
+            raise ValueError(
+                f"distinct_clients: concurrency is {slots}; with fewer tasks than the buffer's {buffer_size} all of "
+                "them may come to wait for the next buffer, which then never comes"
+            )
+        return True
 
     def _round_size(self, n: int) -> int:
         if self.strategy.clients_per_round is not None:
@@ -447,6 +463,8 @@ class _Request:
         strategy = {
             name: getattr(self.strategy, name) for name in names if getattr(self.strategy, name, None) is not None
         }
+        if getattr(self.strategy, "distinct_clients", False):
+            strategy["distinct_clients"] = True
         made: dict[str, Any] = {
             "source": self.source.describe(),
             "strategy": {"kind": self.kind, **strategy, "rule": json.loads(rule_to_json(rule_of(self.strategy)))},

@@ -1,6 +1,10 @@
 from libc.stdint cimport int32_t, int64_t
 
-from fedbuff._fedbuff_h cimport fb_dtype, fb_model, fb_server, fb_status
+from fedbuff._fedbuff_h cimport fb_buffer, fb_dtype, fb_model, fb_server, fb_status
+
+
+cdef int check(fb_status status) except -1
+cdef void* address(object array) noexcept
 
 
 cdef class Model:
@@ -12,12 +16,14 @@ cdef class Server:
     cdef fb_dtype dtype_code
     cdef readonly Py_ssize_t dim
     cdef readonly object dtype
+    cdef readonly object unit
     cdef object rule
     cdef Py_ssize_t n_table  # how far s by staleness was worked out
     cdef int weighting       # 0 equal, 1 samples, 2 ask the rule
     cdef double weight_scale
 
-    # The C level, without the GIL, as in fedbuff.h. FB_ERR_SHORT_TABLE: call grow_table and try again.
+    # The C level, without the GIL, as in fedbuff.h: deltas of the model's dtype, in the order of the calls.
+    # FB_ERR_SHORT_TABLE: call grow_table and try again.
     cdef fb_status upload_raw(self, const void* delta, int64_t version, double e, int32_t* outcome_out) noexcept nogil
     cdef fb_status download_raw(self, int64_t* version_out, fb_model** model_out) noexcept nogil
     cdef fb_status cancel_raw(self, int64_t version) noexcept nogil
@@ -26,17 +32,16 @@ cdef class Server:
     cdef double sample_weight(self, double n_samples) except? -1.0
     cdef object as_array(self, fb_model* model)
     cdef object read_state(self, fb_server* server)
-    cdef object copy_of(self, const void* values)
+    cdef object copy_of(self, const void* values, object dtype)
 
 
 cdef class DeltaBuffer:
+    cdef fb_buffer* buffer
     cdef fb_dtype dtype_code
     cdef readonly Py_ssize_t dim
     cdef readonly object dtype
-    cdef readonly Py_ssize_t count
-    cdef object total_array, spare_array  # a delta that is refused leaves the total as it was
-    cdef void* total
-    cdef void* spare
+    cdef readonly object unit
 
+    # The C level, without the GIL: deltas of the dtype, in the order of the calls.
     cdef fb_status add_raw(self, const void* delta, double weight) noexcept nogil
     cdef fb_status step_raw(self, const void* w, double lr, void* w_out) noexcept nogil

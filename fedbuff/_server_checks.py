@@ -1,4 +1,4 @@
-"""What every implementation of `Server` refuses, and in which words."""
+"""What every implementation of `Server`, `DeltaBuffer` and `EventQueue` refuses, and in which words."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from ._strategy import INVERSE_FREQUENCY, Rule, rule_of
+from ._checks import number
 
-__all__ = ["norm_error", "not_finite", "positive", "server_rule", "version_error"]
-
-
-def server_rule(strategy: object) -> Rule:
-    """The rule of a strategy for a server that is fed by hand, and so sees no schedule."""
-    rule = rule_of(strategy)
-    if rule.weighting == INVERSE_FREQUENCY:
-        rule.sample_weight(1.0)  # raises, in the rule's own words
-    return rule
+__all__ = [
+    "closed_error",
+    "empty_queue",
+    "event_kind",
+    "event_time",
+    "norm_error",
+    "not_finite",
+    "overflow_error",
+    "positive",
+    "ticket_error",
+    "unit_of",
+    "version_error",
+]
 
 
 def positive(name: str, value: float) -> float:
@@ -41,3 +45,34 @@ def norm_error() -> ValueError:
 def not_finite(delta: np.ndarray[Any, Any]) -> ValueError:
     index = int(np.argmin(np.isfinite(delta)))
     return ValueError(f"delta: element {index} is {delta[index]}; nothing was added")
+
+
+def unit_of(unit: float | None, base: str) -> float | None:
+    """The size of one unit of whole-number deltas, or None."""
+    if unit is not None and base != "start":
+        raise ValueError('unit: whole-number deltas need base "start"')
+    return None if unit is None else number("unit", unit, open_low=True)
+
+
+def overflow_error() -> OverflowError:
+    return OverflowError("delta: the sum does not fit 64 bits; nothing was added")
+
+
+def ticket_error(ticket: int) -> ValueError:
+    return ValueError(f"ticket {ticket} was never given out, or was used or cancelled already")
+
+
+def closed_error(what: str) -> ValueError:
+    return ValueError(f"the {what} is closed")
+
+
+def event_time(time: float) -> ValueError:
+    return ValueError(f"time: expected a finite number >= 0, got {time}")
+
+
+def event_kind(kind: int) -> ValueError:
+    return ValueError(f"kind: expected 0, 1, 2 or 3, got {kind}")
+
+
+def empty_queue() -> IndexError:
+    return IndexError("the event queue is empty")

@@ -7,6 +7,7 @@ version fill dropped int64
 weight_sum           float64, sum of e over the buffer
 scaled_weight_sum    float64, sum of s e over the buffer
 w total              (dim) the current model; the sum of the buffer. Their dtype is the server's
+unit                 float64, only where deltas are whole numbers that count it; total is int64 then
 outstanding_version  int64 (m), ascending; the versions with downloads not yet returned
 outstanding_count    int64 (m), >= 1; how many
 kept_version kept_w  int64 (k) ascending, (k, dim); base "current" only: older models that are outstanding
@@ -24,10 +25,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import staleness as _staleness
 from ._arrays import Floats as Vector
 from ._files import replacing
+from ._secure import FixedPoint, Gaussian, OneTimePad, Simulate
+from ._server_checks import unit_of
 from ._strategy import SGD, Adam, Rule
 
 __all__ = ["FORMAT", "FORMAT_NUMBER", "ServerState", "read_server", "rule_from_json", "rule_to_json", "write_server"]
@@ -35,7 +39,7 @@ __all__ = ["FORMAT", "FORMAT_NUMBER", "ServerState", "read_server", "rule_from_j
 FORMAT = "fedbuff-server"
 FORMAT_NUMBER = 1
 
-_CLASSES = {cls.__name__: cls for cls in (SGD, Adam)} | {
+_CLASSES = {cls.__name__: cls for cls in (SGD, Adam, FixedPoint, Gaussian, OneTimePad, Simulate)} | {
     name: getattr(_staleness, name) for name in _staleness.__all__ if isinstance(getattr(_staleness, name), type)
 }
 
@@ -46,7 +50,8 @@ class ServerState:
 
     rule: Rule
     w: Vector
-    total: Vector
+    total: NDArray[Any]
+    unit: float | None = None
     version: int = 0
     fill: int = 0
     dropped: int = 0
@@ -79,7 +84,7 @@ def write_server(path: str | os.PathLike[str], state: ServerState) -> None:
         "kept_version": np.array([version for version, _ in kept], np.int64),
         "kept_w": np.array([w for _, w in kept], state.w.dtype).reshape(len(kept), state.w.size),
     }
-    for name in ("velocity", "first", "second"):
+    for name in ("unit", "velocity", "first", "second"):
         if getattr(state, name) is not None:
             arrays[name] = getattr(state, name)
     with replacing(path) as beside, open(beside, "wb") as file:
@@ -109,7 +114,11 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
     if w.ndim != 1 or w.size == 0 or w.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"w is {w.dtype} {w.shape}")
     rule = rule_from_json(str(arrays["rule"]), rule)
-    wanted = ["total"]
+    unit = unit_of(float(arrays["unit"]), rule.base) if "unit" in arrays else None
+    total = arrays["total"]
+    if total.shape != w.shape or total.dtype != (w.dtype if unit is None else np.int64):
+        raise ValueError(f"total is {total.dtype} {total.shape}, w is {w.dtype} {w.shape}")
+    wanted = []
     if isinstance(rule.optimizer, Adam):
         wanted += ["first", "second"]
     elif rule.optimizer.momentum != 0:
@@ -129,6 +138,8 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
         ),
         kept=dict(zip(arrays["kept_version"].tolist(), np.array(arrays["kept_w"], w.dtype), strict=True)),
         w=w,
+        total=total,
+        unit=unit,
         **{name: arrays[name] for name in wanted},
     )
     if not 0 <= state.fill < rule.buffer_size or state.version < 0 or state.dropped < 0:
@@ -147,7 +158,7 @@ def rule_to_json(rule: Rule) -> str:
 
 def _to_json(value: Any) -> Any:
     if type(value) in _CLASSES.values():
-        return [type(value).__name__, {part.name: getattr(value, part.name) for part in fields(value)}]
+        return [type(value).__name__, {part.name: _to_json(getattr(value, part.name)) for part in fields(value)}]
     return [None, getattr(value, "__qualname__", type(value).__qualname__)] if callable(value) else value
 
 
@@ -163,8 +174,13 @@ def rule_from_json(text: str, given: Rule | None) -> Rule:
     for name, value in saved.items():
         if isinstance(value, list) and value[0] is None:
             raise ValueError(f"its {name} function {value[1]!r} is the user's own; pass strategy= to load it")
-        if isinstance(value, list):
-            options = {key: tuple(item) if isinstance(item, list) else item for key, item in value[1].items()}
-            value = _CLASSES[value[0]](**options)
-        values[name] = value
+        values[name] = _from_json(value)
     return Rule(**values)
+
+
+def _from_json(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    if len(value) == 2 and isinstance(value[1], dict):
+        return _CLASSES[value[0]](**{key: _from_json(item) for key, item in value[1].items()})
+    return tuple(value)

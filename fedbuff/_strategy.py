@@ -18,9 +18,10 @@ from typing import Any, ClassVar, Literal, get_args
 
 from . import staleness as _staleness
 from ._checks import choice, count, number
+from ._secure import Gaussian, Simulate, secure_of
 from .staleness import StalenessFunction
 
-__all__ = ["SGD", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule", "rule_of"]
+__all__ = ["SGD", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of"]
 
 INVERSE_FREQUENCY = "inverse_frequency"
 
@@ -72,6 +73,8 @@ class Rule:
     optimizer: SGD | Adam = field(default_factory=SGD)
     max_staleness: int | None = None
     n_clients: int | None = None
+    secure: Simulate | None = None
+    privacy: Gaussian | None = None
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -91,6 +94,16 @@ class Rule:
             count("n_clients", self.n_clients)
         if self.norm == "clients" and self.n_clients is None:
             raise ValueError('n_clients: norm="clients" needs it')
+        if self.secure is not None:
+            self.secure.check_capacity(self.buffer_size)
+        if self.privacy is not None and not isinstance(self.privacy, Gaussian):
+            raise TypeError(f"privacy: expected fedbuff.secure.Gaussian, got {type(self.privacy).__name__}")
+        if self.base == "current" and (self.secure is not None or self.privacy is not None):
+            raise ValueError('base: a secure or private sum is of what clients send; it needs base="start"')
+        if self.privacy is not None and self.norm in ("weights", "scaled_weights"):
+            raise ValueError(
+                f"norm: {self.norm!r} tells of the clients' weights; privacy needs one, arrivals or clients"
+            )
 
     def sample_weight(self, n_samples: float) -> float:
         """e_j of an update made from n_samples samples; an error where only a schedule could tell."""
@@ -107,6 +120,24 @@ class Rule:
             "scaled_weights": scaled_weight_sum,
             "clients": float(self.n_clients or 1),
         }[self.norm]
+
+    def c_fields(self) -> dict[str, float]:
+        """The rule as the compiled code takes it: the fields of `fb_rule` in fedbuff.h that a rule decides."""
+        adam = self.optimizer if isinstance(self.optimizer, Adam) else None
+        return {
+            "base": get_args(Base).index(self.base),
+            "norm": get_args(Norm).index(self.norm),
+            "optimizer": int(adam is not None),
+            "buffer_size": self.buffer_size,
+            "n_clients": self.n_clients or 0,
+            "max_staleness": -1 if self.max_staleness is None else self.max_staleness,
+            "lr": self.lr,
+            "momentum": self.optimizer.momentum if isinstance(self.optimizer, SGD) else 0.0,
+            "beta1": adam.betas[0] if adam else 0.0,
+            "beta2": adam.betas[1] if adam else 0.0,
+            "epsilon": adam.epsilon if adam else 0.0,
+            "weight_decay": adam.weight_decay if adam else 0.0,
+        }
 
     def staleness_weight(self, staleness: int) -> float:
         """s_j of an update that is this stale; an error where the function does not give a finite number >= 0."""
@@ -146,6 +177,9 @@ class FedBuff:
     optimizer      `SGD(momentum)` or `Adam(...)`
     max_staleness  an arrival staler than this is dropped
     max_wait       also step when this much time has passed since the last step and the buffer is not empty
+    secure         "simulate", or `secure.Simulate(...)` or `secure.OneTimePad(...)`: the server sees sums only
+    privacy        `secure.Gaussian(...)`: updates are clipped, and noise is added to each sum
+    distinct_clients: an arrival whose client is in the buffer already waits for the next one
     """
 
     kind: ClassVar[str] = "fedbuff"
@@ -161,6 +195,9 @@ class FedBuff:
     max_staleness: int | None = None
     max_wait: float | None = None
     n_clients: int | None = None
+    distinct_clients: bool = False
+    secure: Simulate | Literal["simulate"] | None = None
+    privacy: Gaussian | None = None
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -168,6 +205,9 @@ class FedBuff:
             object.__setattr__(self, "server_lr", 1.0 / self.buffer_size if self.norm == "one" else 1.0)
         if self.max_wait is not None:
             number("max_wait", self.max_wait, open_low=True)
+        object.__setattr__(self, "secure", secure_of(self.secure))
+        if self.secure is not None and self.max_wait is not None:
+            raise ValueError("max_wait: a secure sum is released for a full buffer only; leave it out")
         _ = self.rule
 
     @property
@@ -184,6 +224,8 @@ class FedBuff:
             optimizer=self.optimizer,
             max_staleness=self.max_staleness,
             n_clients=self.n_clients,
+            secure=secure_of(self.secure),
+            privacy=self.privacy,
         )
 
     @staticmethod
@@ -315,6 +357,17 @@ class FedAvg:
             weighting=self.weights,
             optimizer=self.optimizer,
         )
+
+
+def plain_rule_of(strategy: object) -> Rule:
+    """The rule of a strategy for a server that is fed by hand: it sees every update, and no schedule."""
+    rule = rule_of(strategy)
+    if rule.secure is not None or rule.privacy is not None:
+        name = "privacy" if rule.secure is None else "secure"
+        raise ValueError(f"{name}: this server sees every update; use fedbuff.secure.Server, or a replay")
+    if rule.weighting == INVERSE_FREQUENCY:
+        rule.sample_weight(1.0)  # raises, in the rule's own words
+    return rule
 
 
 def rule_of(strategy: object) -> Rule:

@@ -745,6 +745,13 @@ class ArrivalLog(Immutable):
                 row + 1,
             )
 
+    def as_trace(self, end: End = "wrap") -> Trace:
+        """How long each client's tasks took, as a trace that any strategy and concurrency can be asked about."""
+        if self.start_time is None:
+            raise ValueError("the log has no start times: nobody knows how long its tasks took")
+        ids = self.client_ids[self.client]
+        return Trace(ids, total=self.arrive_time - self.start_time, clients=self.client_ids, end=end)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes .csv, .csv.gz, .npz or .parquet, which `read_arrival_log` reads."""
         columns: dict[str, NDArray[Any]] = {"client": self.client_ids[self.client]}

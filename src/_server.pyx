@@ -15,10 +15,12 @@ import operator
 
 import numpy as np
 
-from fedbuff._arrays import as_model, as_vector, model_dtype
+from fedbuff._arrays import as_model, as_units, as_vector, model_dtype
 from fedbuff._server_file import ServerState, read_server, write_server
-from fedbuff._server_checks import norm_error, not_finite, positive, server_rule, version_error
-from fedbuff._strategy import Adam, rule_of
+from fedbuff._server_checks import (
+    closed_error, norm_error, not_finite, overflow_error, positive, ticket_error, unit_of, version_error,
+)
+from fedbuff._strategy import Adam, plain_rule_of, rule_of
 
 
 cnp.import_array()
@@ -50,7 +52,20 @@ cdef inline object vector(str name, object value, fb_dtype dtype, Py_ssize_t dim
     return as_vector(name, value, dim, numpy_dtype)
 
 
-cdef inline void* address(object array) noexcept:
+cdef inline object delta_array(object value, fb_dtype dtype, Py_ssize_t dim, object numpy_dtype, object unit):
+    return vector("delta", value, dtype, dim, numpy_dtype) if unit is None else as_units("delta", value, dim)
+
+
+cdef inline fb_dtype dtype_of(object array) noexcept:
+    cdef int kind = cnp.PyArray_TYPE(<cnp.ndarray> array)
+    if kind == <int> cnp.NPY_FLOAT32:
+        return FB_F32
+    if kind == <int> cnp.NPY_FLOAT64:
+        return FB_F64
+    return FB_I32 if cnp.PyArray_ITEMSIZE(<cnp.ndarray> array) == 4 else FB_I64
+
+
+cdef void* address(object array) noexcept:
     return cnp.PyArray_DATA(<cnp.ndarray> array)
 
 
@@ -63,25 +78,19 @@ cdef inline int64_t as_version(object version, fb_server* server) except? -1:
     return number
 
 
-cdef fb_rule c_rule(object rule):
-    cdef fb_rule c
-    memset(&c, 0, sizeof(fb_rule))
-    c.size = sizeof(fb_rule)
-    c.base = FB_BASE_CURRENT if rule.base == "current" else FB_BASE_START
-    c.norm = ("one", "arrivals", "weights", "scaled_weights", "clients").index(rule.norm)
-    c.buffer_size = rule.buffer_size
-    c.n_clients = rule.n_clients or 0
-    c.max_staleness = -1 if rule.max_staleness is None else rule.max_staleness
-    c.lr = rule.lr
-    if isinstance(rule.optimizer, Adam):
-        c.optimizer = FB_ADAM
-        c.beta1, c.beta2 = rule.optimizer.betas
-        c.epsilon = rule.optimizer.epsilon
-        c.weight_decay = rule.optimizer.weight_decay
-    else:
-        c.optimizer = FB_SGD
-        c.momentum = rule.optimizer.momentum
-    return c
+cdef inline int64_t as_ticket(object ticket) except? -1:
+    if ticket is None:
+        return FB_NO_TICKET
+    cdef object whole = operator.index(ticket)
+    cdef int overflow = 0
+    cdef int64_t number = PyLong_AsLongLongAndOverflow(whole, &overflow)
+    if overflow != 0 or number < 0:
+        raise ticket_error(whole)
+    return number
+
+
+cdef fb_rule c_rule(object rule, object unit):
+    return {"size": sizeof(fb_rule), "abi": FB_ABI_VERSION, "unit": unit or 0.0, **rule.c_fields()}
 
 
 cdef int check(fb_status status) except -1:
@@ -90,6 +99,23 @@ cdef int check(fb_status status) except -1:
     if status != FB_OK:
         raise ValueError(fb_status_text(status).decode())
     return 0
+
+
+cdef int refuse(fb_status status, object what, object delta, object version, int64_t current, object ticket) except -1:
+    """Raises what the status stands for."""
+    if status == FB_ERR_NEVER_GIVEN or status == FB_ERR_NOTHING_DUE:
+        raise version_error(version, current)
+    if status == FB_ERR_ZERO_NORM:
+        raise norm_error()
+    if status == FB_ERR_NOT_FINITE:
+        raise not_finite(delta)
+    if status == FB_ERR_OVERFLOW:
+        raise overflow_error()
+    if status == FB_ERR_TICKET:
+        raise ticket_error(ticket)
+    if status == FB_ERR_CLOSED:
+        raise closed_error(what)
+    return check(status)
 
 
 cdef class Server:
@@ -103,27 +129,33 @@ cdef class Server:
     >>> server.version, server.w
     (1, array([-1.,  1.]))
 
-    Calls from several threads are made one after another. An upload that raises changes nothing.
+    Calls from several threads are made one after another; those that wait help to add large deltas. `take_ticket` fixes
+    the place of an upload beforehand. An upload that raises changes nothing.
+
+    unit  deltas are then int32 or int64 arrays that count units of this size. They are summed exactly, so that a full
+          buffer gives the same bits in whatever order it came: weights count to a multiple of 2**-24, contributions to
+          the nearest unit
     """
 
     def __cinit__(self, *args, **kwargs):
         self.server = NULL
         self.n_table = 0
 
-    def __init__(self, w0, strategy):
+    def __init__(self, w0, strategy, *, unit=None):
         array = as_model("w0", w0)
-        rule = server_rule(strategy)
-        self._prepare(rule, array)
-        cdef fb_rule c = c_rule(rule)
+        rule = plain_rule_of(strategy)
+        self._prepare(rule, array, unit_of(unit, rule.base))
+        cdef fb_rule c = c_rule(rule, self.unit)
         check(fb_server_create(&c, self.dtype_code, self.dim, address(array), &self.server))
 
     def __dealloc__(self):
-        fb_server_destroy(self.server)
+        fb_server_destroy(&self.server)
 
-    def _prepare(self, rule, w):
+    def _prepare(self, rule, w, unit):
         if self.server != NULL:
             raise TypeError("a server is made once; make another one")
         self.rule = rule
+        self.unit = unit
         self.dtype = w.dtype
         self.dim = w.size
         self.dtype_code = FB_F32 if w.dtype == np.float32 else FB_F64
@@ -131,7 +163,7 @@ cdef class Server:
         self.weight_scale = rule.weight_scale
 
     cdef fb_status upload_raw(self, const void* delta, int64_t version, double e, int32_t* outcome_out) noexcept nogil:
-        return fb_server_upload(self.server, delta, version, e, outcome_out)
+        return fb_server_upload(self.server, self.dtype_code, self.dim, delta, version, e, FB_NO_TICKET, outcome_out)
 
     cdef fb_status download_raw(self, int64_t* version_out, fb_model** model_out) noexcept nogil:
         return fb_server_download(self.server, version_out, model_out)
@@ -194,6 +226,8 @@ cdef class Server:
     cdef object as_array(self, fb_model* model):
         cdef Model holder = Model.__new__(Model)
         cdef cnp.npy_intp shape = self.dim
+        if model == NULL:
+            check(FB_ERR_ARGUMENT)
         holder.model = model
         cdef object array = cnp.PyArray_SimpleNewFromData(
             1, &shape, cnp.NPY_FLOAT32 if self.dtype_code == FB_F32 else cnp.NPY_FLOAT64, <void*> fb_model_data(model))
@@ -201,52 +235,78 @@ cdef class Server:
         cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
         return array
 
+    @property
+    def _handle(self):
+        return <size_t> self.server
+
     def download(self):
         """The version and its model, read-only, valid and unchanged for as long as it is held."""
         cdef int64_t version
         cdef fb_model* model
-        check(self.download_raw(&version, &model))
+        cdef fb_status status
+        with nogil:
+            status = self.download_raw(&version, &model)
+        if status != FB_OK:
+            refuse(status, "server", None, None, 0, None)
         return version, self.as_array(model)
 
-    def upload(self, delta, version, double n_samples=1):
+    def take_ticket(self):
+        """A place in the order in which deltas are added: pass it to one `upload`, or to `cancel_ticket`."""
+        cdef int64_t ticket
+        cdef fb_status status = fb_server_take_ticket(self.server, &ticket)
+        if status != FB_OK:
+            refuse(status, "server", None, None, 0, None)
+        return ticket
+
+    def cancel_ticket(self, ticket):
+        """Gives up a ticket: nothing will be uploaded with it, and those after it wait no longer."""
+        cdef fb_status status = fb_server_cancel_ticket(self.server, as_ticket(operator.index(ticket)))
+        if status != FB_OK:
+            refuse(status, "server", None, None, 0, ticket)
+
+    def upload(self, delta, version, double n_samples=1, *, ticket=None):
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
 
-        A delta staler than max_staleness is counted in `dropped` and not read.
+        A delta staler than max_staleness is counted in `dropped` and not read. With a ticket the delta is added in its
+        place, and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
         """
         cdef int64_t v = as_version(version, self.server)
+        cdef int64_t place = as_ticket(ticket)
         if not (isfinite(n_samples) and n_samples > 0):
             positive("n_samples", n_samples)
         cdef double e = self.sample_weight(n_samples)
-        cdef object array = vector("delta", delta, self.dtype_code, self.dim, self.dtype)
+        cdef object array = delta_array(delta, self.dtype_code, self.dim, self.dtype, self.unit)
         cdef const void* values = address(array)
+        cdef fb_dtype kind = dtype_of(array)
         cdef fb_status status = FB_ERR_SHORT_TABLE
         cdef int32_t outcome = 0
         if self.n_table == 0:
             self.grow_table(0)
         while status == FB_ERR_SHORT_TABLE:
             with nogil:
-                status = self.upload_raw(values, v, e, &outcome)
+                status = fb_server_upload(self.server, kind, self.dim, values, v, e, place, &outcome)
             if status == FB_ERR_SHORT_TABLE:
-                self.grow_table(fb_server_version(self.server) - v)
-        if status == FB_OK:
-            return outcome == FB_STEPPED
-        self._refuse(status, array, v)
-
-    def _refuse(self, fb_status status, delta, int64_t version):
-        if status == FB_ERR_NEVER_GIVEN or status == FB_ERR_NOTHING_DUE:
-            raise version_error(version, self.version)
-        if status == FB_ERR_ZERO_NORM:
-            raise norm_error()
-        if status == FB_ERR_NOT_FINITE:
-            raise not_finite(delta)
-        check(status)
+                try:
+                    self.grow_table(fb_server_version(self.server) - v)
+                except BaseException:
+                    fb_server_cancel_ticket(self.server, place)  # nothing where there is none
+                    raise
+        if status != FB_OK:
+            refuse(status, "server", array, v, self.version, ticket)
+        return outcome == FB_STEPPED
 
     def cancel(self, version):
         """Gives up one download of `version`: its client died."""
         cdef int64_t v = as_version(version, self.server)
-        cdef fb_status status = self.cancel_raw(v)
+        cdef fb_status status
+        with nogil:
+            status = self.cancel_raw(v)
         if status != FB_OK:
-            self._refuse(status, None, v)
+            refuse(status, "server", None, v, self.version, None)
+
+    def close(self):
+        """Ends uploads and downloads: those that wait for their turn raise, and so do later ones. `w` stays."""
+        check(fb_server_close(self.server))
 
     def save(self, path):
         """Writes all of the state, beside `path` first and then in its place."""
@@ -258,7 +318,7 @@ cdef class Server:
         the user's own, which a file cannot hold; otherwise it may be given to be compared."""
         state = read_server(path, None if strategy is None else rule_of(strategy))
         cdef Server server = cls.__new__(cls)
-        server._prepare(state.rule, state.w)
+        server._prepare(state.rule, state.w, state.unit)
         server._set_state(state)
         return server
 
@@ -269,12 +329,13 @@ cdef class Server:
         try:
             return self.read_state(still)
         finally:
-            fb_server_destroy(still)
+            fb_server_destroy(&still)
 
     cdef object read_state(self, fb_server* server):
         cdef fb_server_state state
         memset(&state, 0, sizeof(fb_server_state))
         state.size = sizeof(fb_server_state)
+        state.abi = FB_ABI_VERSION
         check(fb_server_get_state(server, &state))
         versions = np.zeros(state.n_due + 1, np.int64)
         counts = np.zeros(state.n_due + 1, np.int64)
@@ -287,12 +348,14 @@ cdef class Server:
         models = {}
         for v, p in zip(versions[:n].tolist(), kept[:n].tolist(), strict=True):
             if p:
-                models[v] = self.copy_of(<const void*> <size_t> p)
+                models[v] = self.copy_of(<const void*> <size_t> p, self.dtype)
         adam = isinstance(self.rule.optimizer, Adam)
+        sums = self.dtype if self.unit is None else np.dtype(np.int64)
         return ServerState(
             rule=self.rule,
-            w=self.copy_of(state.w),
-            total=self.copy_of(state.sum) if state.fill > 0 else np.zeros(self.dim, self.dtype),
+            unit=self.unit,
+            w=self.copy_of(state.w, self.dtype),
+            total=self.copy_of(state.sum, sums) if state.fill > 0 else np.zeros(self.dim, sums),
             version=state.version,
             fill=state.fill,
             dropped=state.dropped,
@@ -300,21 +363,22 @@ cdef class Server:
             scaled_weight_sum=state.sum_scaled_weights,
             outstanding=dict(zip(versions[:n].tolist(), counts[:n].tolist(), strict=True)),
             kept=models,
-            velocity=None if adam or state.first == NULL else self.copy_of(state.first),
-            first=self.copy_of(state.first) if adam else None,
-            second=self.copy_of(state.second) if adam else None,
+            velocity=None if adam or state.first == NULL else self.copy_of(state.first, self.dtype),
+            first=self.copy_of(state.first, self.dtype) if adam else None,
+            second=self.copy_of(state.second, self.dtype) if adam else None,
         )
 
-    cdef object copy_of(self, const void* values):
-        array = np.empty(self.dim, self.dtype)
+    cdef object copy_of(self, const void* values, object dtype):
+        array = np.empty(self.dim, dtype)
         memcpy(address(array), values, array.nbytes)
         return array
 
     def _set_state(self, saved):
         cdef fb_server_state state
-        cdef fb_rule c = c_rule(self.rule)
+        cdef fb_rule c = c_rule(self.rule, self.unit)
         memset(&state, 0, sizeof(fb_server_state))
         state.size = sizeof(fb_server_state)
+        state.abi = FB_ABI_VERSION
         state.version, state.fill, state.dropped = saved.version, saved.fill, saved.dropped
         state.sum_weights, state.sum_scaled_weights = saved.weight_sum, saved.scaled_weight_sum
         first = saved.first if saved.first is not None else saved.velocity
@@ -345,68 +409,96 @@ cdef class Server:
 
 
 cdef class DeltaBuffer:
-    """A sum of deltas, for those who write their own server; for one thread at a time, unlike `Server`.
+    """A sum of deltas, for those who write their own server. Many threads may add at once.
 
     >>> import numpy as np, fedbuff as fb
     >>> buffer = fb.DeltaBuffer(2, np.float64)
     >>> buffer.add(np.array([1.0, 2.0]), weight=0.5)
     >>> buffer.step(np.zeros(2), lr=1.0)
     array([-0.5, -1. ])
+
+    unit  deltas are whole numbers that count units of this size, as in `Server`; `sum` is then int64
     """
 
-    def __init__(self, dim, dtype=np.float64):
+    def __cinit__(self, *args, **kwargs):
+        self.buffer = NULL
+
+    def __init__(self, dim, dtype=np.float64, *, unit=None):
         n = operator.index(dim)
         if n < 1:
             raise ValueError(f"dim: expected an int >= 1, got {dim}")
+        if self.buffer != NULL:
+            raise TypeError("a buffer is made once; make another one")
         self.dtype = model_dtype("dtype", dtype)
+        self.unit = unit_of(unit, "start")
         self.dim = n
         self.dtype_code = FB_F32 if self.dtype == np.float32 else FB_F64
-        self.total_array = np.zeros(n, self.dtype)
-        self.spare_array = np.empty(n, self.dtype)
-        self.total = address(self.total_array)
-        self.spare = address(self.spare_array)
-        self.count = 0
+        check(fb_buffer_create(self.dtype_code, self.dim, self.unit or 0.0, &self.buffer))
+
+    def __dealloc__(self):
+        fb_buffer_destroy(&self.buffer)
 
     cdef fb_status add_raw(self, const void* delta, double weight) noexcept nogil:
-        cdef fb_status status = fb_accumulate(self.dtype_code, self.dim, NULL if self.count == 0 else self.total, delta,
-                                              weight, self.spare)
-        if status == FB_OK:
-            self.total, self.spare = self.spare, self.total
-            self.count += 1
-        return status
+        return fb_buffer_add(self.buffer, self.dtype_code, self.dim, delta, weight, FB_NO_TICKET)
 
     cdef fb_status step_raw(self, const void* w, double lr, void* w_out) noexcept nogil:
-        cdef fb_status status = fb_step(self.dtype_code, self.dim, w, self.total, lr, w_out)
-        if status == FB_OK:
-            memset(self.total, 0, self.dim * (4 if self.dtype_code == FB_F32 else 8))
-            self.count = 0
-        return status
+        return fb_buffer_step(self.buffer, self.dtype_code, self.dim, w, lr, w_out)
+
+    @property
+    def _handle(self):
+        return <size_t> self.buffer
+
+    @property
+    def count(self):
+        """How many deltas are in the sum."""
+        return fb_buffer_count(self.buffer)
 
     @property
     def sum(self):
         """The sum, read-only; valid until the next change of the buffer."""
-        at_total = self.total == address(self.total_array)
-        view = (self.total_array if at_total else self.spare_array).view()
-        view.flags.writeable = False
-        return view
+        cdef cnp.npy_intp shape = self.dim
+        cdef int kind = <int> cnp.NPY_FLOAT32 if self.dtype_code == FB_F32 else <int> cnp.NPY_FLOAT64
+        if self.unit is not None:
+            kind = <int> cnp.NPY_INT64
+        cdef const void* values = fb_buffer_sum(self.buffer)
+        if values == NULL:
+            check(FB_ERR_ARGUMENT)
+        cdef object array = cnp.PyArray_SimpleNewFromData(1, &shape, kind, <void*> values)
+        cnp.set_array_base(array, self)
+        cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
+        return array
 
-    def add(self, delta, double weight=1.0):
+    def take_ticket(self):
+        """A place in the order in which deltas are added: pass it to one `add`, or to `cancel_ticket`."""
+        cdef int64_t ticket
+        cdef fb_status status = fb_buffer_take_ticket(self.buffer, &ticket)
+        if status != FB_OK:
+            refuse(status, "buffer", None, None, 0, None)
+        return ticket
+
+    def cancel_ticket(self, ticket):
+        """Gives up a ticket: nothing will be added with it, and those after it wait no longer."""
+        cdef fb_status status = fb_buffer_cancel_ticket(self.buffer, as_ticket(operator.index(ticket)))
+        if status != FB_OK:
+            refuse(status, "buffer", None, None, 0, ticket)
+
+    def add(self, delta, double weight=1.0, *, ticket=None):
         """sum + weight * delta; a delta that is not finite raises, and changes nothing."""
-        cdef object array = vector("delta", delta, self.dtype_code, self.dim, self.dtype)
+        cdef object array = delta_array(delta, self.dtype_code, self.dim, self.dtype, self.unit)
         cdef const void* values = address(array)
+        cdef fb_dtype kind = dtype_of(array)
+        cdef int64_t place = as_ticket(ticket)
         cdef fb_status status
         if not isfinite(weight):
             raise ValueError(f"weight: expected a finite number, got {weight}")
         with nogil:
-            status = self.add_raw(values, weight)
-        if status == FB_ERR_NOT_FINITE:
-            raise not_finite(array)
-        check(status)
+            status = fb_buffer_add(self.buffer, kind, self.dim, values, weight, place)
+        if status != FB_OK:
+            refuse(status, "buffer", array, None, 0, ticket)
 
     def clear(self):
         """Empties the buffer."""
-        memset(self.total, 0, self.dim * (4 if self.dtype_code == FB_F32 else 8))
-        self.count = 0
+        check(fb_buffer_clear(self.buffer))
 
     def step(self, w, double lr, out=None):
         """w - lr * sum, into `out` (which may be w) or a new array; empties the buffer."""
@@ -416,11 +508,23 @@ cdef class DeltaBuffer:
             raise ValueError("out: read-only; pass an array that may be written")
         if not isfinite(lr):
             raise ValueError(f"lr: expected a finite number, got {lr}")
-        check(self.step_raw(address(model), lr, address(target)))
+        cdef const void* source = address(model)
+        cdef void* sink = address(target)
+        cdef fb_status status
+        with nogil:
+            status = self.step_raw(source, lr, sink)
+        check(status)
         return target if out is None else out
+
+    def close(self):
+        """Ends additions: those that wait for their turn raise, and so do later ones."""
+        check(fb_buffer_close(self.buffer))
 
     def __len__(self):
         return self.count
+
+    def __reduce__(self):
+        raise TypeError("a buffer does not pickle")
 
     def __repr__(self):
         return f"<{type(self).__name__}: {self.count} deltas of {self.dim} {self.dtype} weights>"

@@ -1,6 +1,8 @@
 // The server's side of the kernels: the buffer and the step.
 #include <pybind11/stl.h>
 
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "bindings.hpp"
@@ -107,6 +109,80 @@ double dot(const py::object& x, const py::object& y) {
   });
 }
 
+// Calls body with a null pointer of the array's dtype, uint32 or uint64.
+template <class Body>
+auto with_word_of(const py::object& array, const char* name, Body body) {
+  if (py::isinstance<py::array>(array)) {
+    const py::dtype dtype = py::reinterpret_borrow<py::array>(array).dtype();
+    if (dtype.equal(py::dtype::of<std::uint32_t>())) {
+      return body(static_cast<std::uint32_t*>(nullptr));
+    }
+    if (dtype.equal(py::dtype::of<std::uint64_t>())) {
+      return body(static_cast<std::uint64_t*>(nullptr));
+    }
+  }
+  throw py::type_error(std::string(name) + ": expected a NumPy array of uint32 or uint64");
+}
+
+std::int64_t encode_add(const py::object& total, const py::object& delta, std::uint64_t weight, double clip,
+                        double step, double factor,
+                        const std::optional<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>>& rounding,
+                        const py::object& out) {
+  FixedPointConfig config{clip, step, factor, rounding.has_value(), 0, 0, 0};
+  if (rounding.has_value()) {
+    std::tie(config.seed, config.client, config.task) = *rounding;
+  }
+  return with_dtype_of(delta, "delta", [&](auto* number) {
+    return with_word_of(out, "out", [&](auto* word) {
+      using T = std::remove_pointer_t<decltype(number)>;
+      using W = std::remove_pointer_t<decltype(word)>;
+      const py::ssize_t dim = length(delta);
+      const T* from = input<T>(delta, "delta", {dim});
+      const W* sum = total.is_none() ? nullptr : input<W>(total, "total", {dim});
+      W* to = output<W>(out, "out", {dim});
+      const py::gil_scoped_release released;
+      const Kernels<T>& k = kernels().of<T>();
+      if constexpr (sizeof(W) == 4) {
+        return k.encode_add_32(dim, sum, from, static_cast<W>(weight), config, to);
+      } else {
+        return k.encode_add_64(dim, sum, from, weight, config, to);
+      }
+    });
+  });
+}
+
+void add_words(const py::object& total, const py::object& words, std::uint64_t weight, const py::object& out) {
+  with_word_of(words, "words", [&](auto* word) {
+    using W = std::remove_pointer_t<decltype(word)>;
+    using T = std::conditional_t<sizeof(W) == 4, float, double>;
+    const py::ssize_t dim = length(words);
+    const W* sum = input<W>(total, "total", {dim});
+    const W* add = input<W>(words, "words", {dim});
+    W* to = output<W>(out, "out", {dim});
+    const py::gil_scoped_release released;
+    kernels().of<T>().add_words(dim, sum, add, static_cast<W>(weight), to);
+  });
+}
+
+void decode(const py::object& words, double scale, const py::object& out) {
+  with_dtype_of(out, "out", [&](auto* number) {
+    with_word_of(words, "words", [&](auto* word) {
+      using T = std::remove_pointer_t<decltype(number)>;
+      using W = std::remove_pointer_t<decltype(word)>;
+      const py::ssize_t dim = length(words);
+      const W* from = input<W>(words, "words", {dim});
+      T* to = output<T>(out, "out", {dim});
+      const py::gil_scoped_release released;
+      const Kernels<T>& k = kernels().of<T>();
+      if constexpr (sizeof(W) == 4) {
+        k.decode_32(dim, from, scale, to);
+      } else {
+        k.decode_64(dim, from, scale, to);
+      }
+    });
+  });
+}
+
 std::vector<std::string> levels() {
   std::vector<std::string> names;
   for (const char* const* name = available_levels(); *name != nullptr; ++name) {
@@ -128,6 +204,10 @@ void bind_aggregate(py::module_& module) {
              py::arg("epsilon"), py::arg("weight_decay"), py::arg("step"), py::arg("first"), py::arg("second"),
              py::arg("out"));
   module.def("dot", &dot, py::arg("x"), py::arg("y"));
+  module.def("encode_add", &encode_add, py::arg("total").none(true), py::arg("delta"), py::arg("weight"),
+             py::arg("clip"), py::arg("step"), py::arg("factor"), py::arg("rounding").none(true), py::arg("out"));
+  module.def("add_words", &add_words, py::arg("total"), py::arg("words"), py::arg("weight"), py::arg("out"));
+  module.def("decode", &decode, py::arg("words"), py::arg("scale"), py::arg("out"));
   module.def("level", [] { return kernels().name; });
   module.def("available_levels", &levels);
   module.def("force_level", [](const std::string& name) { return force_level(name.c_str()); }, py::arg("name"));

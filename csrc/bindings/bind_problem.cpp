@@ -17,7 +17,9 @@ void bind_one(py::module_& module, const char* name) {
       .def("client_gradient", &Bound::client_gradient, py::arg("client"), py::arg("w"),
            py::arg("gradient_out").none(true))
       .def("gradient", &Bound::gradient, py::arg("w"), py::arg("gradient_out").none(true), py::arg("threads"))
-      .def("count_correct", &Bound::count_correct, py::arg("begin"), py::arg("end"), py::arg("w"));
+      .def("count_correct", &Bound::count_correct, py::arg("begin"), py::arg("end"), py::arg("w"))
+      .def("local_handle", &Bound::local_handle, py::arg("steps"), py::arg("lr"), py::arg("momentum"),
+           py::arg("weight_decay"), py::arg("prox"), py::arg("seed"), py::arg("batch"));
 }
 
 }  // namespace

@@ -15,27 +15,23 @@ namespace fedbuff::bind {
 
 namespace {
 
+// The fields as Rule.c_fields gives them; what was too stale is not in the rows.
 fb_rule read_rule(const py::object& rule) {
-  fb_rule c{};
-  c.size = sizeof(fb_rule);
-  c.base = choice<fb_base>(rule, "base", {"start", "current"});
-  c.norm = choice<fb_norm>(rule, "norm", {"one", "arrivals", "weights", "scaled_weights", "clients"});
-  c.buffer_size = rule.attr("buffer_size").cast<std::int64_t>();
-  c.n_clients = rule.attr("n_clients").is_none() ? 0 : rule.attr("n_clients").cast<std::int64_t>();
-  c.max_staleness = -1;
-  c.lr = rule.attr("lr").cast<double>();
-  const py::object optimizer = rule.attr("optimizer");
-  if (py::hasattr(optimizer, "betas")) {
-    c.optimizer = FB_ADAM;
-    const auto betas = optimizer.attr("betas").cast<std::pair<double, double>>();
-    c.beta1 = betas.first;
-    c.beta2 = betas.second;
-    c.epsilon = optimizer.attr("epsilon").cast<double>();
-    c.weight_decay = optimizer.attr("weight_decay").cast<double>();
-  } else {
-    c.optimizer = FB_SGD;
-    c.momentum = optimizer.attr("momentum").cast<double>();
-  }
+  const py::dict fields = rule.attr("c_fields")();
+  const auto whole = [&](const char* name) { return fields[name].cast<std::int64_t>(); };
+  const auto number = [&](const char* name) { return fields[name].cast<double>(); };
+  fb_rule c = FB_RULE_INIT;
+  c.base = static_cast<std::int32_t>(whole("base"));
+  c.norm = static_cast<std::int32_t>(whole("norm"));
+  c.optimizer = static_cast<std::int32_t>(whole("optimizer"));
+  c.buffer_size = whole("buffer_size");
+  c.n_clients = whole("n_clients");
+  c.lr = number("lr");
+  c.momentum = number("momentum");
+  c.beta1 = number("beta1");
+  c.beta2 = number("beta2");
+  c.epsilon = number("epsilon");
+  c.weight_decay = number("weight_decay");
   return c;
 }
 
@@ -65,6 +61,49 @@ class CallbackWork final : public ClientWork<T> {
 
  private:
   py::function function_;
+  py::ssize_t dim_;
+};
+
+// The fields of fedbuff.backends._spec.SumSpec.
+SumConfig read_sums(const py::object& sums) {
+  SumConfig c;
+  c.modulus = sums.attr("modulus").cast<int>();
+  c.range = sums.attr("range").cast<double>();
+  c.step = sums.attr("step").cast<double>();
+  c.stochastic = sums.attr("stochastic").cast<bool>();
+  c.weight_unit = sums.attr("weight_unit").cast<double>();
+  c.clip = sums.attr("clip").cast<double>();
+  c.deviation = sums.attr("deviation").cast<double>();
+  c.system_noise = sums.attr("system_noise").cast<bool>();
+  c.seed = sums.attr("seed").cast<std::uint64_t>();
+  return c;
+}
+
+// Python objects that make a sum: add(client, task, version, step, weight, factor, delta) and finish(step, sum_out).
+template <class T>
+class PythonSum final : public SecureSum<T> {
+ public:
+  PythonSum(py::object roles, py::ssize_t dim) : roles_(std::move(roles)), dim_(dim) {}
+  ~PythonSum() override {
+    const py::gil_scoped_acquire held;
+    roles_ = py::object();
+  }
+
+  std::int64_t add(const ReplayRow& row, const T* delta, std::uint64_t weight, double factor) override {
+    const py::gil_scoped_acquire held;
+    py::array_t<T> update(dim_, delta, py::capsule(this, [](void*) {}));
+    update.attr("flags").attr("writeable") = false;
+    return roles_.attr("add")(row.client, row.task, row.version, row.step, weight, factor, update)
+        .template cast<std::int64_t>();
+  }
+
+  void finish(std::int64_t step, T* sum_out) override {
+    const py::gil_scoped_acquire held;
+    roles_.attr("finish")(step, py::array_t<T>(dim_, sum_out, py::capsule(this, [](void*) {})));
+  }
+
+ private:
+  py::object roles_;
   py::ssize_t dim_;
 };
 
@@ -100,7 +139,8 @@ class BoundReplay {
  public:
   // The clients' work: local SGD on a bound problem or on a custom gradient (address, context, samples), or a function.
   BoundReplay(const py::object& rule, const py::object& w0, BoundProblem<T>* problem, const py::object& function,
-              const py::object& local, std::uint64_t seed, const py::object& batch, std::int64_t window_bytes)
+              const py::object& local, std::uint64_t seed, const py::object& batch, std::int64_t window_bytes,
+              const py::object& sums, const py::object& roles)
       : dim_(py::reinterpret_borrow<py::array>(w0).size()), problem_(problem) {
     const T* start = input<T>(w0, "w0", {dim_});
     if (py::isinstance<py::function>(function)) {
@@ -117,7 +157,12 @@ class BoundReplay {
                                read_local(local), seed, std::move(batches));
       }
     }
-    replay_ = std::make_unique<Replay<T>>(read_rule(rule), dim_, start, *work_, window_bytes);
+    std::unique_ptr<SecureSum<T>> secure;
+    if (!roles.is_none()) {
+      secure = std::make_unique<PythonSum<T>>(roles, dim_);
+    }
+    replay_ = std::make_unique<Replay<T>>(read_rule(rule), dim_, start, *work_, window_bytes, read_sums(sums),
+                                          std::move(secure));
   }
 
   void add(const py::object& client, const py::object& task, const py::object& version, const py::object& step,
@@ -175,6 +220,8 @@ class BoundReplay {
     d["commit_seconds"] = stats.commit_seconds;
     d["work_seconds"] = stats.work_seconds;
     d["wait_seconds"] = stats.wait_seconds;
+    d["secure_seconds"] = stats.secure_seconds;
+    d["cut"] = stats.cut;
     return d;
   }
 
@@ -210,10 +257,10 @@ void bind_one(py::module_& module, const char* name) {
   using Bound = BoundReplay<T>;
   py::class_<Bound>(module, name)
       .def(py::init<const py::object&, const py::object&, BoundProblem<T>*, const py::object&, const py::object&,
-                    std::uint64_t, const py::object&, std::int64_t>(),
+                    std::uint64_t, const py::object&, std::int64_t, const py::object&, const py::object&>(),
            py::arg("rule"), py::arg("w0"), py::arg("problem").none(true), py::arg("function").none(true),
            py::arg("local").none(true), py::arg("seed"), py::arg("batch").none(true), py::arg("window_bytes"),
-           py::keep_alive<1, 4>())
+           py::arg("sums"), py::arg("roles").none(true), py::keep_alive<1, 4>())
       .def("add", &Bound::add, py::arg("client"), py::arg("task"), py::arg("version"), py::arg("step"), py::arg("s"),
            py::arg("e"), py::arg("references"), py::arg("unused"))
       .def("run", &Bound::run, py::arg("max_steps"), py::arg("threads"))

@@ -84,6 +84,7 @@ SchedulePlan read_plan(const py::object& object) {
   plan.max_staleness = in.number<std::int64_t>("max_staleness");
   plan.max_wait = in.number<double>("max_wait");
   plan.timeout = in.number<double>("timeout");
+  plan.distinct_clients = in.number<bool>("distinct_clients");
   plan.server_steps = in.number<std::int64_t>("server_steps");
   plan.max_time = in.number<double>("max_time");
   plan.arrivals = in.number<std::int64_t>("arrivals");

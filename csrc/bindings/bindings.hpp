@@ -8,6 +8,7 @@ void bind_random(pybind11::module_& module);
 void bind_schedule(pybind11::module_& module);
 void bind_problem(pybind11::module_& module);
 void bind_aggregate(pybind11::module_& module);
+void bind_limits(pybind11::module_& module);
 void bind_replay(pybind11::module_& module);
 
 }  // namespace fedbuff::bind

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "local.hpp"
 #include "numpy_views.hpp"
 #include "workspace.hpp"
 
@@ -124,6 +125,13 @@ class BoundProblem {
     }
     const py::gil_scoped_release released;
     return work_.count_correct(begin, end, from);
+  }
+
+  // A new fb_local over this problem, which must outlive it; the caller destroys it.
+  std::uintptr_t local_handle(std::int64_t steps, double lr, double momentum, double weight_decay, double prox,
+                              std::uint64_t seed, const std::vector<std::int64_t>& batch) const {
+    const LocalConfig config{steps, lr, momentum, weight_decay, prox};
+    return reinterpret_cast<std::uintptr_t>(make_local(work_.problem(), config, seed, batch).release());
   }
 
   const Problem<T>& problem() const { return work_.problem(); }

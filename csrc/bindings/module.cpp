@@ -7,5 +7,6 @@ PYBIND11_MODULE(_core, module) {
   fedbuff::bind::bind_schedule(module);
   fedbuff::bind::bind_problem(module);
   fedbuff::bind::bind_aggregate(module);
+  fedbuff::bind::bind_limits(module);
   fedbuff::bind::bind_replay(module);
 }

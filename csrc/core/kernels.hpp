@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "problem.hpp"
 
@@ -20,6 +21,36 @@ struct StepConfig {
   double epsilon;
   double weight_decay;
   std::int64_t step;  // 1 at the first server step; Adam's bias correction
+};
+
+// Loops that do one thing as fast as the level can: what a kernel's speed is measured against.
+template <class T>
+struct Limits {
+  // The sum of n_streams vectors x[k] (dim), read side by side.
+  T (*read)(std::int64_t dim, std::int64_t n_streams, const T* const* x);
+
+  // Writes value to out (dim), or copies x (dim) there; with past_caches by stores that leave no trace in the caches.
+  void (*write)(std::int64_t dim, T value, bool past_caches, T* out);
+  void (*copy)(std::int64_t dim, const T* x, bool past_caches, T* out);
+
+  // rounds times c <- c * factor + addend, from 0, in as many independent registers as keep the CPU busy; their sum.
+  T (*multiply_add)(std::int64_t rounds, T factor, T addend);
+  std::int64_t flops_per_round;
+};
+
+// How numbers become words. x = factor * number, rounded in the number's type; cut to [-clip, clip]; divided by step, a
+// power of two; and rounded to a whole number: the nearest, ties to even, or by chance to the one on the other side of
+// it, with the probability that makes the mean right. Number j takes word j % 4 of the counter (client, task,
+// block >> 28, Rounding << 28 | block), block = j / 4, and moves where (word + 1/2) / 2^32 is below its distance.
+// clip is a float32 number, and clip / step at most 2^30 for words of 32 bits and 2^50 for words of 64.
+struct FixedPointConfig {
+  double clip;
+  double step;
+  double factor;
+  bool stochastic;
+  std::uint64_t seed;
+  std::uint32_t client;
+  std::uint32_t task;
 };
 
 // Every function is total on finite and non-finite numbers, allocates nothing and throws nothing. Outputs are last and
@@ -63,6 +94,24 @@ struct Kernels {
 
   // sum of x[j] * y[j] in double: norms and distances.
   double (*dot)(std::int64_t dim, const T* x, const T* y);
+
+  // total_out = total + weight * (delta in fixed point), modulo 2^32 or 2^64; a null total is zero. Returns how many
+  // numbers were cut to the range; one that is not finite is among them. total_out may be total.
+  std::int64_t (*encode_add_32)(std::int64_t dim, const std::uint32_t* total, const T* delta, std::uint32_t weight,
+                                const FixedPointConfig& config, std::uint32_t* total_out);
+  std::int64_t (*encode_add_64)(std::int64_t dim, const std::uint64_t* total, const T* delta, std::uint64_t weight,
+                                const FixedPointConfig& config, std::uint64_t* total_out);
+
+  // total_out = total + weight * words, modulo 2^32 (in the table of float) or 2^64 (of double). total_out may be total
+  // or words.
+  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  void (*add_words)(std::int64_t dim, const Word* total, const Word* words, Word weight, Word* total_out);
+
+  // values_out = scale * words, taken as signed numbers; the product is made in double.
+  void (*decode_32)(std::int64_t dim, const std::uint32_t* words, double scale, T* values_out);
+  void (*decode_64)(std::int64_t dim, const std::uint64_t* words, double scale, T* values_out);
+
+  Limits<T> limits;
 };
 
 struct KernelTable {

@@ -8,6 +8,8 @@
 //   client      task        component        stream << 28 | block      Delays
 //   start low   start high  attempt          stream << 28              ClientSelection
 //   0           0           layer            stream << 28 | block      InitialModel
+//   step low    step high   block >> 28      stream << 28 | block      PrivacyNoise
+//   client      task        block >> 28      stream << 28 | block      Rounding
 //
 // A word becomes an index below n by multiply-high; two words become a double in [0, 1) by 53 bits.
 #pragma once
@@ -23,6 +25,7 @@ enum class Stream : std::uint32_t {
   GradientNoise = 3,
   PrivacyNoise = 4,
   InitialModel = 5,
+  Rounding = 6,
 };
 
 struct PhiloxBlock {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -10,6 +11,7 @@
 #include <new>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "dispatch.hpp"
 #include "gradient_norm.hpp"
@@ -97,8 +99,14 @@ std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, const L
 template <class T>
 class Replay<T>::Engine {
  public:
-  Engine(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes)
-      : rule_(rule), dim_(dim), work_(work), window_bytes_(window_bytes) {
+  Engine(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes,
+         const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
+      : rule_(rule),
+        dim_(dim),
+        work_(work),
+        window_bytes_(window_bytes),
+        sums_(sums),
+        secure_(sums.modulus == 0 || secure ? std::move(secure) : make_simulated_sum<T>(sums, dim)) {
     first_.resize(has_first_moment(rule) ? size() : 0);
     second_.resize(has_second_moment(rule) ? size() : 0);
     Memory model = take_model();
@@ -286,6 +294,7 @@ class Replay<T>::Engine {
     Memory delta;
     std::int64_t next_blocked = -1;  // the next row that waits for the same version
     State state = State::Waiting;
+    double factor = 1;  // what clips its delta
   };
 
   struct GradientRecord {
@@ -421,6 +430,9 @@ class Replay<T>::Engine {
         watch.lap();
         work_.run(tasks.data(), static_cast<std::int64_t>(tasks.size()),
                   scratch_[static_cast<std::size_t>(thread)].get());
+        for (std::size_t i = 0; sums_.clip > 0 && i < mine.size(); ++i) {
+          place(mine[i]).factor = clip_factor(sums_, dim_, tasks[i].delta_out);
+        }
         worked += watch.lap();
       });
       if (!lock.owns_lock()) {
@@ -550,7 +562,7 @@ class Replay<T>::Engine {
       const bool from_start = rule_.base == FB_BASE_START || row.version == version_;
       deltas_.push_back(values(place(i).delta));
       starts_.push_back(from_start ? nullptr : values(versions_[row.version].model));
-      weights_.push_back(static_cast<T>(row.s * row.e));
+      weights_.push_back(static_cast<T>(row.s * row.e * place(i).factor));
       sum_weights_ += row.e;
       sum_scaled_weights_ += row.s * row.e;
       all_from_start_ = all_from_start_ && from_start;
@@ -566,9 +578,15 @@ class Replay<T>::Engine {
     if (complete && arrivals > 0 && norm == 0) {
       throw std::invalid_argument("step " + std::to_string(version_) + ": the weights of its arrivals sum to zero");
     }
-    const bool one_pass =
-        complete && in_sum_ == 0 && rule_.optimizer == FB_SGD && rule_.momentum == 0 && all_from_start_;
-    if (!one_pass) {
+    if (secure_) {
+      const std::int64_t bad = add_secure(complete);
+      if (bad >= 0) {
+        return {version_, added_ + bad};
+      }
+    }
+    const bool one_pass = !secure_ && sums_.deviation == 0 && complete && in_sum_ == 0 && rule_.optimizer == FB_SGD &&
+                          rule_.momentum == 0 && all_from_start_;
+    if (!one_pass && !secure_) {
       sum_.resize(size());
       for (std::size_t i = 0; i < deltas_.size(); ++i) {
         k.accumulate(dim_, in_sum_ == 0 ? nullptr : sum_.data(), deltas_[i], weights_[i], w, starts_[i], sum_.data());
@@ -590,6 +608,9 @@ class Replay<T>::Engine {
     if (one_pass) {
       k.aggregate(dim_, w, arrivals, deltas_.data(), weights_.data(), static_cast<T>(rule_.lr / norm), next);
     } else {
+      if (sums_.deviation > 0) {
+        add_noise(sums_, dim_, version_, sum_.data());
+      }
       step_model(k, rule_, step_config(rule_, norm, version_), dim_, w, sum_.data(), first_.data(), second_.data(),
                  next);
     }
@@ -601,10 +622,33 @@ class Replay<T>::Engine {
     return {version_, bad == deltas_.end() ? -1 : added_ + (bad - deltas_.begin())};
   }
 
+  // The gathered rows into the secure sum, and from there into sum_ when the step is complete. Returns the first row
+  // whose delta is not finite, or -1; then the step's sum is lost, and cannot be gone on with.
+  std::int64_t add_secure(bool complete) {
+    Stopwatch watch;
+    sum_.resize(size());
+    for (std::size_t i = 0; i < deltas_.size(); ++i, ++in_sum_) {
+      const std::int64_t number = added_ + static_cast<std::int64_t>(i);
+      const ReplayRow& row = rows_[number];
+      const auto weight = static_cast<std::uint64_t>(std::llround(row.s * row.e * sums_.weight_unit));
+      const std::int64_t cut = secure_->add(row, deltas_[i], weight, place(number).factor);
+      if (cut > 0 && !kernels().of<T>().all_finite(dim_, deltas_[i])) {
+        return static_cast<std::int64_t>(i);
+      }
+      step_cut_ += cut;
+    }
+    if (complete && in_sum_ > 0) {
+      secure_->finish(version_, sum_.data());
+    }
+    stats_.secure_seconds += watch.lap();
+    return -1;
+  }
+
   // The next version is there: the rows of the step are over, and with them what only they needed; those that waited
   // for it can go.
   void advance(Memory next) {
     step_end_.pop_front();
+    stats_.cut += std::exchange(step_cut_, 0);
     Version& made = entry(version_ + 1);
     made.model = std::move(next);
     for (std::int64_t row = made.first_blocked; row >= 0; row = place(row).next_blocked) {
@@ -628,6 +672,8 @@ class Replay<T>::Engine {
   const std::int64_t dim_;
   ClientWork<T>& work_;
   const std::int64_t window_bytes_;
+  const SumConfig sums_;
+  const std::unique_ptr<SecureSum<T>> secure_;
 
   SpinLock lock_;
   Bell bell_;
@@ -665,6 +711,7 @@ class Replay<T>::Engine {
   std::vector<T> weights_;
   std::vector<T> sum_, first_, second_;
   std::int64_t in_sum_ = 0;
+  std::int64_t step_cut_ = 0;                              // numbers of the step's rows that were out of range
   bool all_from_start_ = true;                             // of the step's rows
   double sum_weights_ = 0, sum_scaled_weights_ = 0;        // of the step's rows that are gathered
   double weights_before_ = 0, scaled_weights_before_ = 0;  // ... that were added before them
@@ -673,8 +720,9 @@ class Replay<T>::Engine {
 };
 
 template <class T>
-Replay<T>::Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes)
-    : engine_(std::make_unique<Engine>(rule, dim, w0, work, window_bytes)) {}
+Replay<T>::Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes,
+                  const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
+    : engine_(std::make_unique<Engine>(rule, dim, w0, work, window_bytes, sums, std::move(secure))) {}
 template <class T>
 Replay<T>::~Replay() = default;
 template <class T>

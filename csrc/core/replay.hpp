@@ -15,6 +15,7 @@
 #include "export.hpp"
 #include "fedbuff/fedbuff.h"
 #include "problem.hpp"
+#include "secure_sum.hpp"
 
 namespace fedbuff {
 
@@ -71,14 +72,17 @@ struct ReplayStats {
   double commit_seconds = 0;       // adding and stepping
   double work_seconds = 0;         // clients' work, over all threads
   double wait_seconds = 0;         // threads with nothing to do
+  double secure_seconds = 0;       // of commit_seconds: fixed point, masks and noise
+  std::int64_t cut = 0;            // numbers out of the encoding's range, in committed rows
 };
 
 template <class T>
 class FB_CORE_API Replay {
  public:
   // `window_bytes` bounds the deltas that wait; places for two per thread there always are. The work must outlive the
-  // replay.
-  Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes);
+  // replay. `secure` makes the sums where the config says fixed point; null: they are simulated.
+  Replay(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes,
+         const SumConfig& sums = {}, std::unique_ptr<SecureSum<T>> secure = nullptr);
   ~Replay();
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;

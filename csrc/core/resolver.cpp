@@ -237,6 +237,8 @@ class LoopOver final : public EventLoop {
   bool overlap_;
   bool bare_;  // no task can wait, time out or be too stale
   double retry_time_ = kInfinity;
+  std::vector<std::int64_t> entered_;    // distinct clients: the last buffer of each
+  std::vector<std::uint32_t> deferred_;  // ... and the slots whose arrivals wait for the next one
   std::int64_t spent_ = 0;
   std::int64_t live_ = 0;
 
@@ -321,13 +323,14 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
   const std::size_t n = static_cast<std::size_t>(plan.n_clients);
   const bool drawn = plan.mode != Mode::SlotIsClient;
   // Plain: an idle client is eligible, and so many are idle that drawing again finds one.
-  const bool plain = plan.window_policy == WindowPolicy::None && plan.max_wait == kInfinity &&
+  const bool plain = plan.window_policy == WindowPolicy::None && plan.max_wait == kInfinity && !plan.distinct_clients &&
                      (!plan.recorded || plan.wrap) && !overlap_ &&
                      (!drawn || (plan.mode == Mode::Pool && plan.n_slots <= plan.n_clients / 2));
   if (plan.n_clients >= static_cast<std::int64_t>(Event::kMaxSlots) - 1) {
     throw std::length_error("at most 67,108,862 clients");
   }
   clients_.assign(n, 0);
+  entered_.assign(plan.distinct_clients ? n : 0, -1);
   queue_.add_slots(static_cast<std::size_t>(plan.n_slots));
   for (std::uint32_t c = 0; c < n; ++c) {
     spent_ += tasks_left(c, 0) ? 0 : 1;
@@ -555,6 +558,12 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
     s.started = 0;
     s.trigger_base = s.now;
     s.trigger_count = 1.0;
+    if constexpr (!kPlain) {
+      for (const std::uint32_t waiting : deferred_) {
+        queue_.put(Event::make(s.now, kEnd, s.created++, waiting));
+      }
+      deferred_.clear();
+    }
     return s.version == plan_.server_steps;
   };
   // The task in `slot` starts now. Bare: it never fails, waits or times out.
@@ -828,6 +837,15 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
           status = TaskStatus::TooStale;
         }
         const bool used = status == TaskStatus::Used;
+        if constexpr (!kPlain) {
+          if (plan_.distinct_clients && used) {
+            if (entered_[slot.client] == s.version) {
+              deferred_.push_back(slot_index);
+              continue;
+            }
+            entered_[slot.client] = s.version;
+          }
+        }
         if constexpr (kPlain) {
           clients_[slot.client] &= ~kBusy;
         } else {

@@ -50,6 +50,7 @@ struct SchedulePlan {
   std::int64_t max_staleness = -1;
   double max_wait = std::numeric_limits<double>::infinity();
   double timeout = std::numeric_limits<double>::infinity();
+  bool distinct_clients = false;  // an arrival whose client is in the buffer already waits for the next one
 
   std::int64_t server_steps = -1;
   double max_time = std::numeric_limits<double>::infinity();

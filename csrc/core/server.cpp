@@ -1,11 +1,15 @@
 #include "server.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <new>
+#include <vector>
 
-#include "dispatch.hpp"
+#include "delta_sum.hpp"
 #include "rule.hpp"
+#include "turnstile.hpp"
 
 fb_model* fb_model::create(std::size_t bytes) {
   auto* model = new fb_model;
@@ -64,107 +68,90 @@ struct Due {
   Hold model;  // kept only where an update is taken against the current model
 };
 
+// Of the arrivals in the buffer: sum of e, and of s e.
+struct Weights {
+  double sum = 0, scaled_sum = 0;
+};
+
 template <class T>
-class Server final : public fb_server {
+class Server final : public fb_server, private Turnstile::Sink {
  public:
   Server(const fb_rule& rule, std::int64_t dim, const void* w0)
-      : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), sum_(size()), next_sum_(size()) {
+      : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), sum_(dim, rule.unit) {
     std::memcpy(model_.get()->data, w0, bytes());
     first_.resize(has_first_moment(rule) ? size() : 0);
     second_.resize(has_second_moment(rule) ? size() : 0);
     due_.emplace_back();
+    terms_.reserve(Turnstile::kMostTogether);
   }
 
   void set_staleness(const double* weight, std::int64_t n_weights) override {
     std::vector<double> copy(weight, weight + n_weights);
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = turnstile_.lock();
     staleness_weight_.swap(copy);
   }
 
-  fb_status upload(const void* delta, std::int64_t version, double e, std::int32_t* outcome_out) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    Due* due = nullptr;
-    if (const fb_status status = find(version, due); status != FB_OK) {
+  fb_status upload(fb_dtype dtype, std::int64_t dim, const void* delta, std::int64_t version, double e,
+                   std::int64_t ticket, std::int32_t* outcome_out) override {
+    if (const fb_status status = sum_.accepts(dtype, dim); status != FB_OK) {
       return status;
     }
-    std::int32_t outcome = FB_TOO_STALE;
-    const auto staleness = static_cast<std::size_t>(version_ - version);
-    if (rule_.max_staleness >= 0 && version_ - version > rule_.max_staleness) {
-      ++dropped_;
-    } else {
-      if (!staleness_weight_.empty() && staleness >= staleness_weight_.size()) {
-        return FB_ERR_SHORT_TABLE;
-      }
-      const double s = staleness_weight_.empty() ? 1.0 : staleness_weight_[staleness];
-      const Kernels<T>& k = kernels().of<T>();
-      const double sum_weights = sum_weights_ + e;
-      const double sum_scaled_weights = sum_scaled_weights_ + s * e;
-      const bool full = fill_ + 1 == rule_.buffer_size;
-      const double norm = full ? norm_of(rule_, fill_ + 1, sum_weights, sum_scaled_weights) : 1.0;
-      if (norm == 0) {
-        return FB_ERR_ZERO_NORM;
-      }
-      const bool against_current = rule_.base == FB_BASE_CURRENT && version != version_;
-      const T* start = against_current ? values(due->model) : nullptr;
-      if (!k.accumulate(dim_, fill_ == 0 ? nullptr : sum_.data(), static_cast<const T*>(delta), static_cast<T>(s * e),
-                        values(model_), start, next_sum_.data())) {
-        return FB_ERR_NOT_FINITE;
-      }
-      Hold next;
-      if (full) {  // all that may throw comes before anything changes
-        next = next_model();
-        due_.emplace_back();
-      }
-      sum_.swap(next_sum_);
-      sum_weights_ = sum_weights;
-      sum_scaled_weights_ = sum_scaled_weights;
-      ++fill_;
-      outcome = full ? FB_STEPPED : FB_ADDED;
-      if (full) {
-        step(k, norm, std::move(next));
-      }
-    }
-    settle(version);
-    if (outcome_out != nullptr) {
-      *outcome_out = outcome;
-    }
-    return FB_OK;
-  }
-
-  fb_status cancel(std::int64_t version) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    Due* due = nullptr;
-    const fb_status status = find(version, due);
-    if (status == FB_OK) {
-      settle(version);
+    Arrival arrival{delta, dtype, version, e, ticket};
+    const fb_status status = turnstile_.pass(*this, arrival);
+    if (status == FB_OK && outcome_out != nullptr) {
+      *outcome_out = arrival.outcome;
     }
     return status;
   }
 
-  fb_model* download(std::int64_t* version_out) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    model_.get()->hold();
-    if (version_out != nullptr) {
-      *version_out = version_;
-      ++due_.back().tasks;
+  fb_status take_ticket(std::int64_t* ticket_out) override { return turnstile_.take_ticket(ticket_out); }
+  fb_status cancel_ticket(std::int64_t ticket) override { return turnstile_.cancel_ticket(ticket); }
+  void set_executor(const fb_executor* executor) override { turnstile_.set_executor(executor); }
+  void close() override { turnstile_.close(); }
+
+  fb_status cancel(std::int64_t version) override {
+    const auto lock = turnstile_.lock();
+    if (turnstile_.closed()) {
+      return FB_ERR_CLOSED;
     }
-    return model_.get();
+    Due* due = nullptr;
+    const fb_status status = find(version, due);
+    if (status == FB_OK) {
+      return_task(version);
+    }
+    return status;
+  }
+
+  fb_status download(std::int64_t* version_out, fb_model** model_out) override {
+    const auto lock = turnstile_.lock();
+    if (turnstile_.closed()) {
+      return FB_ERR_CLOSED;
+    }
+    *version_out = version_;
+    *model_out = held_model();
+    ++due_.back().tasks;
+    return FB_OK;
+  }
+
+  fb_model* model() override {
+    const auto lock = turnstile_.lock();
+    return held_model();
   }
 
   std::unique_ptr<fb_server> clone() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = turnstile_.lock();
     return std::unique_ptr<fb_server>(new Server(*this));
   }
 
   void get_state(fb_server_state& state) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = turnstile_.lock();
     state.version = version_;
     state.fill = fill_;
     state.dropped = dropped_;
-    state.sum_weights = sum_weights_;
-    state.sum_scaled_weights = sum_scaled_weights_;
+    state.sum_weights = weights_.sum;
+    state.sum_scaled_weights = weights_.scaled_sum;
     state.w = model_.get()->data;
-    state.sum = sum_.data();
+    state.sum = sum_.raw();
     state.first = first_.empty() ? nullptr : first_.data();
     state.second = second_.empty() ? nullptr : second_.data();
     std::int64_t n = 0;
@@ -186,9 +173,8 @@ class Server final : public fb_server {
     version_ = state.version;
     fill_ = state.fill;
     dropped_ = state.dropped;
-    sum_weights_ = state.sum_weights;
-    sum_scaled_weights_ = state.sum_scaled_weights;
-    std::memcpy(sum_.data(), state.sum, bytes());
+    weights_ = {state.sum_weights, state.sum_scaled_weights};
+    sum_.set_raw(state.sum);
     if (!first_.empty()) {
       std::memcpy(first_.data(), state.first, bytes());
     }
@@ -208,12 +194,13 @@ class Server final : public fb_server {
     }
   }
 
+  fb_dtype dtype() const override { return sizeof(T) == 4 ? FB_F32 : FB_F64; }
   std::int64_t dim() const override { return dim_; }
   std::int64_t version() const override { return read(version_); }
   std::int64_t fill() const override { return read(fill_); }
   std::int64_t dropped() const override { return read(dropped_); }
   std::int64_t outstanding() const override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = turnstile_.lock();
     std::int64_t n = 0;
     for (const Due& due : due_) {
       n += due.tasks;
@@ -221,7 +208,7 @@ class Server final : public fb_server {
     return n;
   }
   std::int64_t live_models() const override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = turnstile_.lock();
     std::int64_t n = 1;
     for (const Due& due : due_) {
       n += due.model ? 1 : 0;
@@ -236,26 +223,27 @@ class Server final : public fb_server {
         dim_(other.dim_),
         model_(other.model_.again()),
         sum_(other.sum_),
-        next_sum_(size()),
         first_(other.first_),
         second_(other.second_),
         version_(other.version_),
         fill_(other.fill_),
         dropped_(other.dropped_),
-        sum_weights_(other.sum_weights_),
-        sum_scaled_weights_(other.sum_scaled_weights_),
+        weights_(other.weights_),
         staleness_weight_(other.staleness_weight_) {
     for (const Due& due : other.due_) {
       due_.push_back({due.tasks, due.model ? due.model.again() : Hold()});
     }
+    terms_.reserve(Turnstile::kMostTogether);
   }
+
+  using Term = typename DeltaSum<T>::Term;
 
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
   std::size_t bytes() const { return size() * sizeof(T); }
   static T* values(const Hold& hold) { return static_cast<T*>(hold.get()->data); }
   std::int64_t first_version() const { return version_ - static_cast<std::int64_t>(due_.size()) + 1; }
   std::int64_t read(const std::int64_t& value) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = turnstile_.lock();
     return value;
   }
 
@@ -270,8 +258,13 @@ class Server final : public fb_server {
     return due_out->tasks > 0 ? FB_OK : FB_ERR_NOTHING_DUE;
   }
 
-  // One task on `version` is over; forget what nobody needs any more. A step may have happened since it was found.
-  void settle(std::int64_t version) {
+  fb_model* held_model() {
+    model_.get()->hold();
+    return model_.get();
+  }
+
+  // One task on `version` is over; forget what nobody needs any more.
+  void return_task(std::int64_t version) {
     Due& due = due_[static_cast<std::size_t>(version - first_version())];
     if (--due.tasks == 0) {
       due.model.reset();
@@ -281,6 +274,109 @@ class Server final : public fb_server {
     }
   }
 
+  // Adds the first arrival, and those after it up to a full buffer, in one pass. One that cannot be added, or is too
+  // stale, is settled alone; a pass that fails is tried again with its first arrival alone.
+  std::size_t settle(Turnstile::Lock& lock, Arrival* const* arrival, std::size_t n) override {
+    terms_.clear();
+    Weights after = weights_;
+    double norm = 1;
+    bool full = false;
+    while (terms_.size() < n && !full) {
+      Arrival& next = *arrival[terms_.size()];
+      next.status = consider(arrival, after, full, norm);
+      if (next.status != FB_OK || next.outcome == FB_TOO_STALE) {
+        if (!terms_.empty()) {
+          break;
+        }
+        if (next.status == FB_OK) {
+          ++dropped_;
+          return_task(next.version);
+        }
+        return 1;
+      }
+    }
+    if (const fb_status status = add(lock); status != FB_OK) {
+      if (terms_.size() > 1 && status != FB_ERR_HOST) {
+        return settle(lock, arrival, 1);
+      }
+      arrival[0]->status = status;
+      return 1;
+    }
+    Hold next;
+    if (full) {  // all that may throw comes before anything changes
+      next = next_model();
+      due_.emplace_back();
+    }
+    sum_.commit();
+    weights_ = after;
+    fill_ += static_cast<std::int64_t>(terms_.size());
+    if (full) {
+      step(lock, norm, std::move(next));
+      arrival[terms_.size() - 1]->outcome = FB_STEPPED;
+    }
+    for (std::size_t k = 0; k < terms_.size(); ++k) {
+      return_task(arrival[k]->version);
+    }
+    return terms_.size();
+  }
+
+  // Looks at the arrival after those in terms_, and makes it a term unless there is a reason not to.
+  fb_status consider(Arrival* const* arrival, Weights& after, bool& full, double& norm) {
+    Arrival& next = *arrival[terms_.size()];
+    const std::int64_t version = next.version;
+    next.outcome = FB_ADDED;
+    Due* due = nullptr;
+    if (const fb_status status = find(version, due); status != FB_OK) {
+      return status;
+    }
+    const auto same = std::count_if(arrival, arrival + terms_.size(), [=](auto* a) { return a->version == version; });
+    if (due->tasks <= same) {
+      return FB_ERR_NOTHING_DUE;
+    }
+    const std::int64_t staleness = version_ - version;
+    if (rule_.max_staleness >= 0 && staleness > rule_.max_staleness) {
+      next.outcome = FB_TOO_STALE;
+      return FB_OK;
+    }
+    if (!staleness_weight_.empty() && static_cast<std::size_t>(staleness) >= staleness_weight_.size()) {
+      return FB_ERR_SHORT_TABLE;
+    }
+    double e = next.e;
+    double se = (staleness_weight_.empty() ? 1.0 : staleness_weight_[static_cast<std::size_t>(staleness)]) * e;
+    if (sum_.fixed()) {
+      e = fixed_weight(e);
+      se = fixed_weight(se);
+    }
+    const Weights with{after.sum + e, after.scaled_sum + se};
+    if (sum_.fixed() && std::max(with.sum, with.scaled_sum) > kMostFixedWeight) {
+      return FB_ERR_OVERFLOW;
+    }
+    const std::int64_t fill = fill_ + static_cast<std::int64_t>(terms_.size()) + 1;
+    const bool fills = fill == rule_.buffer_size;
+    const double divisor = fills ? norm_of(rule_, fill, with.sum, with.scaled_sum) : 1.0;
+    if (divisor == 0) {
+      return FB_ERR_ZERO_NORM;
+    }
+    const bool against_current = rule_.base == FB_BASE_CURRENT && version != version_;
+    terms_.push_back({next.delta, next.dtype, se, against_current ? values(due->model) : nullptr});
+    after = with;
+    full = fills;
+    norm = divisor;
+    return FB_OK;
+  }
+
+  fb_status add(Turnstile::Lock& lock) {
+    const T* current = values(model_);
+    const bool empty = fill_ == 0;
+    std::atomic<fb_status> found{FB_OK};
+    const fb_status ran = turnstile_.run(lock, sum_.n_parts(), false, [&](std::int64_t part) {
+      if (const fb_status status = sum_.add_part(part, empty, terms_, current); status != FB_OK) {
+        found.store(status, std::memory_order_relaxed);
+      }
+    });
+    return ran != FB_OK ? ran : found.load(std::memory_order_relaxed);
+  }
+
   // Where the next model goes: over the present one where nobody holds it, else into a fresh one.
   Hold next_model() {
     const bool keep = rule_.base == FB_BASE_CURRENT && due_.back().tasks > 0;
@@ -288,9 +384,17 @@ class Server final : public fb_server {
   }
 
   // Moves the model by the full buffer. The next version's entry stands at the end of due_ already.
-  void step(const Kernels<T>& k, double norm, Hold next) {
-    step_model(k, rule_, step_config(rule_, norm, version_), dim_, values(model_), sum_.data(), first_.data(),
-               second_.data(), values(next));
+  void step(Turnstile::Lock& lock, double norm, Hold next) {
+    const StepConfig config = step_config(rule_, norm, version_);
+    const auto from = [](std::vector<T>& moment, std::size_t begin) {
+      return moment.empty() ? nullptr : moment.data() + begin;
+    };
+    turnstile_.run(lock, sum_.n_parts(), true, [&](std::int64_t part) {
+      const auto [begin, n] = sum_.range(part);
+      sum_.make_values(part);
+      step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), values(model_) + begin,
+                 sum_.values() + begin, from(first_, begin), from(second_, begin), values(next) + begin);
+    });
     Due& present = due_[due_.size() - 2];
     if (rule_.base == FB_BASE_CURRENT && present.tasks > 0) {
       present.model = model_.again();
@@ -298,18 +402,18 @@ class Server final : public fb_server {
     model_ = std::move(next);
     ++version_;
     fill_ = 0;
-    sum_weights_ = 0;
-    sum_scaled_weights_ = 0;
+    weights_ = {};
   }
 
   const fb_rule rule_;
   const std::int64_t dim_;
-  mutable std::mutex mutex_;
+  Turnstile turnstile_;
   Hold model_;
-  std::vector<T> sum_, next_sum_;  // a refused delta leaves sum_ as it was
+  DeltaSum<T> sum_;
   std::vector<T> first_, second_;
   std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
-  double sum_weights_ = 0, sum_scaled_weights_ = 0;
+  Weights weights_;
+  std::vector<Term> terms_;               // of the turn that is being taken
   std::vector<double> staleness_weight_;  // by staleness; empty: always 1
   std::deque<Due> due_;                   // versions first_version() .. version_
 };

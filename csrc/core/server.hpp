@@ -3,13 +3,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <mutex>
-#include <vector>
 
+#include "export.hpp"
 #include "fedbuff/fedbuff.h"
-#include "kernels.hpp"
 
 // A model that does not change while somebody holds it: a count of holders, then the values.
 struct fb_model {
@@ -24,14 +21,21 @@ struct fb_model {
 // What every dtype's server can do. All calls are thread-safe.
 struct fb_server {
   virtual ~fb_server() = default;
-  virtual fb_status upload(const void* delta, std::int64_t version, double e, std::int32_t* outcome_out) = 0;
+  virtual fb_status upload(fb_dtype dtype, std::int64_t dim, const void* delta, std::int64_t version, double e,
+                           std::int64_t ticket, std::int32_t* outcome_out) = 0;
+  virtual fb_status take_ticket(std::int64_t* ticket_out) = 0;  // throws std::bad_alloc
+  virtual fb_status cancel_ticket(std::int64_t ticket) = 0;
+  virtual void set_executor(const fb_executor* executor) = 0;
+  virtual void close() = 0;
   virtual void set_staleness(const double* weight, std::int64_t n_weights) = 0;
   virtual fb_status cancel(std::int64_t version) = 0;
-  virtual fb_model* download(std::int64_t* version_out) = 0;  // null version: just the model
-  virtual std::unique_ptr<fb_server> clone() = 0;             // throws std::bad_alloc
+  virtual fb_status download(std::int64_t* version_out, fb_model** model_out) = 0;
+  virtual fb_model* model() = 0;
+  virtual std::unique_ptr<fb_server> clone() = 0;  // throws std::bad_alloc
   virtual void get_state(fb_server_state& state) = 0;
   virtual void restore(const fb_server_state& state) = 0;
 
+  virtual fb_dtype dtype() const = 0;
   virtual std::int64_t dim() const = 0;
   virtual std::int64_t version() const = 0;
   virtual std::int64_t fill() const = 0;
@@ -43,6 +47,7 @@ struct fb_server {
 namespace fedbuff {
 
 // Throws std::bad_alloc. The rule is taken as valid.
-std::unique_ptr<fb_server> make_server(const fb_rule& rule, fb_dtype dtype, std::int64_t dim, const void* w0);
+FB_CORE_API std::unique_ptr<fb_server> make_server(const fb_rule& rule, fb_dtype dtype, std::int64_t dim,
+                                                   const void* w0);
 
 }  // namespace fedbuff

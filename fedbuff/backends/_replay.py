@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,14 +11,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._strategy import Adam, Rule
+from ._philox import unit_double
+from ._portable_math import log_positive, sincos2pi
 from ._server import Kernels
-from ._spec import BoundProblem, LocalSpec, Vector
+from ._spec import BoundProblem, LocalSpec, SumRoles, SumSpec, Vector, Words
 
 __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 
 STEPS, NEED_ROWS, DIVERGED = 0, 1, 2
+PRIVACY_NOISE = 4  # the stream, as in csrc/core/philox.hpp
 
 ClientFunction = Callable[[int, int, Vector, Vector], None]
+
+
+def _system_normals(n: int) -> NDArray[np.float64]:
+    """Standard normals made, as `normals` are, of words that the operating system gives."""
+    words = np.frombuffer(os.urandom(16 * ((n + 1) // 2)), np.uint32).reshape(-1, 4).T.astype(np.uint64)
+    radius = np.sqrt(-2.0 * log_positive(1.0 - unit_double(words[0], words[1])))
+    sine, cosine = sincos2pi(unit_double(words[2], words[3]))
+    return np.stack([radius * cosine, radius * sine], axis=1).ravel()[:n]
+
+
+class _SimulatedSum:
+    """The arithmetic of a sum under masks, which cancel."""
+
+    def __init__(self, kernels: Kernels, sums: SumSpec, dim: int) -> None:
+        self._kernels, self._sums = kernels, sums
+        self._total: Words = np.zeros(dim, np.uint32 if sums.modulus == 32 else np.uint64)
+
+    def add(self, client: int, task: int, version: int, step: int, weight: int, factor: float, delta: Vector) -> int:
+        sums = self._sums
+        rounding = (sums.seed, client, task) if sums.stochastic else None
+        return self._kernels.encode_add(
+            self._total, delta, weight, sums.range, sums.step, factor, rounding, self._total
+        )
+
+    def finish(self, step: int, out: Vector) -> None:
+        self._kernels.decode(self._total, self._sums.step / self._sums.weight_unit, out)
+        self._total[:] = 0
 
 
 class SequentialReplay:
@@ -32,7 +64,12 @@ class SequentialReplay:
         local: LocalSpec | None,
         seed: int,
         batch: NDArray[np.int64] | None,
+        sums: SumSpec,
+        roles: SumRoles | None,
     ) -> None:
+        self._sums = sums
+        self._roles = _SimulatedSum(kernels, sums, w0.size) if roles is None and sums.modulus else roles
+        self._cut = 0
         self._kernels, self._rule = kernels, rule
         self._problem, self._function, self._local, self._seed, self._batch = problem, function, local, seed, batch
         self._models: dict[int, Vector] = {0: w0.copy()}
@@ -91,19 +128,34 @@ class SequentialReplay:
         sum_weights = sum_scaled_weights = 0.0
         end = self._at
         bad = -1
+        cut = 0
         while end < len(self._rows) and self._rows[end][3] == self._version:
             client, task, version, _, s, e = self._rows[end]
             start = self._models[version]
             self._work(client, task, start, delta)
+            factor = self._clip_factor(delta)
             moved = rule.base == "current" and version != self._version
-            finite = self._kernels.accumulate(
-                total, delta, s * e, w if moved else None, start if moved else None, total
-            )
+            if self._roles is not None:
+                weight = round(s * e * self._sums.weight_unit)
+                outside = self._roles.add(client, task, version, self._version, weight, factor, delta)
+                finite = outside == 0 or bool(np.isfinite(delta).all())
+                if not finite:
+                    self._diverged = (self._version, self._done + end - self._at)
+                    return False
+                cut += outside
+            else:
+                finite = self._kernels.accumulate(
+                    total, delta, s * e * factor, w if moved else None, start if moved else None, total
+                )
             if not finite and bad < 0:
                 bad = self._done + end - self._at
             sum_weights, sum_scaled_weights = sum_weights + e, sum_scaled_weights + s * e
             end += 1
         arrivals = end - self._at
+        if self._roles is not None and arrivals > 0:
+            self._roles.finish(self._version, total)
+        if self._sums.deviation > 0:
+            total += self._noise(total)
         new = w.copy() if arrivals == 0 else self._stepped(w, total, arrivals, sum_weights, sum_scaled_weights)
         if not np.isfinite(new).all():
             self._diverged = (self._version, bad)
@@ -113,12 +165,29 @@ class SequentialReplay:
         for row in self._rows[self._at : end]:
             self._references[row[2]] -= 1
         self._done += arrivals
+        self._cut += cut
         self._at = end
         self._version += 1
         self._models[self._version] = new
         self._most = max(self._most, len(self._models))
         self._forget()
         return True
+
+    def _clip_factor(self, delta: Vector) -> float:
+        clip = self._sums.clip
+        norm = math.sqrt(self._kernels.dot(delta, delta)) if clip > 0 else 0.0
+        return 1.0 if norm <= clip else clip / norm
+
+    def _noise(self, total: Vector) -> Vector:
+        if self._sums.system_noise:
+            normals = _system_normals(total.size)
+        else:
+            step = self._version
+            normals = self._kernels.normals(
+                self._sums.seed, step & 0xFFFFFFFF, step >> 32, 0, PRIVACY_NOISE, total.size
+            )
+        noise: Vector = (self._sums.deviation * normals).astype(total.dtype)
+        return noise
 
     def _work(self, client: int, task: int, start: Vector, delta: Vector) -> None:
         if self._function is not None:
@@ -194,6 +263,8 @@ class SequentialReplay:
             "commit_seconds": 0.0,
             "work_seconds": 0.0,
             "wait_seconds": 0.0,
+            "secure_seconds": 0.0,
+            "cut": self._cut,
         }
 
     def check(self) -> None:

@@ -12,6 +12,9 @@ Rules:
   opens. In the open loop a start that finds nobody is lost.
 - Rows are written optimistically: an arrival in the buffer carries the step that it will enter. The rows of a buffer
   that is not full at the end are the caller's to mark.
+- With distinct_clients, an arrival whose client is in the open buffer already does not happen yet: the task keeps its
+  slot, and ends again at the time of the next server step, behind the arrivals of that time. Those that wait go in the
+  order in which they came. One that is too stale by then is dropped, as at any arrival.
 - The run ends at once when the last server step is made or the last arrival is in; a time horizon includes its end.
 """
 
@@ -96,6 +99,7 @@ class Plan(NamedTuple):
     max_staleness: int
     max_wait: float
     timeout: float
+    distinct_clients: bool  # no client twice in a buffer
     # ends
     server_steps: int
     max_time: float
@@ -329,6 +333,8 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
     status_of = [USED] * plan.n_slots
     free_slots = [0][1:]
     line = [0][1:]  # slots that wait for a client, oldest first
+    entered = np.full(plan.n_clients if plan.distinct_clients else 0, -1, np.int64)  # the last buffer of each client
+    deferred = [0][1:]  # slots whose arrivals wait for the next buffer
     events = [(0.0, START, 0, -1)][1:]  # (time, kind, number of creation, slot)
     created = 0
     starts = 0
@@ -379,6 +385,10 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
                 steps += 1
                 version, fill, started = version + 1, 0, 0
                 trigger_base, trigger_count = now, 1
+                for waiting in deferred:
+                    heapq.heappush(events, (now, END, created, waiting))
+                    created += 1
+                deferred.clear()
                 if version == plan.server_steps:
                     reason = SERVER_STEPS
                     break
@@ -400,13 +410,18 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
         if round_over or kind == END:
             if not round_over:
                 client = client_of[slot]
-                busy[client] -= 1
-                live -= 1
-                state[slot] = FREE
                 status = status_of[slot]
                 staleness = version - version_of[slot]
                 if status == USED and staleness > plan.max_staleness >= 0:
                     status = TOO_STALE
+                if plan.distinct_clients and status == USED:
+                    if entered[client] == version:
+                        deferred.append(slot)
+                        continue
+                    entered[client] = version
+                busy[client] -= 1
+                live -= 1
+                state[slot] = FREE
                 out.client[rows], out.task[rows] = client, task_of[slot]
                 out.version[rows], out.staleness[rows] = version_of[slot], staleness
                 out.start_time[rows], out.arrive_time[rows] = start_of[slot], now
@@ -442,6 +457,10 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
                 steps += 1
                 version, fill, started = version + 1, 0, 0
                 trigger_base, trigger_count = now, 1
+                for waiting in deferred:
+                    heapq.heappush(events, (now, END, created, waiting))
+                    created += 1
+                deferred.clear()
                 if version == plan.server_steps:
                     reason = SERVER_STEPS
                     break

@@ -9,25 +9,37 @@ import math
 import operator
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
-from .._arrays import as_model, as_vector, model_dtype, read_only
-from .._server_checks import norm_error, not_finite, positive, server_rule, version_error
+from .._arrays import as_model, as_units, as_vector, model_dtype, read_only
+from .._server_checks import (
+    closed_error,
+    norm_error,
+    not_finite,
+    overflow_error,
+    positive,
+    ticket_error,
+    unit_of,
+    version_error,
+)
 from .._server_file import ServerState, read_server, write_server
-from .._strategy import Adam, rule_of
-from ._spec import Vector
+from .._strategy import Adam, plain_rule_of, rule_of
+from ._spec import Vector, Words
 
 __all__ = ["DeltaBuffer", "Kernels", "Server"]
+
+Units = NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """The four functions of a backend that a server needs, as in `Backend`."""
+    """The functions of a backend that a server or a replay needs, as in `Backend`."""
 
     accumulate: Callable[[Vector, Vector, float, Vector | None, Vector | None, Vector], bool]
     aggregate: Callable[[Vector, list[Vector], Vector, float, Vector], None]
@@ -35,6 +47,104 @@ class Kernels:
     adam_step: Callable[
         [Vector, Vector, float, float, tuple[float, float], float, float, int, Vector, Vector, Vector], None
     ]
+    encode_add: Callable[[Words | None, Vector, int, float, float, float, tuple[int, int, int] | None, Words], int]
+    decode: Callable[[Words, float, Vector], None]
+    dot: Callable[[Vector, Vector], float]
+    normals: Callable[[int, int, int, int, int, int], NDArray[np.float64]]
+
+
+_WEIGHT_STEP = 2.0**-24  # what weights count to where deltas are whole numbers
+_MOST_WEIGHT = 2.0**29  # sums of such weights are exact below it
+
+
+def fixed_weight(weight: float) -> float:
+    """The nearest multiple of 2**-24, ties to even."""
+    return float(np.rint(weight / _WEIGHT_STEP)) * _WEIGHT_STEP
+
+
+def accumulate_fixed(total: Units, delta: Units, weight: float) -> Units:
+    """total + weight * delta: each product to the nearest whole number, ties to even; added exactly, or an error."""
+    term = delta.astype(np.int64)
+    if weight != 1.0:
+        product = np.rint(weight * delta.astype(np.float64))
+        if not ((product >= -(2.0**63)) & (product < 2.0**63)).all():
+            raise overflow_error()
+        term = product.astype(np.int64)
+    result = total + term
+    if (((total ^ result) & (term ^ result)) < 0).any():
+        raise overflow_error()
+    return result
+
+
+class Turns:
+    """Lets threads in one after the other, in the order of their tickets."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._changed = threading.Condition()
+        self._waiting: set[int] = set()
+        self._over: set[int] = set()  # later than the next one, and used up
+        self._next = self._given_out = 0
+        self._closed = False
+
+    def take_ticket(self) -> int:
+        """A place in the order: it ends in one turn, or is cancelled."""
+        with self._changed:
+            self._check_open()
+            self._given_out += 1
+            return self._given_out - 1
+
+    def cancel_ticket(self, ticket: int) -> None:
+        with self._changed:
+            self._finish(self._check(ticket))
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @contextmanager
+    def turn(self, ticket: int | None) -> Iterator[None]:
+        """The lock, when all earlier tickets are used up; uses this one up, whatever happens inside."""
+        with self._changed:
+            self._check_open()
+            if ticket is None:
+                number, self._given_out = self._given_out, self._given_out + 1
+            else:
+                number = self._check(ticket)
+            self._waiting.add(number)
+            self._changed.wait_for(lambda: self._closed or self._next == number)
+            self._check_open()
+            try:
+                yield
+            finally:
+                self._waiting.remove(number)
+                self._finish(number)
+
+    @contextmanager
+    def between(self, *, closed: bool = False) -> Iterator[None]:
+        """The lock, between two turns; with `closed` also after the end."""
+        with self._changed:
+            if not closed:
+                self._check_open()
+            yield
+
+    def _check(self, ticket: int) -> int:
+        number = operator.index(ticket)
+        if not self._next <= number < self._given_out or number in self._waiting or number in self._over:
+            raise ticket_error(number)
+        return number
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed_error(self._what)
+
+    def _finish(self, ticket: int) -> None:
+        self._over.add(ticket)
+        while self._next in self._over:
+            self._over.remove(self._next)
+            self._next += 1
+        self._changed.notify_all()
 
 
 class Server:
@@ -49,15 +159,20 @@ class Server:
     (1, array([-1.,  1.]))
 
     One arrival: s and e in float64, their product rounded to the dtype is the weight; sums of e and s e in float64,
-    from which a full buffer's norm is made. Calls from several threads are made one after another. An upload that
-    raises changes nothing.
+    from which a full buffer's norm is made. Calls from several threads are made one after another; `take_ticket` fixes
+    the place of an upload beforehand. An upload that raises changes nothing.
+
+    unit  deltas are then int32 or int64 arrays that count units of this size. They are summed exactly, so that a full
+          buffer gives the same bits in whatever order it came: weights count to a multiple of 2**-24, contributions to
+          the nearest unit
     """
 
     kernels: ClassVar[Kernels]
 
-    def __init__(self, w0: Any, strategy: object) -> None:
+    def __init__(self, w0: Any, strategy: object, *, unit: float | None = None) -> None:
         w = as_model("w0", w0)
-        rule = server_rule(strategy)
+        rule = plain_rule_of(strategy)
+        size = unit_of(unit, rule.base)
         dim, dtype = w.size, w.dtype
         adam = isinstance(rule.optimizer, Adam)
         momentum = 0.0 if isinstance(rule.optimizer, Adam) else rule.optimizer.momentum
@@ -65,7 +180,8 @@ class Server:
             ServerState(
                 rule=rule,
                 w=w,
-                total=np.zeros(dim, dtype),
+                unit=size,
+                total=np.zeros(dim, dtype if size is None else np.int64),
                 velocity=np.zeros(dim, dtype) if momentum != 0 else None,
                 first=np.zeros(dim, dtype) if adam else None,
                 second=np.zeros(dim, dtype) if adam else None,
@@ -75,9 +191,9 @@ class Server:
     def _restore(self, state: ServerState) -> None:
         self._state = state
         self._rule = state.rule
-        self._spare = np.empty_like(state.total)  # an arrival is summed here, and kept only where it was finite
+        self._spare = np.empty_like(state.w)  # an arrival is summed here, and kept only where it was finite
         self._shared = False  # whether someone may hold a view of the current model
-        self._lock = threading.Lock()
+        self._turns = Turns("server")
 
     @property
     def version(self) -> int:
@@ -103,16 +219,21 @@ class Server:
         return self._state.w.dtype
 
     @property
+    def unit(self) -> float | None:
+        """What whole-number deltas count, or None."""
+        return self._state.unit
+
+    @property
     def w(self) -> Vector:
         """The current model, read-only; like a download it stays as it is while the server moves on."""
-        with self._lock:
+        with self._turns.between(closed=True):
             self._shared = True
             return read_only(self._state.w)
 
     @property
     def outstanding(self) -> int:
         """How many downloads were neither returned nor cancelled."""
-        with self._lock:
+        with self._turns.between(closed=True):
             return sum(self._state.outstanding.values())
 
     @property
@@ -122,52 +243,79 @@ class Server:
 
     def download(self) -> tuple[int, Vector]:
         """The version and its model, read-only, valid and unchanged for as long as it is held."""
-        with self._lock:
+        with self._turns.between():
             state = self._state
             self._shared = True
             state.outstanding[state.version] = state.outstanding.get(state.version, 0) + 1
             return state.version, read_only(state.w)
 
-    def upload(self, delta: Any, version: int, n_samples: float = 1) -> bool:
+    def take_ticket(self) -> int:
+        """A place in the order in which deltas are added: pass it to one `upload`, or to `cancel_ticket`."""
+        return self._turns.take_ticket()
+
+    def cancel_ticket(self, ticket: int) -> None:
+        """Gives up a ticket: nothing will be uploaded with it, and those after it wait no longer."""
+        self._turns.cancel_ticket(ticket)
+
+    def upload(self, delta: Any, version: int, n_samples: float = 1, *, ticket: int | None = None) -> bool:
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
 
-        A delta staler than max_staleness is counted in `dropped` and not read.
+        A delta staler than max_staleness is counted in `dropped` and not read. With a ticket the delta is added in its
+        place, and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
         """
-        with self._lock:
-            state, rule = self._state, self._rule
-            version = self._check_version(version)
-            samples = positive("n_samples", n_samples)
-            array = as_vector("delta", delta, state.w.size, state.w.dtype)
-            staleness = state.version - version
+        rule, dim, dtype = self._rule, self.dim, self.dtype
+        number = operator.index(version)
+        samples = positive("n_samples", n_samples)
+        array = as_vector("delta", delta, dim, dtype) if self.unit is None else as_units("delta", delta, dim)
+        with self._turns.turn(ticket):
+            state = self._state
+            self._check_version(number)
+            staleness = state.version - number
             if rule.max_staleness is not None and staleness > rule.max_staleness:
                 state.dropped += 1
-                self._return_download(version)
+                self._return_download(number)
                 return False
             e = rule.sample_weight(samples)
             se = rule.staleness_weight(staleness) * e
+            if state.unit is not None:
+                e, se = fixed_weight(e), fixed_weight(se)
             weight_sum, scaled_weight_sum = state.weight_sum + e, state.scaled_weight_sum + se
+            if state.unit is not None and max(weight_sum, scaled_weight_sum) > _MOST_WEIGHT:
+                raise overflow_error()
             full = state.fill + 1 == rule.buffer_size
             norm = self._norm(weight_sum, scaled_weight_sum) if full else 1.0
-            start = state.kept.get(version)  # there where the base is "current" and the model has moved on
-            current = None if start is None else state.w
-            if not self.kernels.accumulate(state.total, array, se, current, start, self._spare):
-                raise not_finite(array)
-            state.total, self._spare = self._spare, state.total
+            self._add(array, se, state.kept.get(number))
             state.weight_sum, state.scaled_weight_sum = weight_sum, scaled_weight_sum
             state.fill += 1
-            self._return_download(version)
+            self._return_download(number)
             if full:
                 self._step(norm)
             return full
 
+    def _add(self, array: NDArray[Any], weight: float, start: Vector | None) -> None:
+        state = self._state
+        if state.unit is not None:
+            state.total = accumulate_fixed(state.total, array, weight)
+            return
+        current = None if start is None else state.w  # where the base is "current" and the model has moved on
+        if not self.kernels.accumulate(state.total, array, weight, current, start, self._spare):
+            raise not_finite(array)
+        state.total, self._spare = self._spare, state.total
+
     def cancel(self, version: int) -> None:
         """Gives up one download of `version`: its client died."""
-        with self._lock:
-            self._return_download(self._check_version(version))
+        number = operator.index(version)
+        with self._turns.between():
+            self._check_version(number)
+            self._return_download(number)
+
+    def close(self) -> None:
+        """Ends uploads and downloads: those that wait for their turn raise, and so do later ones. `w` stays."""
+        self._turns.close()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all of the state, beside `path` first and then in its place."""
-        with self._lock:
+        with self._turns.between(closed=True):
             write_server(path, self._state)
 
     @classmethod
@@ -184,11 +332,9 @@ class Server:
             f"{self.dim} {self.dtype} weights>"
         )
 
-    def _check_version(self, version: int) -> int:
-        number = operator.index(version)
-        if number not in self._state.outstanding:
-            raise version_error(number, self._state.version)
-        return number
+    def _check_version(self, version: int) -> None:
+        if version not in self._state.outstanding:
+            raise version_error(version, self._state.version)
 
     def _return_download(self, version: int) -> None:
         state = self._state
@@ -207,15 +353,18 @@ class Server:
         state, rule, optimizer = self._state, self._rule, self._rule.optimizer
         keep = rule.base == "current" and state.version in state.outstanding
         out = np.empty_like(state.w) if self._shared or keep else state.w
+        total = state.total
+        if state.unit is not None:
+            total = (state.total * state.unit).astype(state.w.dtype)
         if isinstance(optimizer, Adam):
             assert state.first is not None and state.second is not None
             decay, step = optimizer.weight_decay, state.version + 1
             self.kernels.adam_step(
-                state.w, state.total, rule.lr, norm, optimizer.betas, optimizer.epsilon, decay, step, state.first,
+                state.w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, decay, step, state.first,
                 state.second, out,
             )  # fmt: skip
         else:
-            self.kernels.sgd_step(state.w, state.total, rule.lr, norm, optimizer.momentum, state.velocity, out)
+            self.kernels.sgd_step(state.w, total, rule.lr, norm, optimizer.momentum, state.velocity, out)
         if keep:
             state.kept[state.version] = state.w
         state.w = out
@@ -227,23 +376,28 @@ class Server:
 
 
 class DeltaBuffer:
-    """A sum of deltas, for those who write their own server; for one thread at a time, unlike `Server`.
+    """A sum of deltas, for those who write their own server. Many threads may add at once.
 
     >>> import numpy as np, fedbuff as fb
     >>> buffer = fb.DeltaBuffer(2, np.float64)
     >>> buffer.add(np.array([1.0, 2.0]), weight=0.5)
     >>> buffer.step(np.zeros(2), lr=1.0)
     array([-0.5, -1. ])
+
+    unit  deltas are whole numbers that count units of this size, as in `Server`; `sum` is then int64
     """
 
     kernels: ClassVar[Kernels]
 
-    def __init__(self, dim: int, dtype: DTypeLike = np.float64) -> None:
+    def __init__(self, dim: int, dtype: DTypeLike = np.float64, *, unit: float | None = None) -> None:
         if operator.index(dim) < 1:
             raise ValueError(f"dim: expected an int >= 1, got {dim}")
-        self._sum: Vector = np.zeros(operator.index(dim), model_dtype("dtype", dtype))
+        self._dtype = model_dtype("dtype", dtype)
+        self._unit = unit_of(unit, "start")
+        self._sum: NDArray[Any] = np.zeros(operator.index(dim), self._dtype if unit is None else np.int64)
         self._spare = np.empty_like(self._sum)
         self._count = 0
+        self._turns = Turns("buffer")
 
     @property
     def dim(self) -> int:
@@ -251,7 +405,12 @@ class DeltaBuffer:
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
-        return self._sum.dtype
+        return self._dtype
+
+    @property
+    def unit(self) -> float | None:
+        """What whole-number deltas count, or None."""
+        return self._unit
 
     @property
     def count(self) -> int:
@@ -259,38 +418,63 @@ class DeltaBuffer:
         return self._count
 
     @property
-    def sum(self) -> Vector:
+    def sum(self) -> NDArray[Any]:
         """The sum, read-only; valid until the next change of the buffer."""
         return read_only(self._sum)
 
-    def add(self, delta: Any, weight: float = 1.0) -> None:
+    def take_ticket(self) -> int:
+        """A place in the order in which deltas are added: pass it to one `add`, or to `cancel_ticket`."""
+        return self._turns.take_ticket()
+
+    def cancel_ticket(self, ticket: int) -> None:
+        """Gives up a ticket: nothing will be added with it, and those after it wait no longer."""
+        self._turns.cancel_ticket(ticket)
+
+    def add(self, delta: Any, weight: float = 1.0, *, ticket: int | None = None) -> None:
         """sum + weight * delta; a delta that is not finite raises, and changes nothing."""
-        array = as_vector("delta", delta, self.dim, self.dtype)
+        fixed = self._unit is not None
+        array: NDArray[Any] = (
+            as_units("delta", delta, self.dim) if fixed else as_vector("delta", delta, self.dim, self.dtype)
+        )
         factor = float(weight)
         if not math.isfinite(factor):
             raise ValueError(f"weight: expected a finite number, got {factor}")
-        if not self.kernels.accumulate(self._sum, array, factor, None, None, self._spare):
-            raise not_finite(array)
-        self._sum, self._spare = self._spare, self._sum
-        self._count += 1
+        with self._turns.turn(ticket):
+            if fixed:
+                self._sum = accumulate_fixed(self._sum, array, fixed_weight(factor))
+            elif not self.kernels.accumulate(self._sum, array, factor, None, None, self._spare):
+                raise not_finite(array)
+            else:
+                self._sum, self._spare = self._spare, self._sum
+            self._count += 1
 
     def clear(self) -> None:
         """Empties the buffer."""
-        self._sum[:] = 0
-        self._count = 0
+        with self._turns.between(closed=True):
+            self._empty()
 
     def step(self, w: Any, lr: float, out: Vector | None = None) -> Vector:
         """w - lr * sum, into `out` (which may be w) or a new array; empties the buffer."""
         model = as_vector("w", w, self.dim, self.dtype)
-        target = np.empty_like(self._sum) if out is None else as_vector("out", out, self.dim, self.dtype)
+        target = np.empty(self.dim, self.dtype) if out is None else as_vector("out", out, self.dim, self.dtype)
         if not target.flags.writeable:
             raise ValueError("out: read-only; pass an array that may be written")
         factor = float(lr)
         if not math.isfinite(factor):
             raise ValueError(f"lr: expected a finite number, got {factor}")
-        self.kernels.sgd_step(model, self._sum, factor, 1.0, 0.0, None, target)
-        self.clear()
+        with self._turns.between(closed=True):
+            total = self._sum if self._unit is None else (self._sum * self._unit).astype(self._dtype)
+            self.kernels.sgd_step(model, total, factor, 1.0, 0.0, None, target)
+            self._empty()
         return target if out is None else out
+
+    def close(self) -> None:
+        """Ends additions: those that wait for their turn raise, and so do later ones."""
+        self._turns.close()
+
+    def _empty(self) -> None:
+        self._sum[:] = 0
+        self._count = 0
 
     def __len__(self) -> int:
         return self._count

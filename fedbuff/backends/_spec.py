@@ -7,12 +7,13 @@ trust their arguments: every check of a user's input is made once, above them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.floating]
+Words = NDArray[np.unsignedinteger[Any]]  # uint32 or uint64
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -57,6 +58,31 @@ class LocalSpec:
     momentum: float = 0.0
     weight_decay: float = 0.0
     prox: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumSpec:
+    """What stands between updates and their sum, as in csrc/core/secure_sum.hpp."""
+
+    modulus: int = 0  # bits of a word; 0: sums in floating point
+    range: float = 0.0  # numbers are cut to [-range, range]
+    step: float = 1.0  # what one unit stands for
+    stochastic: bool = False
+    weight_unit: int = 1  # the integer that a weight of 1 stands for
+    clip: float = 0.0  # updates are scaled down to this norm; 0: they are not
+    deviation: float = 0.0  # of the noise in a sum
+    system_noise: bool = False
+    seed: int = 0  # of roundings and noise
+
+
+class SumRoles(Protocol):
+    """Those who make a sum under masks."""
+
+    def add(self, client: int, task: int, version: int, step: int, weight: int, factor: float, delta: Vector) -> int:
+        """Adds weight times the update, scaled by factor; returns how many numbers were out of range."""
+
+    def finish(self, step: int, out: Vector) -> None:
+        """The sum of what was added since the last call."""
 
 
 class BoundProblem(Protocol):
@@ -150,3 +176,29 @@ class Backend(Protocol):
 
     def dot(self, x: Vector, y: Vector) -> float:
         """sum of x[j] y[j], in float64."""
+
+    def encode_add(
+        self,
+        total: Words | None,
+        delta: Vector,
+        weight: int,
+        clip: float,
+        step: float,
+        factor: float,
+        rounding: tuple[int, int, int] | None,
+        out: Words,
+    ) -> int:
+        """out = total + weight * (delta in fixed point), modulo 2^32 or 2^64 by the dtype of out; total None is zero.
+
+        A number is multiplied by factor, in its dtype; cut to [-clip, clip], a NaN to -clip; divided by step, a power
+        of two; and rounded to the nearest whole number x', ties to even. With rounding (seed, client, task) it goes on
+        to the whole number on the other side of it where (word + 1/2) / 2^32 < |x - x'|, with word j % 4 of the counter
+        (client, task, block >> 28, Rounding << 28 | block), block = j // 4. Returns how many were cut. out may be
+        total. clip is a float32 number, clip / step at most 2^30 for uint32 and 2^50 for uint64.
+        """
+
+    def add_words(self, total: Words, words: Words, weight: int, out: Words) -> None:
+        """out = total + weight * words, modulo 2^32 or 2^64; 0 <= weight < that. out may be total or words."""
+
+    def decode(self, words: Words, scale: float, out: Vector) -> None:
+        """out = scale * words, taken as signed numbers; the product is made in float64."""

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
-from .._core import accumulate, adam_step, aggregate, batch_rows, dot, normals, sgd_step
+from .._core import (
+    accumulate,
+    adam_step,
+    add_words,
+    aggregate,
+    batch_rows,
+    decode,
+    dot,
+    encode_add,
+    normals,
+    sgd_step,
+)
+from .._event_queue import EventQueue
+from .._local_sgd import LocalSGD
 from .._server import DeltaBuffer, Server
-from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector
+from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vector
 
 __all__ = [
     "DeltaBuffer",
+    "EventQueue",
+    "LocalSGD",
     "Server",
     "accumulate",
     "adam_step",
+    "add_words",
     "aggregate",
     "batch_rows",
     "bind",
     "custom_gradient",
+    "decode",
     "dot",
+    "encode_add",
     "force_level",
+    "limits",
     "name",
     "normals",
     "philox",
@@ -37,6 +57,25 @@ def force_level(level: str) -> None:
     """Runs the kernels of this CPU level from now on."""
     if not _core.force_level(level):
         raise ValueError(f"FEDBUFF_ISA={level!r}: expected one of {', '.join(_core.available_levels())} on this CPU")
+
+
+class Limits(NamedTuple):
+    """Loops that measure the machine at the level in force, repeated; seconds, and for the last operations too."""
+
+    read: Callable[[list[Vector], int], float]  # vectors side by side
+    write: Callable[[Vector, bool, int], float]  # True: past the caches
+    copy: Callable[[Vector, Vector, bool, int], float]
+    multiply_add: Callable[[int], tuple[float, float]]
+
+
+def limits(dtype: DTypeLike) -> Limits:
+    if np.dtype(dtype) == np.float32:
+        return Limits(
+            _core.read_seconds_f32, _core.write_seconds_f32, _core.copy_seconds_f32, _core.multiply_add_seconds_f32
+        )
+    return Limits(
+        _core.read_seconds_f64, _core.write_seconds_f64, _core.copy_seconds_f64, _core.multiply_add_seconds_f64
+    )
 
 
 def philox(seed: int, counter: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -70,6 +109,12 @@ class _Bound:
             delta_out,
         )  # fmt: skip
 
+    def local_handle(self, local: LocalSpec, seed: int, batch: list[int]) -> int:
+        """The address of a new fb_local, whose owner destroys it; this problem must outlive it."""
+        return self._problem.local_handle(
+            local.steps, local.lr, local.momentum, local.weight_decay, local.prox, seed, batch
+        )
+
 
 def bind(spec: ProblemSpec) -> BoundProblem:
     return _Bound(spec)
@@ -92,9 +137,11 @@ def replay_engine(
     seed: int,
     batch: NDArray[np.int64] | None,
     window_bytes: int,
+    sums: SumSpec,
+    roles: SumRoles | None,
 ) -> _core.ReplayF32 | _core.ReplayF64:
     """The threaded replay of local SGD on a bound problem, or of a function (client, task, w, delta_out)."""
     problem = bound._problem if isinstance(bound, _Bound) else None
     if w0.dtype == np.float32:
-        return _core.ReplayF32(rule, w0, problem, function, local, seed, batch, window_bytes)
-    return _core.ReplayF64(rule, w0, problem, function, local, seed, batch, window_bytes)
+        return _core.ReplayF32(rule, w0, problem, function, local, seed, batch, window_bytes, sums, roles)
+    return _core.ReplayF64(rule, w0, problem, function, local, seed, batch, window_bytes, sums, roles)

@@ -21,19 +21,24 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from . import _server
+from ._event_queue import EventQueue
 from ._numba_random import key_words, log_positive, philox_words, sincos2pi, unit_double
 from ._replay import SequentialReplay
-from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector
+from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vector, Words
 
 __all__ = [
     "DeltaBuffer",
+    "EventQueue",
     "Server",
     "accumulate",
     "adam_step",
+    "add_words",
     "aggregate",
     "batch_rows",
     "bind",
+    "decode",
     "dot",
+    "encode_add",
     "name",
     "normals",
     "philox",
@@ -45,7 +50,7 @@ name = "numba"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-BATCHES, GRADIENT_NOISE = 0, 3  # streams, as in csrc/core/philox.hpp
+BATCHES, GRADIENT_NOISE, ROUNDING = 0, 3, 6  # streams, as in csrc/core/philox.hpp
 SQUARED, LOGISTIC, SOFTMAX = 0, 1, 2
 RELU, TANH = 0, 1
 SCALAR, DIAGONAL, DENSE = 0, 1, 2
@@ -750,6 +755,46 @@ def _dot(x, y):
 # The backend's names
 
 
+@_compiled
+def _encode_add(total, has_total, delta, weight, numbers, rounding, counter, out):
+    """numbers: clip, 1 / step and factor in the dtype; rounding: key words, or nothing; counter: client and task."""
+    clip, scale, factor = numbers[0], numbers[1], numbers[2]
+    outside = 0
+    words = (np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0))
+    for j in range(len(delta)):
+        x = factor * delta[j]
+        if not abs(x) <= clip:
+            outside += 1
+        x = x if x > -clip else -clip
+        units = np.float64((x if x < clip else clip) * scale)
+        whole = np.rint(units)
+        if len(rounding) > 0:
+            if j % 4 == 0:
+                block = np.uint64(j // 4)
+                words = philox_words(
+                    rounding[0], rounding[1], counter[0], counter[1], block >> np.uint64(28),
+                    np.uint64(ROUNDING << 28) | block & np.uint64(0xFFFFFFF),
+                )  # fmt: skip
+            away = units - whole
+            if (np.float64(words[j % 4]) + 0.5) * (1.0 / 4294967296.0) < abs(away):
+                whole += -1.0 if away < 0 else 1.0
+        term = weight * np.uint64(np.int64(whole))
+        out[j] = np.uint64(total[j]) + term if has_total else term
+    return outside
+
+
+@_compiled
+def _add_words(total, words, weight, out):
+    for j in range(len(out)):
+        out[j] = np.uint64(total[j]) + weight * np.uint64(words[j])
+
+
+@_compiled
+def _decode(signed, scale, out):
+    for j in range(len(out)):
+        out[j] = np.float64(signed[j]) * scale
+
+
 def _reads(array: NDArray[Any]) -> NDArray[Any]:
     """A view that only reads, so that arrays of a user that may and may not be written have one type."""
     view = array.view()
@@ -895,7 +940,42 @@ def dot(x: Vector, y: Vector) -> float:
     return float(_dot(_reads(x), _reads(y)))
 
 
-_KERNELS = _server.Kernels(accumulate=accumulate, aggregate=aggregate, sgd_step=sgd_step, adam_step=adam_step)
+def encode_add(
+    total: Words | None,
+    delta: Vector,
+    weight: int,
+    clip: float,
+    step: float,
+    factor: float,
+    rounding: tuple[int, int, int] | None,
+    out: Words,
+) -> int:
+    numbers = np.array([clip, 1.0 / step, factor], delta.dtype)
+    seed, client, task = rounding or (0, 0, 0)
+    key = np.array(key_words(seed) if rounding is not None else (), np.uint64)
+    so_far = _reads(np.empty(0, out.dtype) if total is None else total)
+    counter = np.array([client, task], np.uint64)
+    return int(_encode_add(so_far, total is not None, _reads(delta), np.uint64(weight), numbers, key, counter, out))
+
+
+def add_words(total: Words, words: Words, weight: int, out: Words) -> None:
+    _add_words(_reads(total), _reads(words), np.uint64(weight), out)
+
+
+def decode(words: Words, scale: float, out: Vector) -> None:
+    _decode(_reads(words.view(np.int32 if words.dtype == np.uint32 else np.int64)), scale, out)
+
+
+_KERNELS = _server.Kernels(
+    accumulate=accumulate,
+    aggregate=aggregate,
+    sgd_step=sgd_step,
+    adam_step=adam_step,
+    encode_add=encode_add,
+    decode=decode,
+    dot=dot,
+    normals=normals,
+)
 
 
 class Server(_server.Server):
@@ -915,5 +995,7 @@ def replay_engine(
     seed: int,
     batch: NDArray[np.int64] | None,
     window_bytes: int,
+    sums: SumSpec,
+    roles: SumRoles | None,
 ) -> SequentialReplay:
-    return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch)
+    return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch, sums, roles)

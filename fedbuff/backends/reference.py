@@ -15,20 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _server
+from ._event_queue import EventQueue
 from ._philox import key_words, philox_words, unit_double
 from ._portable_math import log_positive, sincos2pi
 from ._replay import SequentialReplay
-from ._spec import BoundProblem, LocalSpec, ProblemSpec, Vector
+from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vector, Words
 
 __all__ = [
     "DeltaBuffer",
+    "EventQueue",
     "Server",
     "accumulate",
     "adam_step",
+    "add_words",
     "aggregate",
     "batch_rows",
     "bind",
+    "decode",
     "dot",
+    "encode_add",
     "name",
     "normals",
     "philox",
@@ -43,7 +48,7 @@ Rows = NDArray[np.int64]
 _quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
-BATCHES, GRADIENT_NOISE = 0, 3  # streams, as in csrc/core/philox.hpp
+BATCHES, GRADIENT_NOISE, ROUNDING = 0, 3, 6  # streams, as in csrc/core/philox.hpp
 
 
 def philox(seed: int, counter: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -384,7 +389,58 @@ def dot(x: Vector, y: Vector) -> float:
     return float(np.dot(x.astype(np.float64), y.astype(np.float64)))
 
 
-_KERNELS = _server.Kernels(accumulate=accumulate, aggregate=aggregate, sgd_step=sgd_step, adam_step=adam_step)
+@_quiet
+def encode_add(
+    total: Words | None,
+    delta: Vector,
+    weight: int,
+    clip: float,
+    step: float,
+    factor: float,
+    rounding: tuple[int, int, int] | None,
+    out: Words,
+) -> int:
+    scalar, word = delta.dtype.type, out.dtype.type
+    low, high = scalar(-clip), scalar(clip)
+    x = scalar(factor) * delta
+    inside = np.where(x > low, x, low)
+    inside = np.where(inside < high, inside, high)
+    units = (inside * scalar(1.0 / step)).astype(np.float64)
+    whole = np.rint(units)
+    if rounding is not None:
+        seed, client, task = rounding
+        block = np.arange((delta.size + 3) // 4)
+        counter = np.empty((block.size, 4), np.uint32)
+        counter[:, 0], counter[:, 1], counter[:, 2] = client, task, block >> 28
+        counter[:, 3] = ROUNDING << 28 | block & 0xFFFFFFF
+        chance = (philox(seed, counter).reshape(-1)[: delta.size] + 0.5) / 2.0**32
+        away = units - whole
+        whole += np.where(chance < np.abs(away), np.where(away < 0, -1.0, 1.0), 0.0)
+    encoded = whole.astype(np.int64).astype(out.dtype)
+    np.add(word(0) if total is None else total, word(weight) * encoded, out=out)
+    return int(np.count_nonzero(~(np.abs(x) <= high)))
+
+
+@_quiet
+def add_words(total: Words, words: Words, weight: int, out: Words) -> None:
+    np.add(total, words.dtype.type(weight) * words, out=out)
+
+
+def decode(words: Words, scale: float, out: Vector) -> None:
+    signed = words.view(np.int32 if words.dtype == np.uint32 else np.int64)
+    out[:] = signed.astype(np.float64) * scale
+
+
+_KERNELS = _server.Kernels(
+    accumulate=accumulate,
+    aggregate=aggregate,
+    sgd_step=sgd_step,
+    adam_step=adam_step,
+    encode_add=encode_add,
+    decode=decode,
+    dot=dot,
+    normals=normals,
+)
 
 
 class Server(_server.Server):
@@ -404,5 +460,7 @@ def replay_engine(
     seed: int,
     batch: NDArray[np.int64] | None,
     window_bytes: int,
+    sums: SumSpec,
+    roles: SumRoles | None,
 ) -> SequentialReplay:
-    return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch)
+    return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch, sums, roles)

@@ -1,35 +1,56 @@
-"""The Python of the README and the pages runs, from top to bottom, one namespace a page; links lead somewhere."""
+"""The code of the README and the pages runs, from top to bottom, one namespace a page; links lead somewhere.
+
+A block with a title is a file of that name; a `python` block runs; each line of a `sh` block is the command `fedbuff`.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+import fedbuff as fb
+from fedbuff._cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = page.read_text(encoding="utf-8")
-    blocks = list(BLOCK.finditer(text))
+    blocks = [block for block in BLOCK.finditer(text) if block[2] or block[1] in ("python", "sh")]
     if not blocks:
-        pytest.skip("the page has no Python in it")
+        pytest.skip("the page has no code in it")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     namespace: dict[str, object] = {"__name__": page.stem}
     for block in blocks:
-        before = text[: block.start(1)].count("\n")
-        code = compile("\n" * before + block.group(1), str(page), "exec")  # so that errors have the page's line numbers
-        try:
-            exec(code, namespace)
-        except ImportError as error:
-            if "pip install fedbuff[" not in str(error):
-                raise
-            pytest.skip(str(error))
+        language, title, code = block.groups()
+        if title:
+            Path(title).write_text(code, encoding="utf-8")
+        elif language == "sh":
+            run_commands(code)
+        else:
+            before = text[: block.start(3)].count("\n")  # so that errors have the page's line numbers
+            try:
+                exec(compile("\n" * before + code, str(page), "exec"), namespace)
+            except ImportError as error:
+                if "pip install fedbuff[" not in str(error):
+                    raise
+                pytest.skip(str(error))
+
+
+def run_commands(code: str) -> None:
+    for line in code.splitlines():
+        name, *arguments = shlex.split(line)
+        assert name == "fedbuff", f"only the command fedbuff is run here: {line}"
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 0, line
 
 
 def test_the_readme_shows_what_its_first_block_prints(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,5 +63,20 @@ def test_the_readme_shows_what_its_first_block_prints(capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?://)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\((?!https?://)([^)#\s]+)", text)
     assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_every_page_is_in_the_site() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    trees = re.findall(r"^```{toctree}\n.*?\n\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)
+    listed = [name for tree in trees for name in tree.split()]
+    pages = [str(page.relative_to(ROOT / "docs").with_suffix("")) for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted([*listed, "index"]) == sorted(pages)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\.\. auto\w+:: fedbuff\.(\w+)", text, re.MULTILINE)
+    assert sorted(set(listed)) == sorted(set(fb.__all__) - {"__version__"})

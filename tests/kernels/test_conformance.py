@@ -461,6 +461,91 @@ def test_dot(case: Case, dtype: str, seed: int, dim: int) -> None:
     tolerance.DOT.check(got, math.fsum(products), terms=math.fsum(map(abs, products)), n=dim + 1, dtype=np.float64)
 
 
+# Fixed point
+
+
+word_types = st.sampled_from([np.uint32, np.uint64])
+
+
+@every_case
+@every_dtype
+@given(
+    seed=words,
+    dim=dims,
+    word=word_types,
+    bits=st.integers(2, 31),
+    clip=st.sampled_from([1.0, 0.75, float(np.float32(0.1)), 1024.0]),
+    factor=st.sampled_from([1.0, 0.3]),
+    weight=st.sampled_from([1, 2, 7]),
+    stochastic=st.booleans(),
+    empty=st.booleans(),
+    bad=st.sampled_from([None, np.nan, np.inf, -np.inf]),
+)
+@more
+def test_encode_add(
+    case: Case,
+    dtype: str,
+    seed: int,
+    dim: int,
+    word: Any,
+    bits: int,
+    clip: float,
+    factor: float,
+    weight: int,
+    stochastic: bool,
+    empty: bool,
+    bad: float | None,
+) -> None:
+    step = 2.0 ** (math.ceil(math.log2(clip)) - (bits - 1))
+    (delta,) = vectors(seed, 1, dim, dtype, spread=1.0)
+    ties = np.arange(dim) % 5 == 0
+    delta[ties] = (np.rint(delta[ties] / step) + 0.5) * step
+    if bad is not None:
+        delta[seed % dim] = bad
+    total = np.random.default_rng(seed).integers(0, np.iinfo(word).max, dim, word, endpoint=True)
+    how = (weight, clip, step, factor, (seed, seed ^ 5, seed ^ 9) if stochastic else None)
+    want = np.empty(dim, word)
+    want_cut = reference.encode_add(None if empty else total, delta, *how, want)
+    got, alias = np.zeros(dim, word), total.copy()
+    with case.use() as backend:
+        cut = backend.encode_add(None if empty else total, delta, *how, got)
+        backend.encode_add(None if empty else alias, delta, *how, alias)
+    assert cut == want_cut
+    tolerance.ENCODE_ADD.check(got, want)
+    tolerance.PREFIX.check(alias, want)
+
+
+@every_case
+@given(seed=words, dim=dims, word=word_types, weight=st.sampled_from([0, 1, 2, 1000, -1]))
+@few
+def test_add_words(case: Case, seed: int, dim: int, word: Any, weight: int) -> None:
+    total, more_words = np.random.default_rng(seed).integers(0, np.iinfo(word).max, (2, dim), word, endpoint=True)
+    factor = weight % (int(np.iinfo(word).max) + 1)
+    want = [
+        (a + factor * b) % (int(np.iinfo(word).max) + 1)
+        for a, b in zip(total.tolist(), more_words.tolist(), strict=True)
+    ]
+    got, alias = np.zeros(dim, word), more_words.copy()
+    with case.use() as backend:
+        backend.add_words(total, more_words, factor, got)
+        backend.add_words(total, alias, factor, alias)
+    tolerance.ADD_WORDS.check(got, np.array(want, word))
+    tolerance.PREFIX.check(alias, got)
+
+
+@every_case
+@every_dtype
+@given(seed=words, dim=dims, word=word_types, scale=st.sampled_from([1.0, 2.0**-19, 0.1]))
+@few
+def test_decode(case: Case, dtype: str, seed: int, dim: int, word: Any, scale: float) -> None:
+    encoded = np.random.default_rng(seed).integers(0, np.iinfo(word).max, dim, word, endpoint=True)
+    got, want = np.empty(dim, dtype), np.empty(dim, dtype)
+    reference.decode(encoded, scale, want)
+    with case.use() as backend:
+        backend.decode(encoded, scale, got)
+    tolerance.DECODE.check(got, want)
+
+
 # What every backend must have
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -197,3 +198,29 @@ def test_a_draw_does_not_depend_on_how_many_are_drawn() -> None:
     many = reference.batch_rows(1, 2, 3, 4, 1000, 64)
     np.testing.assert_array_equal(many[:7], reference.batch_rows(1, 2, 3, 4, 1000, 7))
     np.testing.assert_array_equal(reference.normals(1, 2, 3, 4, 3, 64)[:7], reference.normals(1, 2, 3, 4, 3, 7))
+
+
+@given(
+    numbers=st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=9),
+    bits=st.integers(2, 20),
+    weight=st.integers(1, 9),
+    stochastic=st.booleans(),
+)
+@few
+def test_encoding_is_its_definition(numbers: list[float], bits: int, weight: int, stochastic: bool) -> None:
+    """In rational numbers: the nearest whole number of steps, or one of the two around it."""
+    step, clip = Fraction(1, 2 ** (bits - 1)), 1
+    delta = np.array(numbers)
+    total = np.arange(2**32 - len(numbers), 2**32, dtype=np.uint32)
+    out = np.empty_like(total)
+    draws = (1, 2, 3) if stochastic else None
+    cut = reference.encode_add(total, delta, weight, clip, float(step), 1.0, draws, out)
+    assert cut == sum(abs(x) > clip for x in numbers)
+    for x, before, after in zip(numbers, total.tolist(), out.tolist(), strict=True):
+        units = max(-clip, min(clip, Fraction(x))) / step
+        around = {math.floor(units), math.ceil(units)} if stochastic else {round(units)}
+        assert after in {(before + weight * whole) % 2**32 for whole in around}
+    decoded = np.empty(len(numbers))
+    reference.decode(out - total, float(step), decoded)
+    signed = [word - 2**32 * (word >= 2**31) for word in (out - total).tolist()]
+    assert decoded.tolist() == [float(word * step) for word in signed]

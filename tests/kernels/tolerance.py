@@ -73,5 +73,8 @@ ACCUMULATE = Backward(1.0)
 AGGREGATE = Backward(1.0)
 SGD_STEP = Backward(1.0)
 ADAM_STEP = Backward(1.0)
+ENCODE_ADD = Exact()
+ADD_WORDS = Exact()
+DECODE = Exact()
 DOT = Backward(1.0)  # eps of float64, whatever the vectors are
 PREFIX = Exact()  # steps=q is the beginning of steps=Q; outputs that alias an input change nothing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -12,34 +11,6 @@ import installs
 import pytest
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-
-
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A source archive, made and unpacked."""
-    tree = installs.copy_tree(tmp_path_factory.mktemp("sdist") / "tree")
-    make = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
-    installs.run("-c", make, cwd=tree, FEDBUFF_BUILD="pure", PYTHONWARNINGS="ignore", PYTHONPATH=str(tree))
-    (archive,) = (tree / "dist").glob("*.tar.gz")
-    with tarfile.open(archive) as file:
-        file.extractall(tree.parent, filter="data")
-    return tree.parent / archive.name.removesuffix(".tar.gz")
-
-
-@pytest.fixture(scope="module")
-def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    installs.copy_objects(unpacked)
-    folder = tmp_path_factory.mktemp("wheel")
-    installs.pip("wheel", "--quiet", "--wheel-dir", str(folder), ".", cwd=unpacked, FEDBUFF_BUILD="require")
-    (built,) = folder.glob("fedbuff-*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("site")
-    installs.pip("install", "--quiet", "--target", str(target), str(wheel), cwd=target)
-    return target
 
 
 def sources(pattern: str) -> set[str]:
@@ -51,7 +22,15 @@ def sources(pattern: str) -> set[str]:
 def test_the_source_archive_holds_what_a_build_needs(unpacked: Path) -> None:
     held = {p.relative_to(unpacked).as_posix() for p in unpacked.rglob("*") if p.is_file()}
     needed = {"setup.py", "pyproject.toml", "README.md", "LICENSE", "Makefile"}
-    for pattern in ("csrc/**/*.*", "src/*.pyx", "fedbuff/**/*.py", "fedbuff/*.pxd", "fedbuff/*.pyi", "tests/**/*.py"):
+    for pattern in (
+        "csrc/**/*.*",
+        "src/*.pyx",
+        "fedbuff/**/*.py",
+        "fedbuff/*.pxd",
+        "fedbuff/*.pyi",
+        "tests/**/*.py",
+        "fedbuff/_report/page.*",
+    ):
         needed |= sources(pattern)
     assert needed <= held
     assert not [name for name in held if name.endswith((".so", ".o", ".pyc")) or "_build_info" in name]
@@ -65,9 +44,10 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     plain = {tag.sub(".so", name) for name in held}
     expected = sources("fedbuff/**/*.py") | sources("fedbuff/*.pxd") | sources("fedbuff/*.pyi")
     expected |= {name.replace("csrc/include", "fedbuff/include") for name in sources("csrc/include/fedbuff/*.h*")}
-    expected |= sources("fedbuff/data/*.csv")
+    expected |= sources("fedbuff/data/*.*") | sources("fedbuff/_report/page.*")
     expected |= {"fedbuff/py.typed", "fedbuff/_build_info.py", "fedbuff/libfedbuff.so"}
-    expected |= {"fedbuff/_core.so", "fedbuff/_server.so"}
+    expected |= {f"fedbuff/{name}.so" for name in ("_core", "_event_queue", "_local_sgd", "_server")}
+    expected |= sources("fedbuff/cmake/*") | sources("fedbuff/pkgconfig/*")
     assert plain == expected
     assert {"METADATA", "LICENSE", "RECORD", "WHEEL"} <= record
 
@@ -78,6 +58,7 @@ import pathlib, sys
 import numpy as np, fedbuff as fb
 assert fb.__file__.startswith(sys.argv[1]), fb.__file__
 assert (pathlib.Path(fb.get_include()) / "fedbuff" / "fedbuff.h").is_file()
+assert fb.sample_digits()[0].shape == (1797, 64)
 server = fb.Server(np.zeros(3), fb.FedBuff(buffer_size=1))
 assert server.upload(np.ones(3), server.download()[0])
 problem = fb.Quadratic(np.ones((2, 3)))

@@ -19,6 +19,7 @@ import pytest
 import fedbuff as fb
 from fedbuff import backends
 from fedbuff.backends import reference
+from fedbuff.backends._spec import SumSpec
 
 N_CLIENTS, ROWS, FEATURES, CLASSES = 20, 12, 7, 3
 LOCAL = fb.LocalSGD(steps=3, lr=0.1, batch_size=5)
@@ -117,7 +118,7 @@ def test_float64_agrees_with_the_sequential_oracle(name: str) -> None:
     e = np.array([strategy.rule.sample_weight(n) for n in problem.n_samples])[schedule.client[used]]
     engine = reference.replay_engine(
         strategy.rule, problem.init(5), reference.bind(problem._spec), None, LOCAL.spec, 5,
-        np.full(N_CLIENTS, LOCAL.batch_size), 0,
+        np.full(N_CLIENTS, LOCAL.batch_size), 0, SumSpec(), None,
     )  # fmt: skip
     references = np.bincount(schedule.version[used], minlength=25)[:25]
     engine.add(*(getattr(schedule, c)[used] for c in ("client", "task", "version", "step")), s, e, references,

@@ -300,3 +300,45 @@ def test_a_time_horizon_with_timeless_tasks_is_refused() -> None:
 def test_a_run_in_which_nothing_arrives_gives_up() -> None:
     with pytest.raises(ValueError, match="no arrival has reached the buffer in 10000100 events"):
         fb.schedule(model(1, compute=fb.Constant(5.0)), FedBuff(1), server_steps=1, timeout=1.0)
+
+
+def test_a_repeat_waits_for_the_next_buffer() -> None:
+    """Client 0 takes 1 s and client 1 takes 3.5 s: client 0 comes twice before client 1 comes once."""
+    trace = fb.Trace([0, 1], [1.0, 3.5])
+    made = fb.schedule(trace, fb.FedBuff(2, distinct_clients=True), server_steps=2)
+    made.check()
+    assert made.client.tolist() == [0, 1, 0, 1]
+    assert made.task.tolist() == [0, 0, 1, 1]
+    assert made.step.tolist() == [0, 0, 1, 1]
+    # The repeat was done at 2.0, on version 0; it arrives when the second buffer opens.
+    assert made.arrive_time.tolist() == [1.0, 3.5, 3.5, 7.0]
+    assert made.start_time.tolist() == [0.0, 0.0, 1.0, 3.5]
+    assert made.version.tolist() == [0, 0, 0, 1]
+    assert made.staleness.tolist() == [0, 0, 1, 0]
+    # At the end client 0 waits again: its task is in flight.
+    assert made.in_flight_client.tolist() == [0]
+    assert made.in_flight_task.tolist() == [2]
+
+
+def test_distinct_clients_changes_nothing_where_there_are_no_repeats() -> None:
+    model = fb.DelayModel(n_clients=20, compute=fb.Constant(1.0))
+    plain = fb.schedule(model, fb.FedBuff(5), server_steps=30)
+    distinct = fb.schedule(model, fb.FedBuff(5, distinct_clients=True), server_steps=30)
+    np.testing.assert_array_equal(distinct.client, plain.client)
+    np.testing.assert_array_equal(distinct.version, plain.version)
+
+
+@pytest.mark.parametrize(
+    ("n_clients", "concurrency", "words"),
+    [(3, None, "needs as many clients, there are 3"), (10, 3, "concurrency is 3")],
+)
+def test_distinct_clients_that_cannot_fill_a_buffer_are_refused(n_clients: int, concurrency: Any, words: str) -> None:
+    model = fb.DelayModel(n_clients=n_clients, compute=fb.Exponential(1.0))
+    with pytest.raises(ValueError, match=f"distinct_clients: .*{words}"):
+        fb.schedule(model, fb.FedBuff(4, distinct_clients=True), concurrency, server_steps=3)
+
+
+def test_an_arrival_log_refuses_distinct_clients() -> None:
+    log = fb.ArrivalLog([0, 0], [1.0, 2.0], version=[0, 0])
+    with pytest.raises(ValueError, match="distinct_clients would change it"):
+        fb.schedule(log, fb.FedBuff(2, distinct_clients=True))

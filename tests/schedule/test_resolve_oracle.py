@@ -152,6 +152,32 @@ def test_open_loops(data: st.DataObject, windows: bool) -> None:
     )
 
 
+@EXAMPLES
+@given(st.data(), st.booleans())
+def test_distinct_clients(data: st.DataObject, windows: bool) -> None:
+    trace = data.draw(traces(windows))
+    n = trace.n_clients
+    size = data.draw(st.integers(1, n))
+    strategy = FedBuff(
+        size,
+        max_staleness=data.draw(st.sampled_from([None, None, 0, 1, 2])),
+        max_wait=data.draw(st.sampled_from([None, None, 0.7, 2.0])),
+        distinct_clients=True,
+    )
+    options: dict[str, Any] = {"seed": data.draw(st.integers(0, 3)), **ends(data.draw)}
+    options["timeout"] = data.draw(st.sampled_from([None, None, 1.0, 2.75]))
+    if data.draw(st.booleans()):
+        options["start_rate"] = data.draw(st.sampled_from([0.5, 1.0, 3.0]))
+        options["in_flight"] = data.draw(st.sampled_from(["redraw", "skip", "allow"]))
+    else:
+        options["concurrency"] = data.draw(st.sampled_from([None, *range(size, n + 1)]))
+    made = compare(trace, strategy, **options)
+    if made is not None:
+        used = made.step >= 0
+        pairs = set(zip(made.step[used].tolist(), made.client[used].tolist(), strict=True))
+        assert len(pairs) == np.count_nonzero(used)
+
+
 DISTRIBUTIONS = [
     fb.Constant(0.5),
     fb.Uniform(0.0, 2.0),
@@ -194,7 +220,15 @@ def test_windows_of_differing_periods(policy: Any, concurrency: int | None) -> N
     assert windows.available(made.client, made.start_time).all()
 
 
-@pytest.mark.parametrize("strategy", [FedBuff(4), FedBuff(4, max_wait=0.3), FedAvg(rate=0.5, over_selection=0.2)])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        FedBuff(4),
+        FedBuff(4, max_wait=0.3),
+        FedBuff(9, distinct_clients=True),
+        FedAvg(rate=0.5, over_selection=0.2),
+    ],
+)
 def test_numba_gives_the_same(strategy: Any) -> None:
     pytest.importorskip("numba")
     model = fb.DelayModel(

@@ -10,6 +10,7 @@ import pytest
 import fedbuff as fb
 from fedbuff._resolve import _fill_uniform_arrivals, new_columns
 from fedbuff.backends import reference
+from fedbuff.backends._spec import SumSpec
 
 STEPS, K = 30, 3
 
@@ -94,8 +95,9 @@ def test_the_specification_agrees() -> None:
     schedule = ours.schedule
     assert isinstance(schedule, fb.Schedule) and ours.local is not None
     engine = reference.replay_engine(
-        ours.rule, np.linspace(-1, 1, 5), reference.bind(problem._spec), None, ours.local.spec, 2, np.full(4, 2), 0
-    )
+        ours.rule, np.linspace(-1, 1, 5), reference.bind(problem._spec), None, ours.local.spec, 2, np.full(4, 2), 0,
+        SumSpec(), None,
+    )  # fmt: skip
     engine.record_gradients(2, 1)
     columns = (schedule.client, schedule.task, schedule.version, schedule.step)
     ones = np.ones(schedule.n_arrivals)

@@ -286,3 +286,11 @@ def test_fit_refusals() -> None:
     }
     with pytest.raises(ValueError, match="unknown"):
         recorded().fit("sleep")
+
+
+def test_a_log_is_a_trace_of_its_durations() -> None:
+    log = fb.ArrivalLog(["b", "a", "b"], [1.0, 3.0, 4.5], start_time=[0.0, 0.5, 2.0])
+    trace = log.as_trace()
+    assert trace.client_ids.tolist() == ["a", "b"] and trace.total.tolist() == [2.5, 1.0, 2.5] and trace.end == "wrap"
+    with pytest.raises(ValueError, match="no start times"):
+        fb.ArrivalLog([0, 0], [1.0, 2.0], version=[0, 0]).as_trace()

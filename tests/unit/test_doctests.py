@@ -33,7 +33,7 @@ def test_module(name: str) -> None:
                 run(f"{name}.{key}.{inner}", getattr(documented, "__doc__", None), module)
 
 
-@pytest.mark.parametrize("name", ["Server", "DeltaBuffer"])
+@pytest.mark.parametrize("name", ["Server", "DeltaBuffer", "EventQueue"])
 def test_classes_of_the_backend(name: str) -> None:
     assert run(name, getattr(fb, name).__doc__, fb) > 0
 

@@ -1,13 +1,15 @@
 // The kernels, written once and compiled per CPU level inside that level's own namespace, so that no function of one
 // level can stand in for another's. Standard-library templates stay out for the same reason.
 //
-// A level provides Vec<T> for float and double: kLanes and block shapes; zero, set, load, store, and load_part /
-// store_part of the first n lanes; + - * /, madd (fused where the level has it), max and min (the second argument where
-// one is NaN), sqrt, abs, if_less, round, scale_by_power, sum_lanes and sum_lanes_of_4.
+// A level provides Vec<T> for float and double: kLanes and block shapes; zero, set, load, store, stream (a store past
+// the caches, to an aligned address), and load_part / store_part of the first n lanes; + - * /, madd (fused where the
+// level has it), max and min (the second argument where one is NaN), sqrt, abs, if_less, round, scale_by_power,
+// sum_lanes and sum_lanes_of_4.
 //
 // Each part uses those above it.
 #include "math.inl"
 #include "vectors.inl"
+#include "fixed_point.inl"
 #include "linear.inl"
 #include "batch.inl"
 #include "scratch.inl"
@@ -15,6 +17,7 @@
 #include "quadratic.inl"
 #include "small.inl"
 #include "local.inl"
+#include "limits.inl"
 
 template <class T>
 std::size_t scratch_bytes(const Problem<T>& problem) {
@@ -23,6 +26,20 @@ std::size_t scratch_bytes(const Problem<T>& problem) {
 
 template <class T>
 constexpr Kernels<T> make_kernels() {
-  return {&scratch_bytes<T>, &local_sgd<T>, &clients_gradient<T>, &count_correct<T>, &accumulate<T>,
-          &aggregate<T>,     &sgd_step<T>,  &adam_step<T>,       &all_finite<T>,    &dot<T>};
+  return {&scratch_bytes<T>,
+          &local_sgd<T>,
+          &clients_gradient<T>,
+          &count_correct<T>,
+          &accumulate<T>,
+          &aggregate<T>,
+          &sgd_step<T>,
+          &adam_step<T>,
+          &all_finite<T>,
+          &dot<T>,
+          &encode_add<T, std::uint32_t>,
+          &encode_add<T, std::uint64_t>,
+          &add_words<typename Kernels<T>::Word>,
+          &decode<T, std::uint32_t>,
+          &decode<T, std::uint64_t>,
+          make_limits<T>()};
 }

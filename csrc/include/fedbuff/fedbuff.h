@@ -1,7 +1,13 @@
-/* fedbuff: FedBuff's server as a C library. C99.
+/* fedbuff: FedBuff's server, buffer, local SGD and event queue as a C library. C99.
  *
  * Handles are opaque. Memory that goes in or out belongs to the caller unless said. Functions that can fail return an
- * fb_status; fb_status_text says it in words. A server may be used from many threads at once: each call takes its lock.
+ * fb_status; fb_status_text says it in words; after any status but FB_OK nothing has changed unless said. A null handle
+ * is FB_ERR_ARGUMENT; functions that return a number give -1 for it, those that return a pointer null. Destroying takes
+ * the handle's address and makes it null, so that what was freed is seen to be gone.
+ *
+ * Structs begin with `size` and `abi`: start from the FB_..._INIT of the struct. Later versions only append fields;
+ * a field that the caller's header did not have yet counts as zero. Servers, buffers and local SGD may be used from
+ * many threads at once. The library has no state of its own but the CPU level that it chose.
  */
 #ifndef FEDBUFF_H
 #define FEDBUFF_H
@@ -18,21 +24,51 @@ extern "C" {
 #define FB_API
 #endif
 
-/* Grows when something here changes meaning; fb_abi_version() tells what the library was built with. */
-#define FB_ABI_VERSION 1
+/* Grows when something here changes its meaning or goes away. */
+#define FB_ABI_VERSION 1u
 
-typedef enum fb_status {
+typedef int32_t fb_status;
+enum {
   FB_OK = 0,
-  FB_ERR_ARGUMENT = 1,    /* a null pointer, a size or a number out of range */
-  FB_ERR_MEMORY = 2,      /* out of memory; nothing changed */
+  FB_ERR_ARGUMENT = 1,    /* a null pointer, or a number out of range */
+  FB_ERR_MEMORY = 2,      /* out of memory */
   FB_ERR_NEVER_GIVEN = 3, /* the server never gave out that version */
   FB_ERR_NOTHING_DUE = 4, /* every download of that version was returned or cancelled already */
-  FB_ERR_NOT_FINITE = 5,  /* the delta holds a NaN or an infinity; nothing changed */
-  FB_ERR_ZERO_NORM = 6,   /* the weights of the full buffer sum to zero; nothing changed */
-  FB_ERR_SHORT_TABLE = 7  /* staler than the table of staleness weights is long; nothing changed */
-} fb_status;
+  FB_ERR_NOT_FINITE = 5,  /* the delta holds a NaN or an infinity */
+  FB_ERR_ZERO_NORM = 6,   /* the weights of the full buffer sum to zero */
+  FB_ERR_SHORT_TABLE = 7, /* staler than the table of staleness weights is long */
+  FB_ERR_ABI = 8,         /* a struct of another ABI, or with fields that this library does not know */
+  FB_ERR_DTYPE = 9,       /* an array of another dtype than the object's */
+  FB_ERR_SIZE = 10,       /* an array of another size than the object's */
+  FB_ERR_OVERFLOW = 11,   /* a sum of whole numbers beyond 64 bits, or a queue that has counted to its end */
+  FB_ERR_TICKET = 12,     /* a ticket that was never given out, or was used or cancelled already */
+  FB_ERR_CLOSED = 13,     /* the object was closed */
+  FB_ERR_EMPTY = 14,      /* no event is pending */
+  FB_ERR_HOST = 15        /* a function of the host's failed: an executor or a gradient */
+};
 
-typedef enum fb_dtype { FB_F32 = 0, FB_F64 = 1 } fb_dtype;
+typedef int32_t fb_dtype;
+enum { FB_F32 = 0, FB_F64 = 1, FB_I32 = 2, FB_I64 = 3 };
+
+FB_API uint32_t fb_abi_version(void);
+/* FB_OK where a program compiled with this FB_ABI_VERSION may use the library, else FB_ERR_ABI. */
+FB_API fb_status fb_require_abi(uint32_t abi);
+FB_API const char* fb_status_text(fb_status status);
+/* The CPU level whose kernels run: "baseline", "avx2", "avx512". */
+FB_API const char* fb_level(void);
+
+/* Threads of the host. `run` calls work(argument, 0) .. work(argument, n - 1), in any order and on any threads, returns
+ * when all calls have returned, and gives 0, or another number where it failed. It may throw, in C++. */
+typedef void (*fb_work)(void* argument, int64_t part);
+typedef struct fb_executor {
+  uint32_t size, abi;
+  void* context;
+  int32_t (*run)(void* context, int64_t n, fb_work work, void* argument);
+} fb_executor;
+#define FB_EXECUTOR_INIT {sizeof(fb_executor), FB_ABI_VERSION, 0, 0}
+
+/* ---- The server ------------------------------------------------------------------------------------------------- */
+
 typedef enum fb_base { FB_BASE_START = 0, FB_BASE_CURRENT = 1 } fb_base;
 typedef enum fb_norm {
   FB_NORM_ONE = 0,
@@ -45,9 +81,12 @@ typedef enum fb_optimizer { FB_SGD = 0, FB_ADAM = 1 } fb_optimizer;
 typedef enum fb_outcome { FB_ADDED = 0, FB_STEPPED = 1, FB_TOO_STALE = 2 } fb_outcome;
 
 /* contribution_j = s_j e_j (base_j - w_end_j); direction = sum_j contribution_j / norm; w <- optimizer(w, direction).
- * Set `size` to sizeof(fb_rule) before anything else. */
+ *
+ * With a unit > 0 deltas are whole numbers, int32 or int64, that count units (base FB_BASE_START only). They are summed
+ * exactly, so that a full buffer gives the same bits in whatever order it came: s_j e_j counts to a multiple of 2^-24,
+ * a contribution to the nearest unit, ties to even. */
 typedef struct fb_rule {
-  uint32_t size;
+  uint32_t size, abi;
   int32_t base;          /* fb_base */
   int32_t norm;          /* fb_norm */
   int32_t optimizer;     /* fb_optimizer */
@@ -57,21 +96,23 @@ typedef struct fb_rule {
   double lr;
   double momentum;                            /* FB_SGD */
   double beta1, beta2, epsilon, weight_decay; /* FB_ADAM */
+  double unit;                                /* of whole-number deltas; 0: deltas have the model's dtype */
 } fb_rule;
+#define FB_RULE_INIT \
+  {sizeof(fb_rule), FB_ABI_VERSION, FB_BASE_START, FB_NORM_ONE, FB_SGD, 1, 0, -1, 1.0, 0.0, 0.9, 0.999, 1e-8, 0.0, 0.0}
 
 typedef struct fb_server fb_server;
 typedef struct fb_model fb_model;
 
-FB_API uint32_t fb_abi_version(void);
-FB_API const char* fb_status_text(fb_status status);
-/* The CPU level whose kernels run: "baseline", "avx2", "avx512". */
-FB_API const char* fb_level(void);
-
-/* w0 (dim) is copied. */
+/* The model has the dtype FB_F32 or FB_F64. w0 (dim) is copied. */
 FB_API fb_status fb_server_create(const fb_rule* rule, fb_dtype dtype, int64_t dim, const void* w0,
                                   fb_server** server_out);
-FB_API void fb_server_destroy(fb_server* server);
+FB_API void fb_server_destroy(fb_server** server);
+/* Uploads that wait for their turn, and all that come later, give FB_ERR_CLOSED, and so do downloads and cancels. What
+ * can be read stays readable. */
+FB_API fb_status fb_server_close(fb_server* server);
 
+FB_API fb_dtype fb_server_dtype(const fb_server* server);
 FB_API int64_t fb_server_dim(const fb_server* server);
 FB_API int64_t fb_server_version(const fb_server* server);
 FB_API int64_t fb_server_fill(const fb_server* server);        /* arrivals in the buffer */
@@ -86,28 +127,45 @@ FB_API void fb_model_release(fb_model* model);
 
 /* As fb_server_model, and one task is now due on *version_out: it ends in one upload or one cancel. */
 FB_API fb_status fb_server_download(fb_server* server, int64_t* version_out, fb_model** model_out);
+/* The same into memory of the caller's, w_out (dim) of the model's dtype: nothing is held. */
+FB_API fb_status fb_server_download_to(fb_server* server, fb_dtype dtype, int64_t dim, void* w_out,
+                                       int64_t* version_out);
 FB_API fb_status fb_server_cancel(fb_server* server, int64_t version);
 
 /* s by staleness: weight[t] for an update that is t versions old. Copied. Without one, s is 1. */
 FB_API fb_status fb_server_set_staleness(fb_server* server, const double* weight, int64_t n_weights);
 
-/* delta (dim) = model downloaded - model after the local steps; it counts s(staleness) times e. *outcome_out (may be
- * null): fb_outcome. */
-FB_API fb_status fb_server_upload(fb_server* server, const void* delta, int64_t version, double e,
-                                  int32_t* outcome_out);
+/* A place in the order in which deltas are added. It ends in one upload or one cancelled ticket; later ones wait. */
+#define FB_NO_TICKET (-1)
+FB_API fb_status fb_server_take_ticket(fb_server* server, int64_t* ticket_out);
+FB_API fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket);
 
-/* A second server in the same state, taken between two calls of other threads; models are shared until they change. */
+/* delta (dim) = model downloaded - model after the local steps; it counts s(staleness) times e. Its dtype is the
+ * model's, or FB_I32 or FB_I64 with a unit. *outcome_out (may be null): fb_outcome.
+ *
+ * Deltas are added in the order of tickets; FB_NO_TICKET takes the next one. The call returns when the delta was added,
+ * and its memory is the caller's again. Threads that wait for their turn help with the additions of large models.
+ * FB_ERR_ARGUMENT, FB_ERR_DTYPE, FB_ERR_SIZE and FB_ERR_SHORT_TABLE leave the ticket unused; all others use it up. */
+FB_API fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
+                                  double e, int64_t ticket, int32_t* outcome_out);
+
+/* Large additions and steps run on the host's threads from now on; null: on those that upload. FB_ERR_HOST: the
+ * executor failed; the delta was not added. The bits do not depend on it. */
+FB_API fb_status fb_server_set_executor(fb_server* server, const fb_executor* executor);
+
+/* A second server in the same state, taken between two calls of other threads; models are shared until they change. It
+ * has no tickets out, no executor, and is not closed. */
 FB_API fb_status fb_server_clone(fb_server* server, fb_server** server_out);
 
 /* The whole state, to save and restore. Pointers in a state that was read point into the server and hold until its next
  * call, by whatever thread: clone a server that others use meanwhile, and read the clone. `due`, `due_version` and
  * `kept` are the caller's arrays of n_due entries (call with them null for n_due). */
 typedef struct fb_server_state {
-  uint32_t size;
+  uint32_t size, abi;
   int64_t version, fill, dropped;
   double sum_weights, sum_scaled_weights;
   const void* w;
-  const void* sum;      /* (dim); meaningful where fill > 0 */
+  const void* sum;      /* (dim) of the dtype, or int64 with a unit; meaningful where fill > 0 */
   const void* first;    /* (dim) velocity, or Adam's first moment; null where there is none */
   const void* second;   /* (dim) Adam's second moment */
   int64_t n_due;        /* versions with tasks due */
@@ -115,19 +173,140 @@ typedef struct fb_server_state {
   int64_t* due;         /* (n_due) how many tasks */
   const void** kept;    /* (n_due) the model of that version, FB_BASE_CURRENT only */
 } fb_server_state;
+#define FB_SERVER_STATE_INIT {sizeof(fb_server_state), FB_ABI_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 FB_API fb_status fb_server_get_state(fb_server* server, fb_server_state* state);
 FB_API fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, const fb_server_state* state,
                                    fb_server** server_out);
 
-/* The smaller parts. sum_out = sum + weight * delta (sum null: zero; may be sum_out). */
+/* ---- The buffer alone, for those who write their own server ------------------------------------------------------ */
+
+typedef struct fb_buffer fb_buffer;
+
+/* unit as in fb_rule; 0 for deltas of the dtype. */
+FB_API fb_status fb_buffer_create(fb_dtype dtype, int64_t dim, double unit, fb_buffer** buffer_out);
+FB_API void fb_buffer_destroy(fb_buffer** buffer);
+FB_API fb_status fb_buffer_close(fb_buffer* buffer);
+FB_API fb_status fb_buffer_set_executor(fb_buffer* buffer, const fb_executor* executor);
+FB_API fb_status fb_buffer_take_ticket(fb_buffer* buffer, int64_t* ticket_out);
+FB_API fb_status fb_buffer_cancel_ticket(fb_buffer* buffer, int64_t ticket);
+/* sum + weight * delta, in the order of tickets, as fb_server_upload. */
+FB_API fb_status fb_buffer_add(fb_buffer* buffer, fb_dtype dtype, int64_t dim, const void* delta, double weight,
+                               int64_t ticket);
+FB_API int64_t fb_buffer_dim(const fb_buffer* buffer);
+FB_API int64_t fb_buffer_count(const fb_buffer* buffer);
+/* The sum (dim), of the dtype or int64 with a unit; inside the buffer, until its next change. */
+FB_API const void* fb_buffer_sum(fb_buffer* buffer);
+FB_API fb_status fb_buffer_clear(fb_buffer* buffer);
+/* w_out = w - lr * sum (w_out may be w), and empties the buffer. */
+FB_API fb_status fb_buffer_step(fb_buffer* buffer, fb_dtype dtype, int64_t dim, const void* w, double lr, void* w_out);
+
+/* ---- Local SGD --------------------------------------------------------------------------------------------------- */
+
+typedef enum fb_family { FB_NET = 0, FB_SPARSE = 1, FB_QUADRATIC = 2 } fb_family;
+typedef enum fb_head { FB_SQUARED = 0, FB_LOGISTIC = 1, FB_SOFTMAX = 2 } fb_head;
+typedef enum fb_activation { FB_RELU = 0, FB_TANH = 1 } fb_activation;
+typedef enum fb_curvature { FB_SCALAR = 0, FB_DIAGONAL = 1, FB_DENSE = 2 } fb_curvature;
+
+/* What the clients minimise. Arrays are C-contiguous, stay the caller's, and must live and not change for as long as
+ * the handle does; floating ones have the dtype given to fb_local_create.
+ *
+ *   FB_NET        dense rows through n_layers - 1 hidden layers into a head. The model: layer by layer the weights
+ *                 (out, in) row-major, then the bias where there is an intercept.
+ *   FB_SPARSE     CSR rows, n_layers 1, one output, FB_SQUARED or FB_LOGISTIC.
+ *   FB_QUADRATIC  f_i(w) = (w - c_i)' A_i (w - c_i) / 2, dim = layer_size[0]. */
+typedef struct fb_problem {
+  uint32_t size, abi;
+  int32_t family;            /* fb_family */
+  int32_t head;              /* fb_head */
+  int32_t activation;        /* fb_activation */
+  int32_t intercept;         /* 0 or 1 */
+  int32_t n_layers;          /* weight matrices: 1 without hidden layers; at most 16 */
+  int32_t curvature_form;    /* fb_curvature */
+  int32_t curvature_shared;  /* 0 or 1: one matrix for all clients */
+  const int32_t* layer_size; /* (n_layers + 1) features, hidden sizes, outputs; FB_QUADRATIC: (1) dim */
+  int64_t n_clients;
+  const int64_t* offsets;   /* (n_clients + 1) client i owns rows offsets[i] .. offsets[i + 1], at least one */
+  const void* x;            /* (n_rows, features); FB_SPARSE: the stored values */
+  const void* target;       /* (n_rows) FB_SQUARED, FB_LOGISTIC (0 or 1) */
+  const int32_t* label;     /* (n_rows) FB_SOFTMAX */
+  const int32_t* column;    /* FB_SPARSE: the column of each stored value */
+  const int64_t* row_start; /* FB_SPARSE: (n_rows + 1) */
+  double l2;                /* + l2 / 2 |w|^2 */
+  double nonconvex;         /* + nonconvex * sum w^2 / (1 + w^2) */
+  const void* center;       /* FB_QUADRATIC: (n_clients, dim) */
+  const void* curvature;    /* FB_QUADRATIC: scalar (1), diagonal (dim) or dense (dim, dim), per client unless shared */
+  double noise_variance;    /* FB_QUADRATIC: E|xi|^2 of one sample's gradient noise */
+} fb_problem;
+#define FB_PROBLEM_INIT \
+  {sizeof(fb_problem), FB_ABI_VERSION, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0.0}
+
+/* `steps` times w <- w - lr v, v <- momentum v + g + weight_decay w + prox (w - w_start); v is zero at the start.
+ * Batches are a function of (seed, client, task, step). */
+typedef struct fb_local_config {
+  uint32_t size, abi;
+  int64_t steps;
+  int64_t batch_size;         /* rows drawn with replacement; 0: all rows of the client */
+  const int64_t* batch_sizes; /* (n_clients) instead of batch_size, or null; copied */
+  uint64_t seed;
+  double lr, momentum, weight_decay, prox;
+} fb_local_config;
+#define FB_LOCAL_CONFIG_INIT {sizeof(fb_local_config), FB_ABI_VERSION, 1, 0, 0, 0, 0.0, 0.0, 0.0, 0.0}
+
+/* gradient_out (dim) = the mean gradient at w over n_rows rows of the client, numbered within the client; of the dtype
+ * given to fb_local_create_custom. Returns 0, or another number where it failed. */
+typedef int32_t (*fb_gradient)(int64_t client, int64_t n_rows, const int64_t* rows, const void* w, void* gradient_out,
+                               void* context);
+
+typedef struct fb_local fb_local;
+
+FB_API fb_status fb_local_create(const fb_problem* problem, const fb_local_config* config, fb_dtype dtype,
+                                 fb_local** local_out);
+/* The host's own gradient. samples (n_clients): rows of each client; copied. */
+FB_API fb_status fb_local_create_custom(fb_gradient gradient, void* context, int64_t n_clients, const int64_t* samples,
+                                        const fb_local_config* config, fb_dtype dtype, int64_t dim,
+                                        fb_local** local_out);
+FB_API void fb_local_destroy(fb_local** local);
+FB_API int64_t fb_local_dim(const fb_local* local);
+FB_API int64_t fb_local_n_clients(const fb_local* local);
+/* delta_out (dim) = w - (w after the local steps); it may not overlap w. */
+FB_API fb_status fb_local_delta(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task,
+                                const void* w, void* delta_out);
+
+/* ---- The event queue, for one thread at a time ------------------------------------------------------------------- */
+
+/* Events come out in the order of time, then kind, then creation. */
+typedef struct fb_event {
+  double time;  /* >= 0, finite */
+  int64_t item; /* the caller's */
+  int32_t kind; /* 0 .. 3: at equal times the lower comes first */
+} fb_event;
+typedef struct fb_queue fb_queue;
+
+FB_API fb_status fb_queue_create(fb_queue** queue_out);
+FB_API void fb_queue_destroy(fb_queue** queue);
+FB_API fb_status fb_queue_push(fb_queue* queue, double time, int64_t item, int32_t kind);
+/* The earliest event, removed or left. FB_ERR_EMPTY where there is none. */
+FB_API fb_status fb_queue_pop(fb_queue* queue, fb_event* event_out);
+FB_API fb_status fb_queue_peek(fb_queue* queue, fb_event* event_out);
+FB_API int64_t fb_queue_size(const fb_queue* queue);
+FB_API fb_status fb_queue_clear(fb_queue* queue);
+
+/* ---- The smallest parts ------------------------------------------------------------------------------------------ */
+
+/* sum_out = sum + weight * delta (sum null: zero; may be sum_out). */
 FB_API fb_status fb_accumulate(fb_dtype dtype, int64_t dim, const void* sum, const void* delta, double weight,
                                void* sum_out);
+/* sum_out = sum + weight * delta in whole numbers: sum and sum_out (dim) int64, delta FB_I32 or FB_I64; weight to a
+ * multiple of 2^-24, the product to the nearest whole number. FB_ERR_OVERFLOW leaves sum_out undefined. */
+FB_API fb_status fb_accumulate_fixed(fb_dtype delta_dtype, int64_t dim, const int64_t* sum, const void* delta,
+                                     double weight, int64_t* sum_out);
 /* w_out = w - scale * sum (w_out may be w). */
 FB_API fb_status fb_step(fb_dtype dtype, int64_t dim, const void* w, const void* sum, double scale, void* w_out);
-/* w_out = w - scale * sum_k weight[k] * delta[k], in one pass (w_out may be w). weight (n_deltas) has the dtype. */
+/* w_out = w - scale * sum_k weight[k] * delta[k], in one pass (w_out may be w). weight (n_deltas) has the dtype. The
+ * executor may be null. FB_ERR_HOST leaves w_out undefined. */
 FB_API fb_status fb_aggregate(fb_dtype dtype, int64_t dim, const void* w, int64_t n_deltas, const void* const* delta,
-                              const void* weight, double scale, void* w_out);
+                              const void* weight, double scale, const fb_executor* executor, void* w_out);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,153 @@
+"""What fedbuff does, as contenders: functions that get ready and return a callable that does one turn of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from rivals.data import FOLDER, Workload, answer_path, initial_model, rows_of, sparse_rows_of, workload
+from rivals.with_numpy import checked, moved, vectors
+
+import fedbuff as fb
+from fedbuff import _bench
+
+Turn = Callable[[], dict[str, Any]]
+
+
+def problem_of(w: Workload, dtype: str = "float32") -> fb.Problem:
+    if w.sparse:
+        s = sparse_rows_of(w)
+        rows = SimpleNamespace(
+            data=s.values.astype(dtype), indices=s.columns, indptr=s.starts, shape=(len(s.y), w.features)
+        )
+        return fb.Logistic(rows, s.y, s.offsets)
+    X, y = rows_of(w)
+    flat, labels, offsets = X.reshape(-1, w.features).astype(dtype), y.ravel(), np.arange(w.n_clients + 1) * w.rows
+    if w.outputs == 1:
+        return fb.Logistic(flat, labels, offsets)
+    return fb.MLP(flat, labels, offsets, hidden=(w.hidden,)) if w.hidden else fb.Softmax(flat, labels, offsets)
+
+
+def local_of(w: Workload) -> fb.LocalSGD:
+    return fb.LocalSGD(w.steps, w.lr, w.batch)
+
+
+def answer(name: str) -> Turn:
+    """Writes a client's update for given batches, which every rival must reproduce before it is timed."""
+    w = workload(name)
+    problem = problem_of(w)
+    generator = np.random.default_rng(2)
+    model = initial_model(w) + generator.standard_normal(w.dim).astype(np.float32) * np.float32(0.01)
+    client = w.n_clients // 2
+    batches = generator.integers(0, w.rows, (w.steps, w.batch))
+    delta = problem.delta(model, client, local_of(w), batches=batches)
+    FOLDER.mkdir(exist_ok=True)
+    np.savez(answer_path(name), w=model, client=client, batches=batches, delta=delta)
+    return lambda: {"amount": 1}
+
+
+def sgd(name: str, updates: str, dtype: str = "float32") -> Turn:
+    w = workload(name)
+    problem, local, n = problem_of(w, dtype), local_of(w), int(updates)
+    return _bench.sgd_turn(problem, local, n, initial_model(w).astype(dtype))
+
+
+def replay(name: str, updates: str, threads: str = "1", dtype: str = "float32") -> Turn:
+    """Schedule and replay together."""
+    w = workload(name)
+    problem, start, n = problem_of(w, dtype), initial_model(w).astype(dtype), int(updates)
+    strategy = fb.FedBuff.preset("nguyen", buffer_size=w.buffer_size)
+    delays = fb.DelayModel(n_clients=w.n_clients, compute=fb.Exponential(1.0))
+    in_flight = None if w.in_flight >= w.n_clients else w.in_flight
+
+    def run() -> dict[str, Any]:
+        schedule = fb.schedule(delays, strategy, concurrency=in_flight, server_steps=n // w.buffer_size)
+        result = fb.replay(problem, schedule, local_of(w), w0=start, threads=int(threads))
+        return {"amount": n, "model": result.w}
+
+    return run
+
+
+def replay_alone(name: str, updates: str, threads: str = "1", dtype: str = "float32") -> Turn:
+    """The replay of a schedule that exists."""
+    w = workload(name)
+    problem, start, n = problem_of(w, dtype), initial_model(w).astype(dtype), int(updates)
+    strategy = fb.FedBuff.preset("nguyen", buffer_size=w.buffer_size)
+    delays = fb.DelayModel(n_clients=w.n_clients, compute=fb.Exponential(1.0))
+    in_flight = None if w.in_flight >= w.n_clients else w.in_flight
+    schedule = fb.schedule(delays, strategy, concurrency=in_flight, server_steps=n // w.buffer_size)
+
+    def run() -> dict[str, Any]:
+        result = fb.replay(problem, schedule, local_of(w), w0=start, threads=int(threads))
+        return {"amount": n, "model": result.w}
+
+    return run
+
+
+def aggregate(dim: str, threads: str = "1", dtype: str = "float32") -> Turn:
+    """fb.aggregate; with more threads, each has its part of the vectors."""
+    deltas, weights, model = vectors(int(dim), np.dtype(dtype))
+    times = max(1, 20_000_000 // len(model))
+    parts = _bench.split(len(model), int(threads))
+
+    def work(part: slice) -> None:
+        for _ in range(times):
+            fb.aggregate(model[part], [delta[part] for delta in deltas], weights, lr=0.1, out=model[part])
+
+    pool = ThreadPoolExecutor(len(parts))
+
+    def run() -> dict[str, Any]:
+        list(pool.map(work, parts))
+        return {"amount": moved(deltas) * times}
+
+    return checked(run, lambda: model, deltas, weights, times)
+
+
+def schedule(in_flight: str, arrivals: str, clients: str = "0") -> Turn:
+    """The resolver with columns that are used again; ten clients for a task in flight unless said."""
+    return _bench.schedule_turn(int(in_flight), int(clients) or 10 * int(in_flight), int(arrivals), 10)
+
+
+def replay_clients(clients: str, updates: str) -> Turn:
+    """A logistic regression over any number of clients, four rows each: more clients must not cost more an update."""
+    n = int(clients)
+    w = Workload("clients", n, 4, 20, 1, 0, 10, 4, intercept=False)
+    X, y = rows_of(w)
+    problem = fb.Logistic(X.reshape(-1, w.features), y.ravel(), np.arange(n + 1) * w.rows)
+    strategy = fb.FedBuff(10)
+    delays = fb.DelayModel(n_clients=n, compute=fb.Exponential(1.0))
+    made = fb.schedule(delays, strategy, concurrency=100, server_steps=int(updates) // 10)
+
+    def run() -> dict[str, Any]:
+        fb.replay(problem, made, local_of(w), threads=1)
+        return {"amount": int(updates)}
+
+    return run
+
+
+def evaluate(name: str, threads: str = "1", what: str = "both", dtype: str = "float32") -> Turn:
+    """Loss and gradient over all clients: operations of the gradient, as one call gives both."""
+    w = workload(name)
+    problem, model = problem_of(w, dtype), initial_model(w).astype(dtype)
+    out = np.empty_like(model)
+
+    def run() -> dict[str, Any]:
+        if what == "loss":
+            return {"amount": w.gradient_flops / 2, "loss": problem.loss(model, threads=int(threads))}
+        loss = problem.bound.gradient(model, out, int(threads))
+        return {"amount": w.gradient_flops, "loss": loss, "norm": float(np.linalg.norm(out))}
+
+    return run
+
+
+def sgemm(size: str = "512", dtype: str = "float32") -> Turn:
+    """A product of square matrices by NumPy's BLAS."""
+    return _bench.gemm_turn(int(size), np.dtype(dtype))
+
+
+def read(dim: str, streams: str = "11", threads: str = "1", dtype: str = "float32") -> Turn:
+    """Reading so many vectors side by side, and nothing else."""
+    return _bench.read_turn(int(dim), int(streams), int(threads), np.dtype(dtype), 0.1)

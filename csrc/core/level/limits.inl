@@ -1,0 +1,104 @@
+// What the machine can do at this level, at best: loops that only read, write, copy or multiply and add.
+
+template <class T>
+T read_streams(std::int64_t dim, std::int64_t n_streams, const T* const* x) {
+  using V = Vec<T>;
+  constexpr int kVecs = 8;
+  V sum[kVecs];
+#pragma GCC unroll 8
+  for (int n = 0; n < kVecs; ++n) {
+    sum[n] = V::zero();
+  }
+  std::int64_t j = 0;
+  for (; j + kVecs * V::kLanes <= dim; j += kVecs * V::kLanes) {
+    for (std::int64_t k = 0; k < n_streams; ++k) {
+      const T* from = x[k] + j;
+#pragma GCC unroll 8
+      for (int n = 0; n < kVecs; ++n) {
+        sum[n] = sum[n] + V::load(from + n * V::kLanes);
+      }
+    }
+  }
+  for (; j < dim; j += V::kLanes) {
+    const int n = static_cast<int>(dim - j < V::kLanes ? dim - j : V::kLanes);
+    for (std::int64_t k = 0; k < n_streams; ++k) {
+      sum[0] = sum[0] + V::load_part(x[k] + j, n);
+    }
+  }
+  for (int n = 1; n < kVecs; ++n) {
+    sum[0] = sum[0] + sum[n];
+  }
+  return sum_lanes(sum[0]);
+}
+
+// Elements before the first address that a whole vector may be streamed to.
+template <class T>
+std::int64_t until_aligned(std::int64_t dim, const T* p) {
+  constexpr std::uintptr_t kBytes = Vec<T>::kLanes * sizeof(T);
+  const std::uintptr_t beyond = reinterpret_cast<std::uintptr_t>(p) % kBytes;
+  const auto n = static_cast<std::int64_t>((beyond == 0 ? 0 : kBytes - beyond) / sizeof(T));
+  return n < dim ? n : dim;
+}
+
+template <class T>
+void write_stream(std::int64_t dim, T value, bool past_caches, T* out) {
+  using V = Vec<T>;
+  const V all = V::set(value);
+  std::int64_t j = past_caches ? until_aligned(dim, out) : 0;
+  all.store_part(out, static_cast<int>(j));
+  if (past_caches) {
+    for (; j + V::kLanes <= dim; j += V::kLanes) {
+      all.stream(out + j);
+    }
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  }
+  for (; j + V::kLanes <= dim; j += V::kLanes) {
+    all.store(out + j);
+  }
+  all.store_part(out + j, static_cast<int>(dim - j));
+}
+
+template <class T>
+void copy_stream(std::int64_t dim, const T* x, bool past_caches, T* out) {
+  using V = Vec<T>;
+  std::int64_t j = past_caches ? until_aligned(dim, out) : 0;
+  V::load_part(x, static_cast<int>(j)).store_part(out, static_cast<int>(j));
+  if (past_caches) {
+    for (; j + V::kLanes <= dim; j += V::kLanes) {
+      V::load(x + j).stream(out + j);
+    }
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  }
+  for (; j + V::kLanes <= dim; j += V::kLanes) {
+    V::load(x + j).store(out + j);
+  }
+  V::load_part(x + j, static_cast<int>(dim - j)).store_part(out + j, static_cast<int>(dim - j));
+}
+
+inline constexpr int kChains = 12;  // more than latency times units, fewer than registers
+
+template <class T>
+T multiply_add(std::int64_t rounds, T factor, T addend) {
+  using V = Vec<T>;
+  const V a = V::set(factor), b = V::set(addend);
+  V chain[kChains];
+#pragma GCC unroll 12
+  for (int n = 0; n < kChains; ++n) {
+    chain[n] = V::zero();
+  }
+  for (std::int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+    for (int n = 0; n < kChains; ++n) {
+      chain[n] = madd(chain[n], a, b);
+    }
+  }
+  for (int n = 1; n < kChains; ++n) {
+    chain[0] = chain[0] + chain[n];
+  }
+  return sum_lanes(chain[0]);
+}
+
+template <class T>
+constexpr Limits<T> make_limits() {
+  return {&read_streams<T>, &write_stream<T>, &copy_stream<T>, &multiply_add<T>, 2 * kChains * Vec<T>::kLanes};
+}

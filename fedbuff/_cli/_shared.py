@@ -1,0 +1,173 @@
+"""What several commands have in common: options, where input comes from, and how tables look."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+
+from .. import _files, load_schedule, read_arrival_log, read_trace
+from .._resolve import schedule as resolve
+from .._run_folder import find_runs, plain
+from .._schedule import Schedule
+from .._strategy import FedAsync, FedAvg, FedBuff
+from .._study_config import StudyConfig
+from .._trace import ArrivalLog, Trace
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+EXISTING = click.Path(exists=True, path_type=Path)
+A_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+NEW_PATH = click.Path(path_type=Path)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for a program to read.")
+seed_option = click.option("--seed", type=int, default=0, show_default=True, help="The key of every draw.")
+set_option = click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration; repeatable."
+)
+
+
+def several(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Several options as one decorator, in the order that help shows them."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+source_options = several(
+    click.option("--column", "columns", multiple=True, metavar="NAME=COLUMN", help="Where a column has another name."),
+    click.option("--unit", default="s", show_default=True, help="Of the times: s, ms, us, ns, min, h."),
+    click.option("--log", is_flag=True, help="The file is an arrival log: client, start_time or version, arrive_time."),
+)
+
+timing_options = several(
+    click.option("--strategy", type=click.Choice(["fedbuff", "fedasync", "fedavg"]), default="fedbuff"),
+    click.option("--buffer-size", "-K", type=int, default=10, show_default=True, help="Arrivals in a server step."),
+    click.option("--clients-per-round", type=int, help="For fedavg; the buffer size where it is not given."),
+    click.option("--concurrency", "-C", type=int, help="Tasks at work; without it, every client is."),
+    click.option("--server-steps", type=int, help="End after so many server steps."),
+    click.option("--max-time", type=float, help="End after so many seconds."),
+    click.option("--arrivals", type=int, help="End after so many ended tasks."),
+    click.option("--timeout", type=float, help="Give a task up after so many seconds."),
+)
+
+
+def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE options as a dictionary."""
+    for text in given:
+        if "=" not in text:
+            raise click.BadParameter(f"expected NAME=VALUE, got {text!r}", param_hint=option)
+    return {text.partition("=")[0]: text.partition("=")[2] for text in given}
+
+
+def read_source(path: Path, columns: Sequence[str], unit: str, log: bool) -> Trace | ArrivalLog:
+    """A trace or an arrival log from a file."""
+    names = pairs("--column", columns)
+    return read_arrival_log(path, columns=names, unit=unit) if log else read_trace(path, columns=names, unit=unit)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The options of `timing_options`."""
+
+    strategy: str
+    buffer_size: int
+    clients_per_round: int | None
+    concurrency: int | None
+    server_steps: int | None
+    max_time: float | None
+    arrivals: int | None
+    timeout: float | None
+
+    def make(self) -> FedBuff | FedAsync | FedAvg:
+        if self.strategy == "fedbuff":
+            return FedBuff(self.buffer_size)
+        if self.strategy == "fedasync":
+            return FedAsync()
+        return FedAvg(clients_per_round=self.clients_per_round or self.buffer_size)
+
+    def options(self) -> dict[str, Any]:
+        names = ("concurrency", "server_steps", "max_time", "arrivals", "timeout")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A schedule, the delays that made it where they are at hand, and what to call it."""
+
+    name: str
+    schedule: Schedule
+    source: Any = None
+
+
+def find_schedules(
+    path: Path, columns: Sequence[str], unit: str, log: bool, seed: int, settings: Sequence[str], timing: Timing
+) -> list[Found]:
+    """Schedules from a schedule file, a run folder, a configuration, or a trace with the options of timing."""
+    if path.is_dir():
+        return [Found(f"{run.name}", seed_run.schedule) for run in find_runs(path) for seed_run in run.seeds[:1]]
+    if path.suffix in (".toml", ".json"):
+        config = StudyConfig.read(path, settings)
+        return [Found(config.name, config.make_schedule(), config.source)]
+    if is_schedule(path):
+        return [Found(path.stem, load_schedule(path))]
+    source = read_source(path, columns, unit, log)
+    return [Found(path.stem, resolve(source, timing.make(), **timing.options(), seed=seed), source)]
+
+
+def is_schedule(path: Path) -> bool:
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            return "fedbuff_schedule" in file.files
+    if path.suffix == ".parquet":
+        metadata = _files.optional("pyarrow.parquet", "parquet", "reading Parquet").read_metadata(path).metadata or {}
+        return b"fedbuff_schedule" in metadata
+    return False
+
+
+def echo_json(value: Any) -> None:
+    click.echo(json.dumps(plain(value), indent=1, default=str))
+
+
+def echo_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of equal keys as aligned columns, numbers to the right."""
+    if not rows:
+        return
+    names = list(rows[0])
+    cells = [[show(row[name]) for name in names] for row in rows]
+    widths = [max(len(name), *(len(line[at]) for line in cells)) for at, name in enumerate(names)]
+    numeric = [all(isinstance(row[name], int | float | None) for row in rows) for name in names]
+    for line in [names, *cells]:
+        parts = [
+            text.rjust(w) if right else text.ljust(w) for text, w, right in zip(line, widths, numeric, strict=True)
+        ]
+        click.echo("  ".join(parts).rstrip())
+
+
+def echo_facts(facts: Mapping[str, Any]) -> None:
+    """Names and values, one a line; a dictionary is a line of its own pairs."""
+    width = max(len(name) for name in facts)
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            value = "  ".join(f"{key} {show(part)}" for key, part in value.items())
+        elif isinstance(value, list | tuple):
+            value = " ".join(show(part) for part in value)
+        click.echo(f"{name.replace('_', ' '):{width}}  {show(value)}")
+
+
+def show(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

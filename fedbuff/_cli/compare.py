@@ -1,0 +1,74 @@
+"""fedbuff compare"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .._compare import compare as run_all
+from .._compare import grid
+from .._run_folder import find_runs
+from .._study_config import StudyConfig
+from ._shared import A_FILE, NEW_PATH, echo_json, echo_table, json_option, set_option
+from .replay import exit_code
+
+
+class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
+    """Whole numbers with commas between."""
+
+    name = "N,N,..."
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        if isinstance(value, list):
+            return value
+        try:
+            return [int(text) for text in str(value).split(",")]
+        except ValueError:
+            self.fail(f"{value!r}: expected whole numbers, as in 5,10,20", param, ctx)
+
+
+@click.command()
+@click.argument("config", type=A_FILE)
+@click.option("-o", "--output", type=NEW_PATH, required=True, help="The folder for the runs and compare.json.")
+@click.option(
+    "--strategy", "strategies", multiple=True, type=click.Choice(["fedbuff", "fedasync", "fedavg"]), help="Repeatable."
+)
+@click.option("--buffer-size", "-K", "buffer_sizes", type=Numbers(), default=None, help="Buffer sizes, as in 5,10,20.")
+@click.option("--concurrency", "-C", "concurrencies", type=Numbers(), default=None, help="Tasks at work, as in 10,30.")
+@click.option("--target", metavar="METRIC=VALUE", help="Ask for the virtual time to it: accuracy=0.9, loss=0.5.")
+@set_option
+@click.option("--resume", is_flag=True, help="Go on with a folder that is there.")
+@json_option
+def compare(
+    config: Path,
+    output: Path,
+    strategies: tuple[str, ...],
+    buffer_sizes: list[int] | None,
+    concurrencies: list[int] | None,
+    target: str | None,
+    settings: tuple[str, ...],
+    resume: bool,
+    as_json: bool,
+) -> int:
+    """Several strategies, buffer sizes and concurrencies on the same delays, to a target in virtual time.
+
+    Every combination of the options is run; without them, the tables [[compare]] of the configuration. All meet the
+    same delays and, task for task, the same batches.
+
+    \b
+    Examples:
+      fedbuff compare run.toml -o runs/sizes --buffer-size 1,2,4 --target accuracy=0.6
+      fedbuff compare run.toml -o runs/all --strategy fedbuff --strategy fedasync --strategy fedavg
+    """
+    if target is not None:
+        settings = (*settings, f"target={{{target}}}")
+    study = StudyConfig.read(config, settings)
+    asked = bool(strategies or buffer_sizes or concurrencies)
+    groups = grid(study, strategies, buffer_sizes or (), concurrencies or ()) if asked else study.compared()
+    rows = run_all(groups, output, study.target, resume=resume, report=lambda text: click.echo(text, err=True))
+    if as_json:
+        echo_json({"target": study.target, "rows": rows})
+    else:
+        echo_table([{key: value for key, value in row.items() if key != "folder"} for row in rows])
+    return exit_code(find_runs(output))

@@ -1,0 +1,46 @@
+"""fedbuff replay"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .._run_folder import Run, run_study
+from .._study_config import StudyConfig
+from . import DIVERGED
+from ._shared import A_FILE, NEW_PATH, echo_json, echo_table, json_option, set_option
+
+
+@click.command()
+@click.argument("config", type=A_FILE)
+@click.option("-o", "--output", type=NEW_PATH, required=True, help="The run folder to make.")
+@set_option
+@click.option("--resume", is_flag=True, help="Go on with a run folder that is there.")
+@json_option
+def replay(config: Path, output: Path, settings: tuple[str, ...], resume: bool, as_json: bool) -> int:
+    """Train along a schedule, as a configuration (.toml) says, into a run folder.
+
+    The folder gets config.json, provenance.json, log.txt, and for every seed a folder with schedule.npz, history.csv,
+    checkpoint.npz and, when it is done, result.json. A run that was killed goes on with --resume.
+
+    \b
+    Examples:
+      fedbuff replay run.toml -o runs/first
+      fedbuff replay run.toml -o runs/large --set strategy.buffer_size=4 --set "seeds=[0, 1]"
+      fedbuff replay run.toml -o runs/first --resume
+    """
+    study = StudyConfig.read(config, settings)
+    run = run_study(study, output, resume=resume, report=lambda text: click.echo(text, err=True))
+    rows = [{"seed": seed.seed, "exit": seed.result["exit_reason"], **seed.result["last"]} for seed in run.seeds]
+    if as_json:
+        echo_json({"folder": str(output), "seeds": rows})
+    else:
+        echo_table(rows)
+    return exit_code([run])
+
+
+def exit_code(runs: list[Run]) -> int:
+    """DIVERGED where any seed did."""
+    diverged = any(seed.result["exit_reason"] == "diverged" for run in runs for seed in run.seeds)
+    return DIVERGED if diverged else 0

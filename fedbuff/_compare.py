@@ -1,0 +1,130 @@
+"""Strategies side by side: run folders of several configurations on the same delays, and what each came to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._run_folder import Run, run_study, write_json
+from ._strategy import FedAvg
+from ._study_config import ConfigError, StudyConfig, combinations, merged
+
+__all__ = ["compare", "grid", "outcome"]
+
+
+def grid(
+    config: StudyConfig,
+    strategies: Sequence[str] = (),
+    buffer_sizes: Sequence[int] = (),
+    concurrencies: Sequence[int] = (),
+) -> list[list[StudyConfig]]:
+    """One variant for every strategy, buffer size and concurrency; each keeps what it does not name.
+
+    FedAsync has no buffer and FedAvg starts its own rounds, of as many clients as a buffer has arrivals: choices that
+    say the same are made once.
+    """
+    own = config.tables["strategy"]
+    lists: dict[str, Any] = {"kind": list(strategies) or [own["kind"]], "size": list(buffer_sizes) or [None]}
+    lists["concurrency"] = list(concurrencies) or [None]
+    tables = {key: value for key, value in config.tables.items() if key not in ("compare", "name")}
+    made: dict[str, StudyConfig] = {}
+    for chosen in combinations(lists, "compare"):
+        kind, size, concurrency = chosen["kind"], chosen["size"], chosen["concurrency"]
+        strategy: dict[str, Any] = dict(own) if kind == own["kind"] else {"kind": kind}
+        if kind == "fedavg":
+            if size is not None or kind != own["kind"]:
+                strategy.pop("rate", None)
+                strategy["clients_per_round"] = size if size is not None else own.get("buffer_size", 10)
+        elif kind == "fedbuff" and (size is not None or "buffer_size" not in strategy):
+            strategy["buffer_size"] = size if size is not None else 10
+        variant = {**tables, "strategy": strategy}
+        if kind == "fedavg":
+            variant["schedule"] = {k: v for k, v in tables.get("schedule", {}).items() if k != "concurrency"}
+        elif concurrency is not None:
+            variant = merged(variant, {"schedule.concurrency": concurrency})
+        built = StudyConfig(variant, config.folder)
+        name = built.name if kind == "fedavg" or concurrency is None else f"{built.name}, C={concurrency}"
+        made.setdefault(name, built.changed({"name": name}))
+    return [[variant] for variant in made.values()]
+
+
+def compare(
+    groups: Sequence[Sequence[StudyConfig]],
+    folder: Path,
+    target: tuple[str, float] | None,
+    *,
+    resume: bool = False,
+    report: Callable[[str], object] = lambda text: None,
+) -> list[dict[str, Any]]:
+    """Runs every variant into a folder of its own, and the best of each group into the table, and compare.json.
+
+    All meet the same delays and batches, as those follow from the seed, the client and the task alone.
+    """
+    if not groups:
+        raise ConfigError("compare: nothing to compare; write tables [[compare]] or give options")
+    if folder.exists() and not resume:
+        raise ValueError(f"{folder}: it is there already; give another folder, or go on with --resume")
+    for variant in (variant for group in groups for variant in group):  # nothing is made where one cannot run
+        _check(variant, target)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    number = 0
+    for group in groups:
+        outcomes = []
+        for variant in group:
+            number += 1
+            path = folder / f"{number:02d}-{re.sub(r'[^a-z0-9.]+', '-', variant.name.lower()).strip('-')}"
+            run = run_study(variant, path, resume=path.exists(), report=_prefixed(report, variant.name))
+            outcomes.append({"folder": path.name, **outcome(run, target)})
+        rows.append(min(outcomes, key=_worth))
+    write_json(folder / "compare.json", {"target": target, "rows": rows})
+    return rows
+
+
+def _prefixed(report: Callable[[str], object], name: str) -> Callable[[str], object]:
+    return lambda text: report(f"{name}: {text}")
+
+
+def _check(variant: StudyConfig, target: tuple[str, float] | None) -> None:
+    metrics = variant.replay_options.metrics
+    if target is not None and metrics is not None and target[0] not in metrics:
+        raise ConfigError(f"replay.metrics: the target is of {target[0]!r}, which is not among them")
+    if isinstance(variant.strategy, FedAvg) and "concurrency" in variant.schedule_options:
+        raise ConfigError(f"schedule.concurrency: {variant.name} starts its own rounds; give concurrency to the others")
+
+
+def outcome(run: Run, target: tuple[str, float] | None) -> dict[str, Any]:
+    """A run in a row: means over its seeds; the time to the target where every seed reached it."""
+    last = [seed.result["last"] for seed in run.seeds]
+    staleness = [seed.result["schedule"]["staleness"] for seed in run.seeds]
+    row: dict[str, Any] = {
+        "name": run.name,
+        "seeds": len(run.seeds),
+        "steps": float(np.mean([seed.result["server_steps"] for seed in run.seeds])),
+        "staleness": _mean([each["mean"] for each in staleness if each]),
+        "stalest": max((each["max"] for each in staleness if each), default=None),
+    }
+    if target is not None:
+        metric, value = target
+        reached = [seed.first(metric, value) for seed in run.seeds]
+        every = [(seed, at) for seed, at in zip(run.seeds, reached, strict=True) if at is not None]
+        whole = len(every) == len(run.seeds)
+        row["time to target"] = _mean([seed.history["time"][at] for seed, at in every]) if whole else None
+        row["updates to target"] = _mean([seed.history["updates"][at] for seed, at in every]) if whole else None
+    shown = ("loss", "grad_norm_sq", "accuracy")
+    return row | {name: _mean([each[name] for each in last]) for name in shown if name in last[0]}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _worth(row: dict[str, Any]) -> tuple[float, float]:
+    """Smaller is better: the time to the target, then the last value of what was measured."""
+    reached = row.get("time to target")
+    last = -row["accuracy"] if row.get("accuracy") is not None else row.get("loss") or 0.0
+    return (np.inf if reached is None else reached), float(last)

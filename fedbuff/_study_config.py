@@ -1,0 +1,714 @@
+"""`StudyConfig`: a run written down as tables (TOML, JSON or a dict), checked, and turned into fedbuff's objects.
+
+    seeds = [0, 1, 2]                       # or seed = 0
+
+    [problem]                               # what the clients minimise
+    kind = "softmax"                        # softmax, mlp, logistic, least_squares, quadratic, factory
+    data = "digits.npz"
+    test = 0.2                              # a share of the rows, held out; or another file
+    partition = { kind = "dirichlet", n_clients = 40, alpha = 0.3 }
+
+    [trace]                                 # how slow they are
+    kind = "recorded"                       # recorded, log, model, uniform
+    file = "delays.csv"
+    assign = true                           # recorded devices are dealt to the problem's clients
+
+    [strategy]                              # FedBuff, FedAsync or FedAvg, by the names of their arguments
+    kind = "fedbuff"
+    buffer_size = 10
+
+    [local]                                 # fb.LocalSGD
+    steps = 5
+    lr = 0.1
+
+    [schedule]                              # the arguments of fb.schedule
+    concurrency = 20
+    server_steps = 300
+
+    [replay]                                # some arguments of fb.replay
+    eval_every = 10
+
+The keys of a table are the arguments of the function or class that it stands for, so that this module has no list of
+them to keep: an unknown key, a missing one and a value of the wrong kind are errors that begin with the key's path. A
+`StudyConfig` is immutable and pickles as its tables alone; what it builds from files is built once per object.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import runpy
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from . import _delays, partition, staleness
+from ._checks import choice, count, number, seed_of
+from ._delays import DelayModel, Distribution
+from ._files import file_format
+from ._history import Result
+from ._local import LocalSGD
+from ._problems import MLP, LeastSquares, Logistic, Quadratic, Softmax
+from ._recorder import sample_log
+from ._replay import AnyProblem, Stop, replay
+from ._resolve import schedule as resolve
+from ._resolve import uniform_arrivals
+from ._schedule import Schedule
+from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
+from ._study_data import SAMPLE, HeldOut, RowReader, hold_out
+from ._trace import ArrivalLog, Trace, read_arrival_log, read_trace
+
+__all__ = ["ConfigError", "StudyConfig", "merged", "parse_setting", "read_tables"]
+
+Tables = dict[str, Any]
+Source = Trace | DelayModel | ArrivalLog
+Strategy = FedBuff | FedAsync | FedAvg
+
+SECTIONS = ("problem", "trace", "strategy", "local", "schedule", "replay")
+_STRATEGIES: dict[str, type[Strategy]] = {cls.kind: cls for cls in (FedBuff, FedAsync, FedAvg)}
+_PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
+    "softmax": Softmax,
+    "mlp": MLP,
+    "logistic": Logistic,
+    "least_squares": LeastSquares,
+    "quadratic": Quadratic,
+}
+_PRESET_OPTIONS = {"appfl": ("alpha", "total_samples"), "flsim": ("average_samples",)}
+_PARTITIONS: dict[str, Callable[..., Any]] = {
+    "iid": partition.iid,
+    "dirichlet": partition.dirichlet,
+    "shards": partition.shards,
+}
+DISTRIBUTIONS: dict[str, type[Distribution]] = {
+    cls.kind: cls
+    for cls in vars(_delays).values()
+    if isinstance(cls, type) and issubclass(cls, Distribution) and hasattr(cls, "kind")
+}
+_STALENESS: dict[str, Callable[..., Any]] = {
+    "constant": staleness.Constant,
+    "polynomial": staleness.Polynomial,
+    "hinge": staleness.Hinge,
+    "threshold": staleness.Threshold,
+    "inverse_one_plus_sqrt": staleness.InverseOnePlusSqrt,
+    "delay_adaptive": staleness.DelayAdaptive,
+}
+_OPTIMIZERS: dict[str, Callable[..., Any]] = {"sgd": SGD, "adam": Adam}
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message begins with the key's path, as in strategy.buffer_size."""
+
+
+# ---- tables: reading, changing ----
+
+
+def read_tables(path: str | os.PathLike[str]) -> Tables:
+    """The tables of a .toml or .json file; an error names the file and the line."""
+    file = Path(path)
+    form = file_format(file, {".toml": "toml", ".json": "json"})
+    try:
+        text = file.read_text(encoding="utf-8")
+        tables = tomllib.loads(text) if form == "toml" else json.loads(text)
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not {form.upper()}: {error}") from None
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{file}: expected a table of tables, got {type(tables).__name__}")
+    return tables
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """The path and the value of `key.path=value`: a TOML value, or a word that stands for itself.
+
+    >>> from fedbuff._study_config import parse_setting
+    >>> parse_setting("strategy.buffer_size=20"), parse_setting("strategy.kind=fedasync")
+    (('strategy.buffer_size', 20), ('strategy.kind', 'fedasync'))
+    """
+    key, equals, value = text.partition("=")
+    key, value = key.strip(), value.strip()
+    if not equals or not key or not value:
+        raise ConfigError(f"{text!r}: expected key=value, as in strategy.buffer_size=20")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        if any(sign in value for sign in "[]{}\"'="):
+            raise ConfigError(f"{key}: {value} is not a TOML value") from None
+        return key, value
+
+
+def merged(tables: Tables, changes: Mapping[str, Any]) -> Tables:
+    """A copy of the tables with changes by path. A table is joined with the one there; one with another `kind` takes
+    its place, as the old kind's keys mean nothing to the new. So do `seed` and `seeds`.
+
+    >>> from fedbuff._study_config import merged
+    >>> merged({"strategy": {"kind": "fedbuff", "buffer_size": 10}}, {"strategy.buffer_size": 20})
+    {'strategy': {'kind': 'fedbuff', 'buffer_size': 20}}
+    >>> merged({"strategy": {"kind": "fedbuff", "buffer_size": 10}}, {"strategy": {"kind": "fedasync"}})
+    {'strategy': {'kind': 'fedasync'}}
+    """
+    made = copy.deepcopy(tables)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        if path in ("seed", "seeds"):
+            made.pop({"seed": "seeds", "seeds": "seed"}[path], None)
+        table = made
+        for depth, name in enumerate(parents):
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"{path}: {'.'.join(parents[: depth + 1])} is not a table")
+        there = table.get(last)
+        if (
+            isinstance(value, Mapping)
+            and isinstance(there, dict)
+            and value.get("kind", there.get("kind")) == there.get("kind")
+        ):
+            table[last] = merged(there, value)
+        else:
+            table[last] = copy.deepcopy(value)
+    return made
+
+
+# ---- tables: checking ----
+
+
+@contextmanager
+def _at(path: str, keys: Sequence[str] = ()) -> Iterator[None]:
+    """Puts the path before an error's message: that of the key which the message begins with, else the table's."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (TypeError, ValueError, ImportError) as error:
+        text = str(error)
+        first = text.partition(" ")[0].rstrip(":,")
+        raise ConfigError(f"{path}.{text}" if first in keys else f"{path}: {text}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.filename}: {error.strerror}") from error
+
+
+def _table(tables: Mapping[str, Any], name: str) -> Tables:
+    value = tables.get(name, {})
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name}: expected a table, got {type(value).__name__}")
+    return dict(value)
+
+
+def _refuse_unknown(path: str, values: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+            raise ConfigError(f"{path}{'.' if path else ''}{key}: unknown key; {hint}")
+
+
+def _pop_kind(path: str, values: Tables, kinds: Mapping[str, Any] | Sequence[str]) -> str:
+    kind = values.pop("kind", None)
+    if kind is None:
+        raise ConfigError(f"{path}.kind: missing; one of {', '.join(kinds)}")
+    with _at(path, ("kind",)):
+        choice("kind", kind, tuple(kinds))
+    return str(kind)
+
+
+def _call(function: Callable[..., Any], path: str, values: Mapping[str, Any], **given: Any) -> Any:
+    """function(**values, **given), where the values are a table's: the function's parameters are its known keys."""
+    parameters = inspect.signature(function).parameters
+    known = [name for name in parameters if name not in given]
+    _refuse_unknown(path, values, known)
+    for name in known:
+        parameter = parameters[name]
+        if parameter.default is inspect.Parameter.empty and name not in values:
+            raise ConfigError(f"{path}.{name}: missing")
+    with _at(path, known):
+        return function(**values, **given)
+
+
+def _of_kind(path: str, value: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
+    """{kind = "polynomial", exponent = 0.5}, or "polynomial" alone."""
+    values = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{path}: expected a name or a table with a kind, got {type(value).__name__}")
+    options = dict(values)
+    kind = _pop_kind(path, options, kinds)
+    return _call(kinds[kind], path, options)
+
+
+def _distribution(path: str, value: Any) -> Distribution:
+    """A distribution by its kind, or a number, which is a constant."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with _at(path):
+            return _delays.Constant(value)
+    made: Distribution = _of_kind(path, value, DISTRIBUTIONS)
+    return made
+
+
+def _delay_model(values: Tables) -> DelayModel:
+    laws = ("wait", "download", "compute", "upload")
+    made = {
+        key: _distribution(f"trace.{key}", value)
+        if key in laws or (key == "client_speed" and not isinstance(value, list))
+        else value
+        for key, value in values.items()
+    }
+    if "availability" in made:
+        raise ConfigError("trace.availability: a table cannot hold it; save a trace with it as .npz")
+    if isinstance(made.get("client_speed"), list):
+        with _at("trace.client_speed"):
+            made["client_speed"] = np.array(made["client_speed"], np.float64)
+    if isinstance(made.get("n_samples"), list):
+        made["n_samples"] = np.array(made["n_samples"])
+    model: DelayModel = _call(DelayModel, "trace", made)
+    return model
+
+
+def _strategy(values: Tables) -> Strategy:
+    kind = _pop_kind("strategy", values, _STRATEGIES)
+    if "staleness" in values:
+        values["staleness"] = _of_kind("strategy.staleness", values["staleness"], _STALENESS)
+    if "optimizer" in values:
+        values["optimizer"] = _of_kind("strategy.optimizer", values["optimizer"], _OPTIMIZERS)
+        if isinstance(values["optimizer"], Adam):
+            betas = tuple(values["optimizer"].betas)
+            values["optimizer"] = Adam(cast(Any, betas), values["optimizer"].epsilon, values["optimizer"].weight_decay)
+    preset = values.pop("preset", None)
+    if preset is None:
+        made: Strategy = _call(_STRATEGIES[kind], "strategy", values)
+        return made
+    if kind != "fedbuff":
+        raise ConfigError(f"strategy.preset: {kind} has none, fedbuff has")
+    known = (*inspect.signature(FedBuff).parameters, *_PRESET_OPTIONS.get(preset, ()))
+    _refuse_unknown("strategy", values, known)
+    with _at("strategy", (*known, "preset")):
+        return FedBuff.preset(preset, **values)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """The table [replay]. eval_every None evaluates about a hundred times; metrics None is the loss, and the accuracy
+    where the problem has one."""
+
+    eval_every: int | None = None
+    metrics: tuple[str, ...] | None = None
+    stop: Stop | None = None
+    threads: int | None = None
+    checkpoint_every: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("eval_every", "threads", "checkpoint_every"):
+            if getattr(self, name) is not None:
+                count(name, getattr(self, name))
+        if self.metrics is not None:
+            if isinstance(self.metrics, str) or not all(isinstance(name, str) for name in self.metrics):
+                raise TypeError("metrics: expected a list of names")
+            object.__setattr__(self, "metrics", tuple(self.metrics))
+
+
+# ---- the configuration ----
+
+
+@dataclass(frozen=True, eq=False)
+class StudyConfig:
+    """A configuration whose tables were checked as far as that needs no file; `folder` is what its paths start from.
+
+    >>> import fedbuff as fb
+    >>> config = fb.StudyConfig({
+    ...     "problem": {"kind": "quadratic", "centers": [[0.0, 0.0], [2.0, 0.0]]},
+    ...     "trace": {"kind": "model", "n_clients": 2, "compute": {"kind": "exponential", "scale": 1.0}},
+    ...     "strategy": {"kind": "fedbuff", "buffer_size": 2},
+    ...     "local": {"steps": 1, "lr": 0.5},
+    ...     "schedule": {"server_steps": 10},
+    ... })
+    >>> config.run(seed=0).version
+    10
+    >>> config.changed({"strategy.buffer_size": 0})
+    Traceback (most recent call last):
+        ...
+    fedbuff._study_config.ConfigError: strategy.buffer_size: expected an int >= 1, got 0
+    """
+
+    tables: Tables
+    folder: Path = Path()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", copy.deepcopy(dict(self.tables)))
+        object.__setattr__(self, "folder", Path(self.folder))
+        _refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "target", "compare"))
+        for name in ("problem", "trace", "strategy"):
+            if name not in self.tables:
+                raise ConfigError(f"{name}: the table is missing")
+        _ = self.seeds, self.target, self.strategy, self.local, self.schedule_options, self.replay_options
+        self._check_problem()
+        self._check_trace()
+        if not isinstance(self.tables.get("name", ""), str):
+            raise ConfigError("name: expected a string")
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], settings: Sequence[str] = ()) -> StudyConfig:
+        """A .toml or .json file, with settings `key.path=value` that override it."""
+        tables = merged(read_tables(path), {})
+        for setting in settings:
+            key, value = parse_setting(setting)
+            tables = merged(tables, {key: value})
+        return cls(tables, Path(path).parent)
+
+    def changed(self, changes: Mapping[str, Any]) -> StudyConfig:
+        """The same with other values, by path (see `merged`)."""
+        return StudyConfig(merged(self.tables, changes), self.folder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"tables": self.tables, "folder": self.folder}
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the tables; files count by their name, not by their content."""
+        return hashlib.sha256(json.dumps(self.tables, sort_keys=True, default=str).encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """`name` in the file, else the strategy in a few words."""
+        return str(self.tables.get("name") or describe_strategy(self.strategy))
+
+    # What needs no file
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        if "seed" in self.tables and "seeds" in self.tables:
+            raise ConfigError("seed: give seed or seeds, not both")
+        given = self.tables.get("seeds", [self.tables.get("seed", 0)])
+        path = "seed" if "seed" in self.tables else "seeds"
+        if not isinstance(given, list | tuple) or not given:
+            raise ConfigError("seeds: expected a list of ints")
+        if len(set(given)) < len(given):
+            raise ConfigError("seeds: a seed stands there twice")
+        try:
+            return tuple(seed_of(seed) for seed in given)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{path}{str(error).removeprefix('seed')}") from None
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        return _strategy(_table(self.tables, "strategy"))
+
+    @cached_property
+    def local(self) -> LocalSGD | None:
+        """None where there is no table [local], as a problem that does its own local steps wants it."""
+        if "local" not in self.tables:
+            if self.tables["problem"].get("kind") != "factory":
+                raise ConfigError("local: the table is missing")
+            return None
+        made: LocalSGD = _call(LocalSGD, "local", _table(self.tables, "local"))
+        return made
+
+    @cached_property
+    def schedule_options(self) -> Tables:
+        values = _table(self.tables, "schedule")
+        given = ("source", "strategy", "seed")
+        known = [name for name in inspect.signature(resolve).parameters if name not in given]
+        _refuse_unknown("schedule", values, known)
+        return values
+
+    @cached_property
+    def replay_options(self) -> ReplayOptions:
+        values = _table(self.tables, "replay")
+        if "stop" in values:
+            values["stop"] = _call(Stop, "replay.stop", _table(values, "stop"))
+        made: ReplayOptions = _call(ReplayOptions, "replay", values)
+        return made
+
+    def _check_problem(self) -> None:
+        values = _table(self.tables, "problem")
+        kind = _pop_kind("problem", values, (*_PROBLEMS, "factory"))
+        if kind == "factory":
+            _refuse_unknown("problem", values, ("function", "options"))
+            if not isinstance(values.get("function"), str) or ":" not in values["function"]:
+                raise ConfigError("problem.function: expected 'module:function' or 'file.py:function'")
+            return
+        known = [name for name in inspect.signature(_PROBLEMS[kind]).parameters if name not in ("X", "y", "clients")]
+        if kind != "quadratic":
+            known += ["data", "format", "target", "divide_by", "dtype", "test", "test_seed", "partition"]
+            known.remove("copy")
+            if "data" not in values:
+                raise ConfigError("problem.data: missing; a file, or sample:digits")
+        else:
+            known += ["dtype"]
+            if "centers" not in values:
+                raise ConfigError("problem.centers: missing")
+        _refuse_unknown("problem", values, known)
+        with _at("problem", known):
+            choice("dtype", values.get("dtype", "float32"), ("float32", "float64"))
+            if "format" in values:
+                choice("format", values["format"], ("npz", "csv", "svmlight"))
+            if not isinstance(values.get("test", 0.5), str):
+                number("test", values.get("test", 0.5), high=1.0, open_low=True)
+        if "partition" in values:
+            given = _table(values, "partition")
+            kind = _pop_kind("problem.partition", given, (*_PARTITIONS, "column"))
+            known = ["column"] if kind == "column" else list(inspect.signature(_PARTITIONS[kind]).parameters)[1:]
+            _refuse_unknown("problem.partition", given, known)
+
+    def _check_trace(self) -> None:
+        values = _table(self.tables, "trace")
+        kind = _pop_kind("trace", values, ("recorded", "log", "model", "uniform"))
+        if kind == "model":
+            _ = self._model
+        elif kind == "uniform":
+            _refuse_unknown("trace", values, ("n_clients", "max_staleness", "staleness"))
+            for name in ("n_clients", "max_staleness"):
+                if name not in values:
+                    raise ConfigError(f"trace.{name}: missing")
+            if "buffer_size" not in dir(self.strategy):
+                raise ConfigError("strategy.kind: uniform arrivals fill a buffer, and FedAvg has none")
+            if "server_steps" not in self.schedule_options:
+                raise ConfigError("schedule.server_steps: missing; uniform arrivals go on for so many steps")
+        else:
+            own = ("end",) if kind == "recorded" else ("as_trace",)
+            _refuse_unknown("trace", values, ("file", "columns", "unit", "assign", "bootstrap", "assign_seed", *own))
+            if not isinstance(values.get("file"), str):
+                raise ConfigError(f"trace.file: {'missing' if 'file' not in values else 'expected a file name'}")
+            if kind == "log" and not values.get("as_trace") and (values.get("assign") or values.get("bootstrap")):
+                raise ConfigError("trace.assign: a log is replayed as it happened; set trace.as_trace = true")
+
+    @cached_property
+    def _model(self) -> DelayModel:
+        values = _table(self.tables, "trace")
+        values.pop("kind")
+        return _delay_model(values)
+
+    def path(self, name: str) -> Path:
+        """A file that the configuration names."""
+        return self.folder / name
+
+    # What needs files
+
+    @cached_property
+    def problem(self) -> AnyProblem:
+        return self._problem_and_test[0]
+
+    @cached_property
+    def held_out(self) -> HeldOut | None:
+        """Rows for the accuracy that no client has."""
+        return self._problem_and_test[1]
+
+    @cached_property
+    def _problem_and_test(self) -> tuple[AnyProblem, HeldOut | None]:
+        values = _table(self.tables, "problem")
+        kind = values.pop("kind")
+        if kind == "factory":
+            return self._from_factory(values)
+        if kind == "quadratic":
+            dtype = values.pop("dtype", "float64")
+            with _at("problem.centers"):
+                values["centers"] = np.array(values["centers"], dtype)
+            return _call(Quadratic, "problem", values), None
+        return _problem_from_data(self, kind, values)
+
+    def _from_factory(self, values: Tables) -> tuple[AnyProblem, HeldOut | None]:
+        where, _, name = values["function"].partition(":")
+        with _at("problem.function"):
+            if where.endswith(".py"):
+                namespace: Mapping[str, Any] = runpy.run_path(str(self.path(where)))
+            else:
+                namespace = vars(importlib.import_module(where))
+            if not callable(namespace.get(name)):
+                raise ValueError(f"{where} has no function {name}")
+        made = _call(namespace[name], "problem.options", _table(values, "options"))
+        return made if isinstance(made, tuple) else (made, None)
+
+    @cached_property
+    def source(self) -> Source | None:
+        """The delays; None for uniform arrivals, which have none."""
+        values = _table(self.tables, "trace")
+        kind = values.pop("kind")
+        if kind == "uniform":
+            return None
+        if kind == "model":
+            return self._model
+        made = self._recorded(kind, values)
+        if isinstance(made, ArrivalLog):
+            return made
+        seed = values.get("assign_seed", 0)
+        with _at("trace", tuple(values)):
+            assign = values.get("assign", False)
+            if assign is not False:
+                n_clients = self.problem.n_clients if assign is True else count("assign", assign)
+                made = made.assign(n_clients, seed)
+            if values.get("bootstrap"):
+                made = made.bootstrap(None if values["bootstrap"] is True else values["bootstrap"], seed=seed)
+        return made
+
+    def _recorded(self, kind: str, values: Tables) -> Trace | ArrivalLog:
+        name: str = values["file"]
+        options = {key: values[key] for key in ("columns", "unit", "end") if key in values}
+        with _at("trace", tuple(options)):
+            if name == f"{SAMPLE}recorded_log":
+                made: Trace | ArrivalLog = sample_log()
+            elif name.startswith(SAMPLE):
+                raise ConfigError(f"trace.file: {name} is unknown; there is {SAMPLE}recorded_log")
+            else:
+                file = self.path(name)
+                if not file.exists():
+                    raise ConfigError(f"trace.file: {file} does not exist")
+                made = read_trace(file, **options) if kind == "recorded" else read_arrival_log(file, **options)
+        if isinstance(made, ArrivalLog) and values.get("as_trace"):
+            with _at("trace.as_trace"):
+                return made.as_trace()
+        return made
+
+    def make_schedule(self, seed: int | None = None) -> Schedule:
+        """Who arrives when, with this seed (the first of `seeds`)."""
+        seed = self.seeds[0] if seed is None else seed
+        options = self.schedule_options
+        source = self.source
+        if source is None:
+            values = _table(self.tables, "trace")
+            values.pop("kind")
+            size = cast(FedBuff, self.strategy).buffer_size
+            given = {"buffer_size": size, "server_steps": options["server_steps"], "seed": seed}
+            made: Schedule = _call(uniform_arrivals, "trace", values, **given)
+            return made
+        with _at("schedule", (*inspect.signature(resolve).parameters,)):
+            return resolve(source, self.strategy, **options, seed=seed)
+
+    def make_replay(
+        self,
+        schedule: Schedule,
+        seed: int | None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
+        callback: Callable[[dict[str, float]], object] | None = None,
+    ) -> Result:
+        """The numbers along a schedule that `make_schedule` gave for the same seed."""
+        options = self.replay_options
+        metrics = options.metrics or ("loss", *(("accuracy",) if hasattr(self.problem, "accuracy") else ()))
+        # The keys of the problem's errors are arguments of replay: name the table that gave them.
+        with _at("replay", ("metrics", "eval_every", "threads", "checkpoint_every")):
+            return replay(
+                self.problem,
+                schedule,
+                self.local,
+                strategy=self.strategy,
+                seed=self.seeds[0] if seed is None else seed,
+                eval_every=options.eval_every or max(1, schedule.n_steps // 100),
+                metrics=metrics,
+                test=self.held_out if "accuracy" in metrics else None,
+                stop=options.stop,
+                threads=options.threads,
+                checkpoint=checkpoint,
+                checkpoint_every=options.checkpoint_every,
+                progress=progress,
+                callback=callback,
+            )
+
+    def run(self, seed: int | None = None, **options: Any) -> Result:
+        """`make_schedule` and `make_replay` in one call."""
+        return self.make_replay(self.make_schedule(seed), seed, **options)
+
+    @cached_property
+    def target(self) -> tuple[str, float] | None:
+        """The metric and its value that comparisons ask the time of."""
+        given = _table(self.tables, "target")
+        if not given:
+            return None
+        _refuse_unknown("target", given, ("loss", "grad_norm_sq", "accuracy"))
+        if len(given) > 1:
+            raise ConfigError("target: give one metric")
+        (metric, value), *_ = given.items()
+        with _at("target", (metric,)):
+            return metric, number(metric, value, low=-np.inf)
+
+    def compared(self) -> list[list[StudyConfig]]:
+        """The variants that the tables [[compare]] ask for: for each, what its lists under `try` make of it."""
+        given = self.tables.get("compare", [])
+        if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
+            raise ConfigError("compare: expected tables [[compare]]")
+        base = {key: value for key, value in self.tables.items() if key not in ("compare", "name")}
+        groups = []
+        for at, entry in enumerate(given):
+            path = f"compare[{at}]"
+            _refuse_unknown(path, entry, ("name", "try", *SECTIONS))
+            tables = merged(base, {key: value for key, value in entry.items() if key != "try"})
+            group = []
+            for chosen in combinations(_table(entry, "try"), f"{path}.try"):
+                try:
+                    variant = StudyConfig(merged(tables, chosen), self.folder)
+                except ConfigError as error:
+                    raise ConfigError(f"{path}: {error}") from None
+                values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items())
+                group.append(variant.changed({"name": f"{variant.name}, {values}"}) if chosen else variant)
+            groups.append(group)
+        return groups
+
+
+def combinations(lists: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
+    """Every choice of one value from each list, the last key changing fastest.
+
+    >>> from fedbuff._study_config import combinations
+    >>> combinations({"strategy.buffer_size": [5, 10], "local.lr": [0.1]}, "try")
+    [{'strategy.buffer_size': 5, 'local.lr': 0.1}, {'strategy.buffer_size': 10, 'local.lr': 0.1}]
+    """
+    chosen: list[dict[str, Any]] = [{}]
+    for key, values in lists.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"{path}.{key}: expected a list of values to try")
+        chosen = [{**before, key: value} for before in chosen for value in values]
+    return chosen
+
+
+def describe_strategy(strategy: Strategy) -> str:
+    """A strategy in a few words, for tables and legends.
+
+    >>> import fedbuff as fb
+    >>> from fedbuff._study_config import describe_strategy
+    >>> describe_strategy(fb.FedBuff(buffer_size=10))
+    'FedBuff K=10'
+    """
+    if isinstance(strategy, FedBuff):
+        return f"FedBuff K={strategy.buffer_size}"
+    if isinstance(strategy, FedAsync):
+        return "FedAsync"
+    size = f"m={strategy.clients_per_round}" if strategy.rate is None else f"rate={strategy.rate:g}"
+    over = f" +{strategy.over_selection:.0%}" if strategy.over_selection else ""
+    return f"FedAvg {size}{over}"
+
+
+def _problem_from_data(config: StudyConfig, kind: str, values: Tables) -> tuple[AnyProblem, HeldOut | None]:
+    split = _table(values, "partition")
+    way = split.pop("kind", None)
+    values.pop("partition", None)
+    names = ("data", "format", "target", "divide_by", "dtype", "test", "test_seed")
+    given = {name: values.pop(name) for name in names if name in values}
+    reader = RowReader(
+        sparse=kind == "logistic",
+        labels=kind != "least_squares",
+        dtype=np.dtype(given.get("dtype", "float32")),
+        form=given.get("format"),
+        target=given.get("target", -1),
+        divide_by=given.get("divide_by", 1.0),
+    )
+    test = given.get("test")
+    with _at("problem", names):
+        rows = reader.read(config.folder, given["data"], client_column=split.get("column"))
+        held_out = rows.test
+        if isinstance(test, str):
+            other = reader.read(config.folder, test, n_features=rows.X.shape[1])
+            held_out = other.X, other.y
+        elif test is not None:
+            rows, held_out = hold_out(rows, float(test), given.get("test_seed", 0))
+    clients = rows.clients
+    if way in _PARTITIONS:
+        subject = {"n_rows": len(rows.y)} if way == "iid" else {"labels": rows.y}
+        clients = _call(_PARTITIONS[way], "problem.partition", {"seed": 0, **split}, **subject)
+    if clients is None:
+        raise ConfigError("problem.partition: missing; the data does not say which client a row belongs to")
+    return _call(_PROBLEMS[kind], "problem", values, X=rows.X, y=rows.y, clients=clients), held_out

@@ -1,0 +1,164 @@
+"""Rows of a problem from files: features, targets, and where the file says so the client of each row."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._checks import count, number
+from ._files import file_format
+from ._svmlight import read_svmlight
+from .partition import by_column
+
+__all__ = ["SAMPLE", "RowReader", "Rows", "hold_out", "sample_digits"]
+
+HeldOut = tuple[Any, Any]
+
+SAMPLE = "sample:"  # begins the names of files that ship with the package
+_FORMATS = {
+    ".npz": "npz",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    **{name + end: "svmlight" for name in (".svm", ".svmlight", ".libsvm") for end in ("", ".gz")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """X, y, a client number per row where the file has one, and held-out rows where the file has them."""
+
+    X: Any
+    y: NDArray[Any]
+    clients: NDArray[np.int64] | None = None
+    test: HeldOut | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """Reads .npz (X, y, [clients], [X_test, y_test]), .csv (numbers; the target may be text) and svmlight files.
+
+    sparse     svmlight rows stay sparse
+    labels     targets are labels, which keep their type; else numbers of `dtype`
+    form       the format, where the file's name does not say it
+    target     the column of a .csv with the targets: a name, or a number (from 0; -1 is the last)
+    divide_by  features are divided by this number
+    """
+
+    sparse: bool
+    labels: bool
+    dtype: np.dtype[Any]
+    form: str | None
+    target: Any
+    divide_by: float
+
+    def read(self, folder: Path, name: Any, *, client_column: Any = None, n_features: int | None = None) -> Rows:
+        """The rows of a file in the folder, or of a sample."""
+        if not isinstance(name, str):
+            raise TypeError(f"data: expected a file name, got {type(name).__name__}")
+        if name == f"{SAMPLE}digits":
+            X, y = sample_digits()
+            return Rows(X.astype(self.dtype, copy=False), y)
+        if name.startswith(SAMPLE):
+            raise ValueError(f"data: {name} is unknown; there is {SAMPLE}digits")
+        file = folder / name
+        if not file.exists():
+            raise ValueError(f"data: {file} does not exist")
+        form = self.form or file_format(file, _FORMATS)
+        if form == "svmlight":
+            sparse, targets = read_svmlight(file, dtype=self.dtype, n_features=n_features)
+            return Rows(sparse if self.sparse else sparse.toarray(), targets)
+        rows = _read_npz(file, client_column) if form == "npz" else _read_csv(file, self.target, client_column)
+        test = None if rows.test is None else (self._features(rows.test[0]), rows.test[1])
+        return Rows(self._features(rows.X), rows.y if self.labels else rows.y.astype(self.dtype), rows.clients, test)
+
+    def _features(self, values: NDArray[Any]) -> NDArray[Any]:
+        divisor = number("divide_by", self.divide_by, open_low=True)
+        return np.asarray(values / divisor if divisor != 1.0 else values).astype(self.dtype)
+
+
+def _read_npz(file: Path, client_column: Any) -> Rows:
+    with np.load(file, allow_pickle=False) as arrays:
+        for name in ("X", "y", *([client_column] if client_column is not None else [])):
+            if name not in arrays.files:
+                raise ValueError(f"data: {file} has no array {name}; it has {', '.join(arrays.files)}")
+        wanted = client_column or ("clients" if "clients" in arrays.files else None)
+        clients = None if wanted is None else by_column(arrays[wanted])
+        test = (arrays["X_test"], arrays["y_test"]) if "X_test" in arrays.files else None
+        return Rows(arrays["X"], arrays["y"], clients, test)
+
+
+def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
+    """Comma-separated numbers, with or without a line of names; target and client may be text."""
+    with gzip.open(file, "rt", newline="") if file.name.endswith(".gz") else file.open(newline="") as text:
+        lines = [line for line in csv.reader(text) if line]
+    has_names = bool(lines) and not any(_is_number(field) for field in lines[0])
+    names = lines.pop(0) if has_names else [str(at) for at in range(len(lines[0]) if lines else 0)]
+    if not lines:
+        raise ValueError(f"data: {file} has no rows")
+    for at, line in enumerate(lines):
+        if len(line) != len(names):
+            raise ValueError(f"data: {file}: row {at + 1} has {len(line)} fields, the first line {len(names)}")
+    chosen = [_column(file, names, column) for column in (target, client_column) if column is not None]
+    inside = [at for at in range(len(names)) if at not in chosen]
+    table = np.array(lines)
+    try:
+        X = table[:, inside].astype(np.float64)
+    except ValueError:
+        row, at = next((r, c) for r, line in enumerate(lines) for c in inside if not _is_number(line[c]))
+        raise ValueError(f"data: {file}: row {row + 1}: {names[at]} {lines[row][at]!r} is not a number") from None
+    y = table[:, chosen[0]]
+    if all(_is_number(value) for value in np.unique(y)):
+        y = y.astype(np.float64)
+    return Rows(X, y, None if client_column is None else by_column(table[:, chosen[1]]))
+
+
+def _column(file: Path, names: list[str], wanted: Any) -> int:
+    if isinstance(wanted, int) and not isinstance(wanted, bool) and -len(names) <= wanted < len(names):
+        return wanted % len(names)
+    if wanted in names:
+        return names.index(wanted)
+    known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    raise ValueError(f"data: {file} has no column {wanted!r}; it has {known}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def hold_out(rows: Rows, share: float, seed: int) -> tuple[Rows, HeldOut]:
+    """The rows without a share of them, and that share, drawn by the seed."""
+    n = len(rows.y)
+    n_test = round(share * n)
+    if not 0 < n_test < n:
+        raise ValueError(f"test: a share of {share:g} of {n} rows leaves none on one side")
+    if not isinstance(rows.X, np.ndarray):
+        raise ValueError("test: a share is for dense rows; give a file")
+    order = np.random.Generator(np.random.Philox(count("test_seed", seed, low=0))).permutation(n)
+    test, kept = np.sort(order[:n_test]), np.sort(order[n_test:])
+    clients = None if rows.clients is None else rows.clients[kept]
+    return Rows(rows.X[kept], rows.y[kept], clients), (rows.X[test], rows.y[test])
+
+
+def sample_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """1,797 handwritten digits of 8 x 8 pixels, from 0 to 1, and which digit each is; the package ships them.
+
+    >>> import fedbuff as fb
+    >>> X, y = fb.sample_digits()
+    >>> X.shape, X.dtype, sorted(set(y.tolist()))
+    ((1797, 64), dtype('float32'), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+
+    They are the test set of E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
+    Repository, CC BY 4.0, https://doi.org/10.24432/C50P49.
+    """
+    with np.load(Path(__file__).parent / "data" / "digits.npz", allow_pickle=False) as file:
+        return (file["X"] / 16.0).astype(np.float32), file["y"].astype(np.int64)

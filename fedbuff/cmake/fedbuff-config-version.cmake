@@ -1,0 +1,12 @@
+# The version is the package's own.
+file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../_version.py" _fedbuff_line REGEX "^__version__")
+string(REGEX REPLACE "^__version__ = \"(.*)\".*$" "\\1" PACKAGE_VERSION "${_fedbuff_line}")
+unset(_fedbuff_line)
+if(PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_FIND_VERSION STREQUAL PACKAGE_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+endif()

@@ -1,0 +1,22 @@
+# find_package(fedbuff): the target fedbuff::fedbuff, in the package where this file lies or in its source tree.
+get_filename_component(_fedbuff_package "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
+if(EXISTS "${_fedbuff_package}/include/fedbuff/fedbuff.h")
+  set(_fedbuff_include "${_fedbuff_package}/include")
+else()
+  get_filename_component(_fedbuff_include "${_fedbuff_package}/../csrc/include" ABSOLUTE)
+endif()
+set(_fedbuff_library "${_fedbuff_package}/${CMAKE_SHARED_LIBRARY_PREFIX}fedbuff${CMAKE_SHARED_LIBRARY_SUFFIX}")
+if(NOT EXISTS "${_fedbuff_library}")
+  set(fedbuff_FOUND FALSE)
+  set(fedbuff_NOT_FOUND_MESSAGE "${_fedbuff_library} is not there: the package was installed without its compiled parts")
+  return()
+endif()
+if(NOT TARGET fedbuff::fedbuff)
+  add_library(fedbuff::fedbuff SHARED IMPORTED)
+  set_target_properties(fedbuff::fedbuff PROPERTIES
+    IMPORTED_LOCATION "${_fedbuff_library}"
+    INTERFACE_INCLUDE_DIRECTORIES "${_fedbuff_include}")
+endif()
+unset(_fedbuff_package)
+unset(_fedbuff_include)
+unset(_fedbuff_library)

@@ -1,0 +1,89 @@
+"""EventQueue: the event queue of the schedule's own loop, for somebody else's.
+
+It behaves, to the text of its exceptions, as the one in fedbuff/backends/_event_queue.py.
+"""
+
+from libc.math cimport isfinite
+from libc.stdint cimport int32_t, int64_t
+
+from fedbuff._fedbuff_h cimport *
+from fedbuff._server cimport check
+
+from fedbuff._server_checks import empty_queue, event_kind, event_time
+
+
+cdef class EventQueue:
+    """Events in the order of time, then kind, then creation; for one thread at a time.
+
+    >>> import fedbuff as fb
+    >>> queue = fb.EventQueue()
+    >>> queue.push(2.0, item=7)
+    >>> queue.push(1.5, item=3, kind=1)
+    >>> queue.push(1.5, item=4)
+    >>> queue.pop(), queue.pop(), len(queue)
+    ((1.5, 4, 0), (1.5, 3, 1), 1)
+
+    Times are finite and not negative. An item is an int of 64 bits: a client's number. A kind is 0, 1, 2 or 3, and
+    decides between equal times: arrivals before starts, as in a schedule.
+    """
+
+    def __cinit__(self):
+        check(fb_queue_create(&self.queue))
+
+    def __dealloc__(self):
+        fb_queue_destroy(&self.queue)
+
+    cdef fb_status push_raw(self, double time, int64_t item, int32_t kind) noexcept nogil:
+        return fb_queue_push(self.queue, time, item, kind)
+
+    cdef fb_status pop_raw(self, fb_event* event_out) noexcept nogil:
+        return fb_queue_pop(self.queue, event_out)
+
+    cdef fb_status peek_raw(self, fb_event* event_out) noexcept nogil:
+        return fb_queue_peek(self.queue, event_out)
+
+    cdef int64_t size_raw(self) noexcept nogil:
+        return fb_queue_size(self.queue)
+
+    @property
+    def _handle(self):
+        return <size_t> self.queue
+
+    def push(self, double time, int64_t item, int kind=0):
+        """Adds an event."""
+        if not (isfinite(time) and time >= 0):
+            raise event_time(time)
+        if not 0 <= kind <= 3:
+            raise event_kind(kind)
+        check(self.push_raw(time, item, kind))
+
+    def pop(self):
+        """The earliest event, (time, item, kind), removed; IndexError where there is none."""
+        cdef fb_event event
+        cdef fb_status status = self.pop_raw(&event)
+        if status == FB_ERR_EMPTY:
+            raise empty_queue()
+        check(status)
+        return event.time, event.item, event.kind
+
+    def peek(self):
+        """The earliest event, left where it is."""
+        cdef fb_event event
+        cdef fb_status status = self.peek_raw(&event)
+        if status == FB_ERR_EMPTY:
+            raise empty_queue()
+        check(status)
+        return event.time, event.item, event.kind
+
+    def clear(self):
+        """Removes all events."""
+        check(fb_queue_clear(self.queue))
+
+    def __len__(self):
+        return self.size_raw()
+
+    def __reduce__(self):
+        raise TypeError("an event queue does not pickle")
+
+    def __repr__(self):
+        return f"<{type(self).__name__}: {len(self)} events>"

@@ -1,0 +1,40 @@
+"""The package as others get it: a source archive, the wheel that it builds, and that wheel installed; made once."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+
+import installs
+import pytest
+
+
+@pytest.fixture(scope="session")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source archive, made and unpacked."""
+    tree = installs.copy_tree(tmp_path_factory.mktemp("sdist") / "tree")
+    make = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
+    installs.run("-c", make, cwd=tree, FEDBUFF_BUILD="pure", PYTHONWARNINGS="ignore", PYTHONPATH=str(tree))
+    (archive,) = (tree / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        file.extractall(tree.parent, filter="data")
+    return tree.parent / archive.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="session")
+def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler")
+    installs.copy_objects(unpacked)
+    folder = tmp_path_factory.mktemp("wheel")
+    installs.pip("wheel", "--quiet", "--wheel-dir", str(folder), ".", cwd=unpacked, FEDBUFF_BUILD="require")
+    (built,) = folder.glob("fedbuff-*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("site")
+    installs.pip("install", "--quiet", "--target", str(target), str(wheel), cwd=target)
+    return target

@@ -1,0 +1,60 @@
+// The loops that measure the machine do what they say, on every CPU level, up to the last element and no further.
+#include "check.hpp"
+#include "dispatch.hpp"
+
+using namespace fedbuff;
+using check::Numbers;
+
+namespace {
+
+constexpr std::int64_t kDims[] = {1, 3, 8, 15, 16, 17, 64, 127, 130, 257};
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+template <class T>
+void loops_do_their_work() {
+  const Limits<T>& limits = kernels().of<T>().limits;
+  Numbers numbers(5);
+  for (const std::int64_t dim : kDims) {
+    const auto a = numbers.vector<T>(dim), b = numbers.vector<T>(dim), c = numbers.vector<T>(dim);
+    const T* streams[] = {a.data(), b.data(), c.data()};
+    double want = 0;
+    for (std::int64_t j = 0; j < dim; ++j) {
+      want += static_cast<double>(a[at(j)]) + static_cast<double>(b[at(j)]) + static_cast<double>(c[at(j)]);
+    }
+    CHECK_NEAR(limits.read(dim, 3, streams), want, static_cast<double>(3 * dim), static_cast<double>(dim), 0);
+    for (const bool past_caches : {false, true}) {
+      for (std::int64_t begin = 0; begin < 3 && begin < dim; ++begin) {  // addresses that are not aligned, too
+        std::vector<T> out(at(dim));
+        limits.write(dim - begin, T(2), past_caches, out.data() + begin);
+        for (std::int64_t j = 0; j < dim; ++j) {
+          CHECK_EQ(out[at(j)], j < begin ? T(0) : T(2));
+        }
+        limits.copy(dim - begin, a.data(), past_caches, out.data() + begin);
+        for (std::int64_t j = 0; j < dim; ++j) {
+          CHECK_EQ(out[at(j)], j < begin ? T(0) : a[at(j - begin)]);
+        }
+      }
+    }
+  }
+  CHECK_EQ(limits.read(0, 0, nullptr), T(0));
+}
+
+template <class T>
+void chains_multiply_and_add() {
+  const Limits<T>& limits = kernels().of<T>().limits;
+  const auto chains = static_cast<T>(limits.flops_per_round / 2);
+  CHECK_EQ(limits.multiply_add(0, T(0.5), T(1)), T(0));
+  CHECK_EQ(limits.multiply_add(1, T(0.5), T(1)), chains);
+  CHECK_EQ(limits.multiply_add(3, T(0.5), T(1)), T(1.75) * chains);
+}
+
+}  // namespace
+
+TEST(limits_loops) {
+  check::on_every_level([] { loops_do_their_work<float>(), loops_do_their_work<double>(); });
+}
+
+TEST(limits_chains) {
+  check::on_every_level([] { chains_multiply_and_add<float>(), chains_multiply_and_add<double>(); });
+}

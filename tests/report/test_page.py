@@ -1,0 +1,216 @@
+"""A report in a real browser: it opens without errors or network, answers to hovering and zooming, in both themes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedbuff as fb
+from fedbuff._report import _levels, write_report
+from fedbuff._run_folder import Run, load_run, run_study
+
+pytest.importorskip("plotly")
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+TABLES: dict[str, Any] = {
+    "seeds": [0, 1],
+    "problem": {"kind": "quadratic", "centers": [[float(i), 1.0] for i in range(20)]},
+    "trace": {"kind": "model", "n_clients": 20, "compute": {"kind": "exponential", "scale": 1.0}},
+    "strategy": {"kind": "fedbuff", "buffer_size": 4},
+    "local": {"steps": 2, "lr": 0.05},
+    "schedule": {"server_steps": 100},
+    "replay": {"metrics": ["loss", "grad_norm_sq"]},
+    "name": "one </script><b>",  # a name is text, whatever is in it
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    folder = tmp_path_factory.mktemp("runs")
+    one = fb.StudyConfig(TABLES)
+    run_study(one, folder / "one")
+    run_study(
+        one.changed({"strategy": {"kind": "fedasync"}, "schedule.server_steps": 400, "name": "two"}), folder / "two"
+    )
+    return [load_run(folder / "one"), load_run(folder / "two")]
+
+
+@pytest.fixture(scope="module")
+def page(runs: list[Run]) -> Path:
+    path = runs[0].folder.parent / "report.html"
+    write_report(runs, path, "A <title>")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    if CHROMIUM is None or DRIVER is None:
+        pytest.skip("there is no chromium with its driver here")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    no_network = "--host-resolver-rules=MAP * ~NOTFOUND"
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,2400", no_network):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.set_script_timeout(60)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def opened(browser: Any, page: Path) -> Any:
+    browser.get(page.as_uri())
+    wait(browser, "report.ready")
+    return browser
+
+
+def wait(browser: Any, promise: str) -> Any:
+    """What a promise of the page comes to; its error is the test's."""
+    ends = "(v) => done([true, v]), (e) => done([false, String(e.stack)])"
+    code = f"const done = arguments[0]; Promise.resolve({promise}).then({ends})"
+    good, value = browser.execute_async_script(code)
+    assert good, value
+    return value
+
+
+def errors(browser: Any) -> list[str]:
+    return [entry["message"] for entry in browser.get_log("browser")]
+
+
+def test_one_file_without_links(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    own = re.sub(r"<script>/\*\*\n\* plotly.*?</script>", "", text, flags=re.DOTALL)
+    assert len(own) < len(text) / 2
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", own) and "A &lt;title&gt;" in own
+    assert text.count("</script>") == text.count("<script")
+
+
+def test_it_opens(opened: Any, runs: list[Run]) -> None:
+    assert errors(opened) == []
+    cells = [cell.text for cell in opened.find_elements("css selector", "#outcomes tr td:first-child")]
+    assert cells == ["one </script><b>", "two"]
+    configs = opened.find_element("id", "configs").text.splitlines()
+    assert configs[1].startswith("schedule.server_steps 100 400")
+    assert runs[0].seeds[0].result["model_sha256"] in opened.find_element("id", "provenance").get_attribute(
+        "textContent"
+    )
+    names = opened.execute_script(
+        "return document.getElementById('curves').data.filter((t) => t.name).map((t) => t.name)"
+    )
+    assert names == ["one </script><b>", "two"]
+    x, mean = opened.execute_script("const line = document.getElementById('curves').data[2]; return [line.x, line.y]")
+    both = [np.interp(x, seed.history["time"], seed.history["loss"]) for seed in runs[0].seeds]
+    assert len(x) > 50 and mean == pytest.approx(np.mean(both, axis=0).tolist())
+
+
+def test_hovering_shows_a_task(opened: Any, runs: list[Run]) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    schedule = runs[0].seeds[0].schedule
+    row = int(np.argmax(schedule.arrive_time - schedule.start_time))
+    middle = float(schedule.start_time[row] + schedule.arrive_time[row]) / 2
+    x, y = opened.execute_script(
+        "const f = document.getElementById('timeline')._fullLayout;"
+        "return [f._size.l + f.xaxis.d2p(arguments[0]), f._size.t + f.yaxis.d2p(arguments[1])]",
+        middle,
+        int(schedule.client[row]),
+    )
+    chart = opened.find_element("id", "timeline")
+    size = chart.size
+    at = int(x - size["width"] / 2), int(y - size["height"] / 2)
+    ActionChains(opened).move_to_element_with_offset(chart, *at).perform()
+    lines = opened.find_element("id", "tip").text.splitlines()
+    assert lines[0] == f"client {schedule.client[row]}, task {schedule.task[row]}"
+    begin, end = (float(text) for text in re.findall(r"([\d.]+) s(?: to|\b)", lines[1])[:2])
+    assert begin == pytest.approx(schedule.start_time[row], rel=1e-4)
+    assert end == pytest.approx(schedule.arrive_time[row], rel=1e-4)
+    assert lines[2].startswith(f"version {schedule.version[row]}, staleness {schedule.staleness[row]}, server step")
+    assert lines[3] == "used"
+
+
+def test_zooming_moves_all_time_axes(opened: Any, runs: list[Run]) -> None:
+    wait(opened, "Plotly.relayout('timeline', {'xaxis.range': [2, 5]}).then(() => report.linked)")
+    ranges = opened.execute_script(
+        "return ['timeline', 'curves', 'over_time'].map((id) => document.getElementById(id)._fullLayout.xaxis.range)"
+    )
+    assert ranges == [[2, 5]] * 3
+    schedule = runs[0].seeds[0].schedule
+    ended = (schedule.arrive_time >= 2) & (schedule.start_time <= 5)
+    flying = schedule.in_flight_start_time <= 5
+    assert opened.execute_script("return report.visible") == {"kind": "tasks", "count": int(ended.sum() + flying.sum())}
+    wait(opened, "Plotly.relayout('curves', {'xaxis.autorange': true}).then(() => report.linked)")
+    count = opened.execute_script("return report.visible.count")
+    assert count == schedule.n_arrivals + schedule.in_flight_client.size
+    opened.find_element("css selector", "#against option[value=step]").click()
+    opened.find_element("css selector", "#which option[value='1']").click()
+    wait(opened, "new Promise((go) => setTimeout(go, 300))")
+    assert opened.execute_script("return report.visible.count") > count / 2 and errors(opened) == []
+
+
+def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """Of two colours, as WCAG 2 defines it."""
+    channels = [np.array(colour[:3]) / 255 for colour in (one, other)]
+    linear = [np.where(c <= 0.03928, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) for c in channels]
+    high, low = sorted((float(c @ [0.2126, 0.7152, 0.0722]) for c in linear), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def colour(text: str) -> tuple[int, ...]:
+    return tuple(int(float(part)) for part in re.findall(r"[\d.]+", text)[:3])
+
+
+def test_both_themes_are_legible(opened: Any) -> None:
+    seen = set()
+    for _ in range(2):
+        for selector in ("h2", "#outcomes td", ".note", "#curves .xtick text", "button"):
+            element = opened.find_element("css selector", selector)
+            painted = "fill" if selector.endswith("text") else "color"
+            back = opened.find_element("tag name", "body").value_of_css_property("background-color")
+            assert contrast(colour(element.value_of_css_property(painted)), colour(back)) >= 4.5, selector
+        seen.add(back)
+        opened.find_element("id", "theme").click()
+        wait(opened, "report.ready")
+    assert len(seen) == 2 and errors(opened) == []
+
+
+def test_many_tasks_are_drawn_by_levels(browser: Any, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_levels, "MOST_TASKS", 50)
+    path = runs[0].folder.parent / "many.html"
+    write_report(runs[1:], path)
+    browser.get(path.as_uri())
+    wait(browser, "report.ready")
+    assert browser.execute_script("return report.visible") == {"kind": "level", "level": 0, "cells": 20 * 400}
+    end = runs[1].seeds[0].schedule.end_time
+    seen = []
+    for part in (0.3, 0.1, 0.01):
+        change = f"{{'xaxis.range': [{end / 2}, {end * (0.5 + part)}]}}"
+        wait(browser, f"Plotly.relayout('timeline', {change}).then(() => report.linked)")
+        seen.append(browser.execute_script("return report.visible"))
+    assert seen[0]["kind"] == "level" and seen[0]["level"] == 1
+    assert seen[-1]["kind"] == "tasks" and seen[-1]["count"] <= 50
+    picture = browser.execute_script("return document.getElementById('tasks').toDataURL()")
+    assert len(base64.b64decode(picture.partition(",")[2])) > 500 and errors(browser) == []
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one run"):
+        write_report([], tmp_path / "x.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_data_is_json(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    runs = json.loads(found.group(1))["runs"]
+    assert [run["name"] for run in runs] == ["one </script><b>", "two"] and len(runs[0]["histories"]) == 2
