@@ -25,6 +25,7 @@ import fedbuff as fb
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib import ticker
 
 theory = fb.theory
 HERE = Path(__file__).resolve().parent
@@ -189,6 +190,7 @@ def draw_rate(axes: Any, rate: theory.Rate, label: str, colour: str, marker: str
         x, rate.measured, yerr=error, fmt=f"{marker}-", color=colour, ms=4, capsize=2, label=f"measured{label}"
     )
     axes.loglog(x, rate.bounds, "--", color=colour, marker=marker, ms=4, mfc="none", label=f"bound{label}")
+    axes.set_xticks(x)
 
 
 def draw_sweeps(decay: dict[str, theory.Rate], found: list[Sweep], pictures: Pictures) -> None:
@@ -199,7 +201,8 @@ def draw_sweeps(decay: dict[str, theory.Rate], found: list[Sweep], pictures: Pic
     axes.loglog(
         x, 0.3 * next(iter(decay.values())).measured[0] * np.sqrt(x[0] / x), "k:", lw=1.2, label="T to the power -1/2"
     )
-    axes.legend()
+    axes.set_ylim(bottom=1e-7)
+    axes.legend(loc="lower left", ncols=2)
     pictures.save()
     for sweep in found:
         shift = 1.0 if sweep.name == "tau" else 0.0
@@ -296,7 +299,9 @@ def draw_breaks(found: list[Floor], steps: list[Limit], pictures: Pictures) -> N
     axes.loglog(T, [one.unequal for one in found], "s-", color=ORANGE, ms=5, label="delays 1 and 10")
     axes.loglog(T, [one.corrected for one in found], "^-", color=BLUE, ms=5, label="delays 1 and 10, inverse frequency")
     axes.loglog(T, [one.uniform for one in found], "o:", color=GREY, ms=4, label="uniform arrivals")
-    axes.legend()
+    axes.set_xticks(T)
+    axes.set_ylim(bottom=1e-13)
+    axes.legend(loc="lower left")
     pictures.save()
     axes = pictures.new("stability", "staleness tau", "eta L")
     tau = [one.tau for one in steps]
@@ -414,13 +419,19 @@ class Pictures:
         )  # fmt: skip
 
     def new(self, name: str, x: str, y: str) -> Any:
-        self._figure, axes = plt.subplots(figsize=(5.4, 3.4), layout="constrained")
+        self._figure, axes = plt.subplots(figsize=(5.4, 3.4))
+        self._figure.subplots_adjust(left=0.15, right=0.97, bottom=0.14, top=0.97)
         self._path = self._folder / f"theory_{name}.svg"
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         return axes
 
     def save(self) -> None:
+        plain = ticker.FuncFormatter(lambda value, _: f"{value:g}")
+        for axis in (self._figure.axes[0].xaxis, self._figure.axes[0].yaxis):
+            if axis.get_scale() == "log":
+                axis.set_major_formatter(plain)
+                axis.set_minor_formatter(ticker.NullFormatter())
         self._figure.savefig(self._path, metadata={"Date": None})
         plt.close(self._figure)
 
@@ -516,7 +527,7 @@ def race_tables(raced: list[Race]) -> tuple[str, str]:
     names = [one.algorithm for one in raced if one.delays == raced[0].delays][1:]
     return (
         table(["delays", *(f"{name} / FedBuff" for name in names)], factors),
-        table(["delays", "algorithm", "step size", "mean staleness", "time", "uploads"], rows),
+        table(["delays", "algorithm", "step size", "mean staleness", "time", "client updates"], rows),
     )
 
 

@@ -126,6 +126,8 @@ def __getattr__(name: str) -> Any:
     if name in _ON_FIRST_USE:
         value = globals()[name] = getattr(import_module(_ON_FIRST_USE[name], __name__), name)
         return value
+    if name == "theory":
+        return import_module(".theory", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

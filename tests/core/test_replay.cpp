@@ -184,6 +184,47 @@ TEST(replay_stops_before_a_model_that_is_not_finite) {
   }
 }
 
+TEST(replay_records_the_gradient_of_every_version) {
+  // f_i = (w - c_i)^2 a / 2 in every coordinate: |grad f|^2 = a^2 |w - mean c|^2
+  constexpr double kCurvature = 0.5;
+  std::vector<double> centers(2 * kDim, 1.0);
+  std::fill(centers.begin() + kDim, centers.end(), -3.0);
+  const double weight[2] = {0.25, 0.75};
+  fedbuff::Problem<double> problem{};
+  problem.family = fedbuff::Family::Quadratic;
+  problem.n_clients = 2;
+  problem.dim = kDim;
+  problem.client_weight = weight;
+  problem.center = centers.data();
+  problem.curvature = &kCurvature;
+  problem.curvature_form = fedbuff::Curvature::Scalar;
+  problem.curvature_shared = true;
+  const Schedule schedule;
+  std::vector<double> expected;
+  for (const int threads : {1, 3}) {
+    Work work;
+    Replay<double> replay(make_rule(), kDim, std::vector<double>(kDim, 1.0).data(), work, 1 << 20);
+    schedule.give(replay);
+    CHECK(replay.gradients().empty());
+    replay.record_gradients(problem, 3, 1);
+    while (threads == 1 && replay.version() < kSteps) {
+      double sum = 0;
+      for (const double w : model_of(replay)) {
+        sum += kCurvature * (w + 2.0) * kCurvature * (w + 2.0);
+      }
+      if (replay.version() % 3 == 1) {
+        expected.push_back(sum);
+      }
+      replay.run(1, threads);
+    }
+    replay.run(kSteps, threads);
+    CHECK_EQ(replay.gradients().size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK(std::abs(replay.gradients()[i] - expected[i]) <= 1e-12 * expected[i]);
+    }
+  }
+}
+
 TEST(replay_refuses_rows_out_of_order) {
   Work work;
   const std::vector<double> w0(kDim);
