@@ -523,6 +523,33 @@ TEST(kernels_gradient_on_threads) {
   });
 }
 
+TEST(kernels_fixed_point) {
+  check::on_every_level([] {
+    const Kernels<float>& k = kernels().of<float>();
+    Numbers numbers(3);
+    for (const std::int64_t dim : kDims) {
+      for (const bool stochastic : {false, true}) {
+        const auto a = numbers.vector<float>(dim), b = numbers.vector<float>(dim);
+        const FixedPointConfig config{1.0, 1.0 / (1 << 19), 1.0, stochastic, 5, 6, 7};
+        std::vector<std::uint32_t> pad(at(dim), 0xDEADBEEFu), sum(at(dim)), other(at(dim));
+        // A pad under the first and off again at the end, and the two in either order.
+        CHECK_EQ(k.encode_add_32(dim, pad.data(), a.data(), 3, config, sum.data()), 0);
+        k.encode_add_32(dim, sum.data(), b.data(), 1, config, sum.data());
+        k.add_words(dim, sum.data(), pad.data(), 0xFFFFFFFFu, sum.data());
+        k.encode_add_32(dim, nullptr, b.data(), 1, config, other.data());
+        k.encode_add_32(dim, other.data(), a.data(), 3, config, other.data());
+        CHECK(sum == other);
+        std::vector<float> decoded(at(dim));
+        k.decode_32(dim, sum.data(), config.step, decoded.data());
+        for (std::int64_t j = 0; j < dim; ++j) {
+          const double want = 3 * static_cast<double>(a[at(j)]) + static_cast<double>(b[at(j)]);
+          CHECK(std::abs(static_cast<double>(decoded[at(j)]) - want) <= 4 * config.step + 1e-6);
+        }
+      }
+    }
+  });
+}
+
 TEST(kernels_unknown_level_is_refused) {
   const std::string before = kernels().name;
   CHECK(!force_level("sse9"));

@@ -74,10 +74,11 @@ struct Schedule {
 
 std::vector<double> model_of(const Replay<double>& replay) { return {replay.w(), replay.w() + kDim}; }
 
-std::vector<double> run(const fb_rule& rule, int threads, std::int64_t piece, std::int64_t window_bytes) {
+std::vector<double> run(const fb_rule& rule, int threads, std::int64_t piece, std::int64_t window_bytes,
+                        const fedbuff::SumConfig& sums = {}) {
   Work work;
   const Schedule schedule;
-  Replay<double> replay(rule, kDim, std::vector<double>(kDim, 1.0).data(), work, window_bytes);
+  Replay<double> replay(rule, kDim, std::vector<double>(kDim, 1.0).data(), work, window_bytes, sums);
   schedule.give(replay);
   while (replay.run(piece, threads) == ReplayExit::Steps) {
     replay.check();
@@ -98,6 +99,29 @@ TEST(replay_bits_do_not_depend_on_threads_pieces_or_window) {
         for (const std::int64_t window : {1, 1 << 20}) {
           CHECK(run(rule, threads, piece, window) == expected);
         }
+      }
+    }
+  }
+}
+
+TEST(replay_of_secure_and_private_sums_has_the_same_bits) {
+  const std::vector<double> plain = run(make_rule(), 1, kSteps, 1 << 20);
+  for (const int modulus : {0, 32, 64}) {
+    fedbuff::SumConfig sums;
+    sums.modulus = modulus;
+    sums.range = 1.0;
+    sums.step = 1.0 / (1 << 16);
+    sums.weight_unit = 1 << 8;
+    sums.stochastic = modulus == 64;
+    if (modulus != 32) {
+      sums.clip = 0.25;
+      sums.deviation = 1e-3;
+    }
+    const std::vector<double> expected = run(make_rule(), 1, kSteps, 1 << 20, sums);
+    CHECK(expected != plain);
+    for (const int threads : {1, 3}) {
+      for (const std::int64_t window : {1, 1 << 20}) {
+        CHECK(run(make_rule(), threads, 7, window, sums) == expected);
       }
     }
   }
