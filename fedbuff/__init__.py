@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import partition, plots, secure, staleness, theory, traces
+from . import partition, staleness, traces
 from ._aggregate import aggregate
 from ._clients import Callback, Custom
 from ._config import show_config
@@ -36,6 +36,7 @@ from ._trace import ArrivalLog, Availability, Trace, TraceError, read_arrival_lo
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from . import plots, secure, theory
     from ._event_queue import EventQueue
     from ._server import DeltaBuffer, Server
     from ._study_config import StudyConfig
@@ -108,10 +109,9 @@ __all__ = [
     "uniform_arrivals",
 ]
 
-_ON_FIRST_USE = {
-    "StudyConfig": "._study_config",
-    "sample_digits": "._study_data",
-}  # not everybody's, and slow to import
+# Not everybody's, and slow to import: on first use.
+_LATER_MODULES = ("plots", "secure", "theory")
+_LATER_NAMES = {"StudyConfig": "._study_config", "sample_digits": "._study_data"}
 
 
 def __getattr__(name: str) -> Any:
@@ -121,8 +121,10 @@ def __getattr__(name: str) -> Any:
 
         value = globals()[name] = getattr(backends.current(), name)
         return value
-    if name in _ON_FIRST_USE:
-        value = globals()[name] = getattr(import_module(_ON_FIRST_USE[name], __name__), name)
+    if name in _LATER_MODULES:
+        return import_module(f".{name}", __name__)
+    if name in _LATER_NAMES:
+        value = globals()[name] = getattr(import_module(_LATER_NAMES[name], __name__), name)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
