@@ -109,9 +109,9 @@ __all__ = [
     "uniform_arrivals",
 ]
 
-# Not everybody's, and slow to import.
-_MODULES_ON_FIRST_USE = ("plots", "secure", "theory", "traces")
-_ON_FIRST_USE = {"StudyConfig": "._study_config", "sample_digits": "._study_data"}
+# Not everybody's, and slow to import: on first use.
+_LATER_MODULES = ("plots", "secure", "theory", "traces")
+_LATER_NAMES = {"StudyConfig": "._study_config", "sample_digits": "._study_data"}
 
 
 def __getattr__(name: str) -> Any:
@@ -121,13 +121,11 @@ def __getattr__(name: str) -> Any:
 
         value = globals()[name] = getattr(backends.current(), name)
         return value
-    if name in _MODULES_ON_FIRST_USE:
+    if name in _LATER_MODULES:
         return import_module(f".{name}", __name__)
-    if name in _ON_FIRST_USE:
-        value = globals()[name] = getattr(import_module(_ON_FIRST_USE[name], __name__), name)
+    if name in _LATER_NAMES:
+        value = globals()[name] = getattr(import_module(_LATER_NAMES[name], __name__), name)
         return value
-    if name == "theory":
-        return import_module(".theory", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -95,6 +95,7 @@ def _check(variant: StudyConfig, target: tuple[str, float] | None) -> None:
         raise ConfigError(f"replay.metrics: the target is of {target[0]!r}, which is not among them")
     if isinstance(variant.strategy, FedAvg) and "concurrency" in variant.schedule_options:
         raise ConfigError(f"schedule.concurrency: {variant.name} starts its own rounds; give concurrency to the others")
+    variant.check(variant.make_schedule())
 
 
 def outcome(run: Run, target: tuple[str, float] | None) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def run_study(
     if path.exists() and not resume:
         raise ValueError(f"{path}: it is there already; give another folder, or go on with --resume")
     first = config.make_schedule(config.seeds[0])
-    check_sizes(config, first)
+    config.check(first)
     if path.exists():
         _check_same(config, path)
     else:
@@ -146,14 +146,6 @@ def run_study(
         schedule = first if number == 0 else config.make_schedule(seed)
         _run_seed(config, schedule, seed, done.parent, progress, log)
     return load_run(path)
-
-
-def check_sizes(config: StudyConfig, schedule: Schedule) -> None:
-    """Refuses delays that are not for the problem's clients."""
-    n_clients = config.problem.n_clients
-    if schedule.n_clients != n_clients:
-        fix = "set trace.assign = true" if config.tables["trace"]["kind"] in ("recorded", "log") else "make them equal"
-        raise ConfigError(f"trace: it is for {schedule.n_clients} clients, the problem has {n_clients}; {fix}")
 
 
 def _run_seed(

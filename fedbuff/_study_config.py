@@ -61,7 +61,8 @@ from ._history import Result
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Quadratic, Softmax
 from ._recorder import sample_log
-from ._replay import AnyProblem, Stop, replay
+from ._replay import AnyProblem, Replay, Stop, replay
+from ._replay import _Evaluation as Evaluation
 from ._resolve import schedule as resolve
 from ._resolve import uniform_arrivals
 from ._schedule import Schedule
@@ -579,6 +580,25 @@ class StudyConfig:
         with _at("schedule", (*inspect.signature(resolve).parameters,)):
             return resolve(source, self.strategy, **options, seed=seed)
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is measured: as asked, or the loss, and the accuracy where the problem has one."""
+        return self.replay_options.metrics or ("loss", *(("accuracy",) if hasattr(self.problem, "accuracy") else ()))
+
+    def check(self, schedule: Schedule) -> None:
+        """Refuses before any work what `make_replay` would refuse: delays for others, metrics that there are not."""
+        n_clients, stop = self.problem.n_clients, self.replay_options.stop
+        if schedule.n_clients != n_clients:
+            fix = "set trace.assign = true" if "file" in self.tables["trace"] else "make them equal"
+            raise ConfigError(f"trace: it is for {schedule.n_clients} clients, the problem has {n_clients}; {fix}")
+        with _at("replay", ("metrics",)):
+            Evaluation(self.problem, self.metrics, self.held_out if "accuracy" in self.metrics else None)
+            for name in ("loss", "grad_norm_sq", "accuracy"):
+                if stop is not None and getattr(stop, name) is not None and name not in self.metrics:
+                    raise ValueError(f"metrics: stop looks at {name!r}, which is not among them")
+        with _at("local", ("batch_size",)):
+            Replay(self.problem, schedule, self.local, strategy=self.strategy)
+
     def make_replay(
         self,
         schedule: Schedule,
@@ -589,8 +609,7 @@ class StudyConfig:
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> Result:
         """The numbers along a schedule that `make_schedule` gave for the same seed."""
-        options = self.replay_options
-        metrics = options.metrics or ("loss", *(("accuracy",) if hasattr(self.problem, "accuracy") else ()))
+        options, metrics = self.replay_options, self.metrics
         # The keys of the problem's errors are arguments of replay: name the table that gave them.
         with _at("replay", ("metrics", "eval_every", "threads", "checkpoint_every")):
             return replay(

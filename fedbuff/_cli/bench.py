@@ -84,7 +84,12 @@ _model = _together(
 )
 @_common
 def machine(threads: tuple[int, ...], dtype: tuple[str, ...], level: str | None, seconds: float, as_json: bool) -> None:
-    """Bandwidth of each cache and of memory, in GB/s; matrix products and multiply-adds, in GFLOP/s."""
+    """Bandwidth of each cache and of memory, in GB/s; matrix products and multiply-adds, in GFLOP/s.
+
+    \b
+    Examples:
+      fedbuff bench machine --threads 1 --threads 2
+    """
     with _bench.at_level(level):
         measured = _bench.machine(threads, dtype, seconds=seconds)
     _show(measured, as_json, "bandwidth", "arithmetic")
@@ -107,7 +112,12 @@ def aggregate(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """One pass over a buffer of K updates, beside reading as many vectors."""
+    """One pass over a buffer of K updates, beside reading as many vectors.
+
+    \b
+    Examples:
+      fedbuff bench aggregate --dim 1000000 -k 10 --threads 2
+    """
     _measure(lambda: _bench.aggregate_rates(dim, buffer_size, dtype, threads, seconds), level, as_json)
 
 
@@ -128,7 +138,12 @@ def sgd(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Local SGD of one client after the other, beside products of large matrices."""
+    """Local SGD of one client after the other, beside products of large matrices.
+
+    \b
+    Examples:
+      fedbuff bench sgd --features 784 --hidden 128 --dtype float64
+    """
     _measure(
         lambda: _bench.sgd_rates(
             features,
@@ -160,7 +175,12 @@ def sgd(
 def schedule(
     in_flight: tuple[int, ...], arrivals: int, buffer_size: int, level: str | None, seconds: float, as_json: bool
 ) -> None:
-    """The event loop alone, ten clients for each task in flight, beside writing as many rows."""
+    """The event loop alone, ten clients for each task in flight, beside writing as many rows.
+
+    \b
+    Examples:
+      fedbuff bench schedule --arrivals 1000000
+    """
     _measure(
         lambda: _bench.schedule_rates(in_flight, arrivals=arrivals, buffer_size=buffer_size, seconds=seconds),
         level,
@@ -189,7 +209,12 @@ def replay(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """A schedule and its replay together, beside products of large matrices."""
+    """A schedule and its replay together, beside products of large matrices.
+
+    \b
+    Examples:
+      fedbuff bench replay --in-flight 100 --json
+    """
     _measure(
         lambda: _bench.replay_rates(
             features,

@@ -249,6 +249,7 @@ def test_flags_for_compilers(fedbuff: Run) -> None:
 def test_divergence_is_exit_code_3(fedbuff: Run) -> None:
     quadratic = '{kind = "quadratic", centers = [[0.0], [1.0], [2.0]], curvature = 9.0}'
     settings = ["--set", f"problem={quadratic}", "--set", "trace.assign=false", "--set", "local={steps = 9, lr = 99}"]
+    settings += ["--set", 'replay.metrics=["loss"]']
     ran = fedbuff("replay", "run.toml", "-o", "run", *settings, "--set", "schedule.server_steps=200")
     assert ran.code == 3 and "not finite" in ran.err
     assert load_run("run").seeds[0].result["exit_reason"] == "diverged"
@@ -303,12 +304,16 @@ def test_compare_tables_and_the_best_of_tried(fedbuff: Run, folder: Path) -> Non
         ("replay run.toml -o run --set strategy.buffer_size=0", r"fedbuff: strategy\.buffer_size: expected an int"),
         ("replay run.toml -o run --set trace.assign=false", r"fedbuff: trace: it is for 3 clients, the problem has 6"),
         ("replay run.toml -o run --set replay.metrics=[1]", r"fedbuff: replay\.metrics: expected a list of names"),
+        ("replay run.toml -o run --set 'replay.metrics=[\"los\"]'", r"fedbuff: replay\.metrics: expected one of loss"),
+        ("replay run.toml -o run --set local.batch_size=[1,2]", r"fedbuff: local\.batch_size: 2 numbers for 6 clients"),
+        ("replay run.toml -o run --set replay.metrics=[] --set replay.stop={grad_norm_sq=1}", r"fedbuff: replay\.m"),
         ("replay run.toml -o delays.csv/run", r"fedbuff: delays\.csv/run: Not a directory"),
         ("replay broken.toml -o run", r"fedbuff: broken\.toml: not TOML: .*line 2"),
         ("replay run.toml", r"fedbuff: Missing option '-o' / '--output'"),
         ("compare run.toml -o run", r"fedbuff: compare: nothing to compare"),
         ("compare run.toml -o run -K 2,x", r"fedbuff: Invalid value for '--buffer-size'.*: '2,x'"),
         ("compare run.toml -o run -K 2,0", r"fedbuff: strategy\.buffer_size: expected an int >= 1"),
+        ("compare run.toml -o run -K 2 -C 9", r"fedbuff: schedule\.concurrency is 9: there are only 6 clients"),
         ("compare run.toml -o run -K 2 --target speed=3", r"fedbuff: target\.speed: unknown key"),
         ("plot schedule delays.csv --server-steps 3 -o s.bmp", r"fedbuff: s\.bmp: the name must end in"),
         ("plot convergence . -o s.svg", r"fedbuff: \.: no run that is done"),
