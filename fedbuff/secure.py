@@ -180,6 +180,17 @@ class _Role:
         return np.frombuffer(message, self._encoding.word, offset=form.size)
 
 
+def _read_hello(parameters: Parameters, hello: Message) -> tuple[bytes, bytes]:
+    """Session and public key; refused where the aggregator has other parameters."""
+    view = bytes(hello)
+    if len(view) != _HELLO.size or view[:4] != b"FBH1":
+        raise Refused("malformed", f"hello: expected {_HELLO.size} bytes that begin with b'FBH1', got {len(view)}")
+    _, session, digest, public = _HELLO.unpack(view)
+    if digest != parameters.digest:
+        raise Refused("parameters", "hello: the aggregator has other parameters")
+    return session, public
+
+
 class Client(_Role):
     """One client: makes uploads.
 
@@ -199,17 +210,11 @@ class Client(_Role):
     """
 
     def __init__(self, parameters: Parameters, hello: Message, client: int, *, seed: int | None = None) -> None:
-        view = bytes(hello)
-        if len(view) != _HELLO.size or view[:4] != b"FBH1":
-            raise Refused("malformed", f"hello: expected {_HELLO.size} bytes that begin with b'FBH1', got {len(view)}")
-        _, session, digest, public = _HELLO.unpack(view)
+        session, self._public = _read_hello(parameters, hello)
         super().__init__(parameters, session)
-        if digest != self._digest:
-            self._refuse("parameters", "hello: the aggregator has other parameters")
         self.client = _identity("client", client)
         self.cut = 0  # numbers of the last upload that were out of range
         self._seed = seed_of(int.from_bytes(os.urandom(8), "little") if seed is None else seed)
-        self._public = public
 
     def upload(
         self, delta: Any, *, task: int, version: int, factor: float = 1.0, out: bytearray | None = None
@@ -272,10 +277,7 @@ class Server(_Role):
     def __init__(
         self, parameters: Parameters, hello: Message, *, dtype: DTypeLike = np.float64, buffer: int = 0
     ) -> None:
-        _, session, digest, _ = _HELLO.unpack(bytes(hello))
-        super().__init__(parameters, session)
-        if digest != self._digest:
-            self._refuse("parameters", "hello: the aggregator has other parameters")
+        super().__init__(parameters, _read_hello(parameters, hello)[0])
         self.dtype = model_dtype("dtype", dtype)
         self.buffer = count("buffer", buffer, low=0)
         self._total: Words = np.zeros(parameters.dim, self._encoding.word)

@@ -217,6 +217,9 @@ def test_other_sessions_and_parameters_are_refused() -> None:
         Client(world.agreed, other.aggregator.hello, 0)
     with pytest.raises(Refused, match="other parameters"):
         Server(world.agreed, other.aggregator.hello)
+    for role in (lambda hello: Client(world.agreed, hello, 0), lambda hello: Server(world.agreed, hello)):
+        with pytest.raises(Refused, match="hello: expected 84 bytes"):
+            role(b"FBH1")
     foreign = world.upload(0)
     foreign[20] ^= 1  # the digest of the parameters
     refused("parameters", world.server, world.server.receive, foreign)
