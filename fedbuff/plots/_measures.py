@@ -43,7 +43,8 @@ def staleness(schedules: Schedule | Mapping[str, Schedule], *, ax: Any = None) -
     given = named(schedules)
     stale = {name: _used(schedule, "staleness") for name, schedule in given.items()}
     top = max(int(values.max()) for values in stale.values())
-    edges = np.unique(np.round(np.linspace(0, top + 1, min(top + 2, 61)))) - 0.5
+    width = -(-(top + 1) // 60)  # whole numbers of steps, and at most 60 bins
+    edges = np.arange(0, top + 1 + width, width) - 0.5
     for number, (name, values) in enumerate(stale.items()):
         share, _ = np.histogram(values, edges)
         label = f"{name}: mean {values.mean():.2f}, max {values.max()}".lstrip(": ")
@@ -129,6 +130,7 @@ def contribution(schedules: Schedule | Mapping[str, Schedule], *, ax: Any = None
         ax.bar(at, shares, width, label=name or None, hatch=hatches[number % len(hatches)], **style)
     ax.axhline(0.1, color=COLOURS[0], linewidth=1, linestyle=":")
     ax.set_xticks(np.arange(10), ["fastest", *map(str, range(2, 10)), "slowest"], fontsize=8)
+    ax.margins(y=0.25)  # room for the legend
     ax.set_xlabel("tenths of the clients, by mean task time")
     ax.set_ylabel("share of used arrivals")
     add_legend(ax, given)

@@ -66,7 +66,10 @@ def schedule(
 
     ax.set_xlim(first - 0.005 * span, horizon + 0.012 * span)
     ax.set_ylim(schedule.n_clients - 0.45, -0.6)
-    ax.set_yticks(np.arange(schedule.n_clients), [f"client {i + 1}" for i in range(schedule.n_clients)])
+    names = [f"client {i + 1}" for i in range(schedule.n_clients)]
+    if isinstance(source, Trace) and source.client_ids.dtype.kind == "U":
+        names = source.client_ids.tolist()
+    ax.set_yticks(np.arange(schedule.n_clients), names)
     ax.set_xlabel("time (s)")
     ax.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):

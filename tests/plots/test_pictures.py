@@ -33,6 +33,7 @@ def test_staleness() -> None:
     for patch, schedule in zip(ax.patches, (SCHEDULE, OTHER), strict=True):
         heights, edges, _ = patch.get_data()
         used = schedule.staleness[schedule.status == fb.Status.USED]
+        assert np.unique(np.diff(edges)).size == 1 and edges[-1] > used.max()
         assert heights == pytest.approx(np.histogram(used, edges)[0] / used.size)
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
     assert texts[0] == f"few: mean {SCHEDULE.staleness.mean():.2f}, max {SCHEDULE.staleness.max()}"

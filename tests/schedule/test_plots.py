@@ -51,6 +51,12 @@ def test_bars_have_download_local_steps_and_upload() -> None:
     assert bars == [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0], [3.0, 4.0], [4.0, 6.0]]
 
 
+def test_rows_have_the_names_of_the_trace() -> None:
+    trace = fb.Trace(["phone", "laptop"], [3.0, 1.0])
+    ax = fb.plots.schedule(fb.schedule(trace, fb.FedBuff(1), server_steps=4), trace)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["laptop", "phone"]
+
+
 def test_until_cuts_and_axes_are_used() -> None:
     _, ax = matplotlib.pyplot.subplots()
     schedule = MADE["drops"]
