@@ -26,9 +26,10 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("c++") is None:
         pytest.skip("no C++ compiler")
-    installs.copy_objects(unpacked)
     folder = tmp_path_factory.mktemp("wheel")
-    installs.pip("wheel", "--quiet", "--wheel-dir", str(folder), ".", cwd=unpacked, FEDBUFF_BUILD="require")
+    tree = Path(shutil.copytree(unpacked, folder / "tree"))  # what is built stays out of the archive's own tree
+    installs.copy_objects(tree)
+    installs.pip("wheel", "--quiet", "--wheel-dir", str(folder), ".", cwd=tree, FEDBUFF_BUILD="require")
     (built,) = folder.glob("fedbuff-*.whl")
     return built
 
