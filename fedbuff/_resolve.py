@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import os
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,6 +12,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ._checks import count, number, seed_of
 from ._delays import DelayModel, Distribution
 from ._schedule import Schedule, ScheduleWriter, Status
 from ._server_file import rule_to_json
@@ -156,7 +156,7 @@ def iter_schedule(
         in_flight,
         timeout,
     )
-    size = _count("chunk", chunk)
+    size = count("chunk", chunk)
     chunks = _iter_chunks(request, size)
     return chunks if path is None else _written(chunks, path)
 
@@ -211,11 +211,11 @@ def uniform_arrivals(
     t - max_staleness and the version just after its previous arrival, and t; or that lowest one ("max"). Time counts
     arrivals.
     """
-    n, size = _count("n_clients", n_clients), _count("buffer_size", buffer_size)
-    bound, steps = _count("max_staleness", max_staleness, low=0), _count("server_steps", server_steps)
+    n, size = count("n_clients", n_clients), count("buffer_size", buffer_size)
+    bound, steps = count("max_staleness", max_staleness, low=0), count("server_steps", server_steps)
     if staleness not in ("uniform", "max"):
         raise ValueError(f"staleness {staleness!r} is unknown: uniform or max")
-    key = _seed(seed)
+    key = seed_of(seed)
     columns = new_columns(steps * size, steps)
     if backend_name() == "cpp":
         import_module("fedbuff._core").uniform_arrivals(n, size, bound, staleness == "max", key, columns)
@@ -272,32 +272,6 @@ def _fill_uniform_arrivals(n: int, size: int, bound: int, oldest: bool, seed: in
 # ---- what is asked for ----
 
 
-def _count(name: str, value: Any, low: int = 1) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
-    if number < low:
-        raise ValueError(f"{name} is {number}: it must be at least {low}")
-    return number
-
-
-def _time(name: str, value: Any, positive: bool = True) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-    number = float(value)
-    if not math.isfinite(number) or number < 0 or (positive and number == 0):
-        raise ValueError(f"{name} is {number}: it must be finite and {'positive' if positive else 'not negative'}")
-    return number
-
-
-def _seed(value: Any) -> int:
-    seed = _count("seed", value, low=0)
-    if seed >= 2**64:
-        raise ValueError(f"seed is {seed}: it must be below 2**64")
-    return seed
-
-
 class _Request:
     """The checked arguments, and the plan that they make."""
 
@@ -321,12 +295,12 @@ class _Request:
         if kind not in ("fedbuff", "fedasync", "fedavg"):
             raise TypeError(f"strategy must be FedBuff, FedAsync or FedAvg, not {type(strategy).__name__}")
         self.source, self.strategy, self.kind = source, strategy, kind
-        self.seed = _seed(seed)
-        self.server_steps = None if server_steps is None else _count("server_steps", server_steps)
-        self.max_time = None if max_time is None else _time("max_time", max_time, positive=False)
-        self.arrivals = None if arrivals is None else _count("arrivals", arrivals)
-        self.timeout = None if timeout is None else _time("timeout", timeout)
-        self.start_rate = None if start_rate is None else _time("start_rate", start_rate)
+        self.seed = seed_of(seed)
+        self.server_steps = None if server_steps is None else count("server_steps", server_steps)
+        self.max_time = None if max_time is None else number("max_time", max_time)
+        self.arrivals = None if arrivals is None else count("arrivals", arrivals)
+        self.timeout = None if timeout is None else number("timeout", timeout, open_low=True)
+        self.start_rate = None if start_rate is None else number("start_rate", start_rate, open_low=True)
         if start_process not in ("constant", "poisson"):
             raise ValueError(f"start_process {start_process!r} is unknown: constant or poisson")
         if in_flight not in _IF_BUSY:
@@ -335,7 +309,7 @@ class _Request:
             raise ValueError("start_process and in_flight belong to the open loop: give start_rate")
         self.start_process, self.in_flight = start_process, in_flight
         n = source.n_clients
-        self.concurrency = None if concurrency is None else _count("concurrency", concurrency)
+        self.concurrency = None if concurrency is None else count("concurrency", concurrency)
         if self.concurrency is not None:
             if kind == "fedavg":
                 raise ValueError("concurrency is for FedBuff and FedAsync: FedAvg starts its own rounds")
@@ -364,10 +338,10 @@ class _Request:
         low, high = key_words(self.seed)
         if self.kind == "fedavg":
             mode, buffer_size = reference.ROUNDS, self._round_size(n)
-            extra = _time("over_selection", self.strategy.over_selection, positive=False)
+            extra = number("over_selection", self.strategy.over_selection)
             slots = min(n, math.ceil(buffer_size * (1.0 + extra)))
         else:
-            buffer_size = _count("buffer_size", self.strategy.buffer_size)
+            buffer_size = count("buffer_size", self.strategy.buffer_size)
             if self.start_rate is not None:
                 mode, slots = reference.OPEN_LOOP, 0
             elif self.concurrency is not None:
@@ -388,8 +362,8 @@ class _Request:
             **_delay_fields(source, self.seed),
             **_window_fields(source.availability, n),
             buffer_size=buffer_size,
-            max_staleness=-1 if max_staleness is None else _count("max_staleness", max_staleness, low=0),
-            max_wait=math.inf if max_wait is None else _time("max_wait", max_wait),
+            max_staleness=-1 if max_staleness is None else count("max_staleness", max_staleness, low=0),
+            max_wait=math.inf if max_wait is None else number("max_wait", max_wait, open_low=True),
             timeout=math.inf if self.timeout is None else self.timeout,
             distinct_clients=self._distinct(n, slots, buffer_size),
             server_steps=-1 if self.server_steps is None else self.server_steps,
@@ -413,7 +387,7 @@ class _Request:
 
     def _round_size(self, n: int) -> int:
         if self.strategy.clients_per_round is not None:
-            size = _count("clients_per_round", self.strategy.clients_per_round)
+            size = count("clients_per_round", self.strategy.clients_per_round)
             if size > n:
                 raise ValueError(f"clients_per_round is {size}: there are only {n} clients")
             return size
@@ -651,7 +625,7 @@ def _per_client(client: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[n
 
 def _replay_log(request: _Request, log: ArrivalLog) -> Schedule:
     """The log as it happened: every buffer_size arrivals that are not too stale make a step."""
-    size = _count("buffer_size", request.strategy.buffer_size)
+    size = count("buffer_size", request.strategy.buffer_size)
     bound = request.strategy.max_staleness
     max_wait = request.strategy.max_wait
     rows = int(log.client.size)
