@@ -46,17 +46,19 @@ SHORT = {
 }
 # Why a bar is out of reach, where it is; shown only where the measurement says that it was missed.
 REASONS = {
-    "W2": "an update of four rows of twenty numbers takes less than a microsecond, so that what surrounds the "
-    "arithmetic shows: counter-based random numbers, a batch merged row by row, the window and the version store",
+    "W2": "an update of four rows of twenty numbers takes less than half a microsecond, so that what surrounds the "
+    "arithmetic shows: rows that come from memory, counter-based random numbers, the window and the version store",
     "W4": "at a million weights a rival's vectors of 4 MB partly stay in the last cache between passes, and all passes "
     "read from the same shared memory; the fused pass reads each vector once",
     "W5": "the rival's loop writes nothing and draws from a cheap generator; ours writes the columns of a schedule and "
     "draws by counters, so that every backend and machine gives the same schedule",
     "heapq": "NumPy's bulk draws make the plain loop faster than the standard library's generator does",
-    "evaluate": "the gradient of every client is a vector of its own before it is added, and the rows come from memory",
+    "evaluate": "the rows come from memory, once, and scoring them waits for it; with a hidden layer the weights, their "
+    "gradient and a block of rows do not fit the second cache together",
     "float64": "twice the bytes fill the caches, and a register holds half as many numbers",
     "odd": "tails of rows and blocks that are not full do whole vectors' work for parts of them",
-    "threads": "both threads share the memory's bandwidth and the last cache, and small tasks share a lock",
+    "threads": "both threads share the memory's bandwidth and the last cache; where tasks are small, handing out rows and "
+    "stepping, which one thread does at a time, is a good part of the whole",
     "clients": "the rows of a client that was not seen for long come from memory instead of a cache",
     "arrivals": "a first turn pays for memory that later turns use again",
 }
