@@ -53,12 +53,12 @@ REASONS = {
     "W5": "the rival's loop writes nothing and draws from a cheap generator; ours writes the columns of a schedule and "
     "draws by counters, so that every backend and machine gives the same schedule",
     "heapq": "NumPy's bulk draws make the plain loop faster than the standard library's generator does",
-    "evaluate": "the rows come from memory, once, and scoring them waits for it; with a hidden layer the weights, their "
-    "gradient and a block of rows do not fit the second cache together",
+    "evaluate": "the rows come from memory, once, and scoring them waits for it; with a hidden layer the weights, "
+    "their gradient and a block of rows do not fit the second cache together",
     "float64": "twice the bytes fill the caches, and a register holds half as many numbers",
     "odd": "tails of rows and blocks that are not full do whole vectors' work for parts of them",
-    "threads": "both threads share the memory's bandwidth and the last cache; where tasks are small, handing out rows and "
-    "stepping, which one thread does at a time, is a good part of the whole",
+    "threads": "both threads share the memory's bandwidth and the last cache; where tasks are small, handing out rows "
+    "and stepping, which one thread does at a time, is a good part of the whole",
     "clients": "the rows of a client that was not seen for long come from memory instead of a cache",
     "arrivals": "a first turn pays for memory that later turns use again",
 }
