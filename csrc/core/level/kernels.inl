@@ -2,9 +2,9 @@
 // level can stand in for another's. Standard-library templates stay out for the same reason.
 //
 // A level provides Vec<T> for float and double: kLanes and block shapes; zero, set, load, store, stream (a store past
-// the caches, to an aligned address), and load_part / store_part of the first n lanes; + - * /, madd (fused where the
-// level has it), max and min (the second argument where one is NaN), sqrt, abs, if_less, round, scale_by_power,
-// sum_lanes and sum_lanes_of_4.
+// the caches, to an aligned address) and end_streams after them, load_part / store_part of the first n lanes; + - * /,
+// madd (fused where the level has it), max and min (the second argument where one is NaN), sqrt, abs, if_less, round,
+// scale_by_power, sum_lanes and sum_lanes_of_4.
 //
 // Each part uses those above it.
 #include "math.inl"

@@ -50,7 +50,7 @@ void write_stream(std::int64_t dim, T value, bool past_caches, T* out) {
     for (; j + V::kLanes <= dim; j += V::kLanes) {
       all.stream(out + j);
     }
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    V::end_streams();
   }
   for (; j + V::kLanes <= dim; j += V::kLanes) {
     all.store(out + j);
@@ -67,7 +67,7 @@ void copy_stream(std::int64_t dim, const T* x, bool past_caches, T* out) {
     for (; j + V::kLanes <= dim; j += V::kLanes) {
       V::load(x + j).stream(out + j);
     }
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    V::end_streams();
   }
   for (; j + V::kLanes <= dim; j += V::kLanes) {
     V::load(x + j).store(out + j);

@@ -22,6 +22,7 @@ struct Vec<float> {
   void store(float* p) const { _mm256_storeu_ps(p, v); }
   void store_part(float* p, int n) const { _mm256_maskstore_ps(p, lane_mask_32(n), v); }
   void stream(float* p) const { _mm256_stream_ps(p, v); }
+  static void end_streams() { _mm_sfence(); }
 };
 
 template <>
@@ -38,6 +39,7 @@ struct Vec<double> {
   void store(double* p) const { _mm256_storeu_pd(p, v); }
   void store_part(double* p, int n) const { _mm256_maskstore_pd(p, lane_mask_64(n), v); }
   void stream(double* p) const { _mm256_stream_pd(p, v); }
+  static void end_streams() { _mm_sfence(); }
 };
 
 inline Vec<float> operator+(Vec<float> a, Vec<float> b) { return {_mm256_add_ps(a.v, b.v)}; }

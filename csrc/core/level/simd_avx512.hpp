@@ -17,6 +17,7 @@ struct Vec<float> {
   void store(float* p) const { _mm512_storeu_ps(p, v); }
   void store_part(float* p, int n) const { _mm512_mask_storeu_ps(p, mask(n), v); }
   void stream(float* p) const { _mm512_stream_ps(p, v); }
+  static void end_streams() { _mm_sfence(); }
   static __mmask16 mask(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
 };
 
@@ -34,6 +35,7 @@ struct Vec<double> {
   void store(double* p) const { _mm512_storeu_pd(p, v); }
   void store_part(double* p, int n) const { _mm512_mask_storeu_pd(p, mask(n), v); }
   void stream(double* p) const { _mm512_stream_pd(p, v); }
+  static void end_streams() { _mm_sfence(); }
   static __mmask8 mask(int n) { return static_cast<__mmask8>((1u << n) - 1u); }
 };
 

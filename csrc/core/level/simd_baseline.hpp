@@ -30,6 +30,7 @@ struct Vec {
     }
   }
   void stream(T* p) const { store(p); }
+  static void end_streams() {}
 };
 
 template <class T>
