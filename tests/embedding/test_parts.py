@@ -305,13 +305,13 @@ def test_whole_numbers_are_refused_elsewhere(parts: Any) -> None:
         parts.Server(np.zeros(2), fb.FedBuff(buffer_size=2, base="current"), unit=1.0)
 
 
-def test_whole_numbers_are_saved(parts: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reader", BACKENDS)
+def test_whole_numbers_are_saved(parts: Any, reader: str, tmp_path: Path) -> None:
     server = parts.Server(np.zeros(2), fb.FedBuff(buffer_size=2), unit=0.5)
     server.download(), server.download()
     server.upload(np.array([2**60, 3]), 0)
     server.save(tmp_path / "server.npz")
-    for name in BACKENDS:
-        other = importlib.import_module(f"fedbuff.backends.{name}").Server.load(tmp_path / "server.npz")
-        assert other.unit == 0.5 and other.fill == 1
-        other.upload(np.array([-(2**60), 4]), 0)
-        assert other.w.tolist() == [0.0, -1.75]
+    other = importlib.import_module(f"fedbuff.backends.{reader}").Server.load(tmp_path / "server.npz")
+    assert other.unit == 0.5 and other.fill == 1
+    other.upload(np.array([-(2**60), 4]), 0)
+    assert other.w.tolist() == [0.0, -1.75]
