@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
+from record import note
 
 import fedbuff as fb
 
@@ -48,3 +51,11 @@ def test_replay_of_one_step(benchmark: Any) -> None:
     schedule = fb.schedule(fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0)), fb.FedBuff(2), server_steps=1)
     run = benchmark(lambda: fb.replay(problem, schedule, fb.LocalSGD(1, 0.1), threads=1))
     assert run.exit_reason == fb.ExitReason.SCHEDULE_END
+
+
+def test_import(benchmark: Any) -> None:
+    """What `import fedbuff` costs beyond NumPy; a tenth of a second is the most that we want."""
+    code = "import numpy, time; t = time.perf_counter(); import fedbuff; print(time.perf_counter() - t)"
+    command = [sys.executable, "-c", code]
+    seconds = [float(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(7)]
+    note(benchmark, import_seconds=min(seconds))
