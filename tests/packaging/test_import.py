@@ -9,7 +9,27 @@ import installs
 import fedbuff as fb
 
 PACKAGE = Path(fb.__file__).parents[1]
-HEAVY = ["numba", "llvmlite", "scipy", "pyarrow", "pandas", "matplotlib", "plotly", "torch", "cryptography", "tqdm", "click", "fedbuff._core", "fedbuff._server", "fedbuff.plots", "fedbuff.secure", "fedbuff.theory", "fedbuff.traces", "fedbuff._study_config", "fedbuff._bench"]
+HEAVY = [
+    "numba",
+    "llvmlite",
+    "scipy",
+    "pyarrow",
+    "pandas",
+    "matplotlib",
+    "plotly",
+    "torch",
+    "cryptography",
+    "tqdm",
+    "click",
+    "fedbuff._core",
+    "fedbuff._server",
+    "fedbuff.plots",
+    "fedbuff.secure",
+    "fedbuff.theory",
+    "fedbuff.traces",
+    "fedbuff._study_config",
+    "fedbuff._bench",
+]
 
 
 def run(code: str) -> str:
