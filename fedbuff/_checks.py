@@ -9,7 +9,9 @@ __all__ = ["choice", "count", "number", "seed_of"]
 
 def number(name: str, value: float, *, low: float = 0.0, high: float = math.inf, open_low: bool = False) -> float:
     """A finite float in range, or an error that names the argument."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, (bool, str, bytes)):
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+    if not isinstance(value, (int, float)):
         try:
             value = float(value)
         except (TypeError, ValueError):
