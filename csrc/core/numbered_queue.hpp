@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,12 @@ class NumberedQueue {
     items_[slot(end_++)] = std::move(item);
   }
 
-  void pop_front() { items_[slot(begin_++)] = Item{}; }
+  void pop_front() {
+    if constexpr (!std::is_trivially_destructible_v<Item>) {
+      items_[slot(begin_)] = Item{};
+    }
+    ++begin_;
+  }
 
   // Empty, and the next thing has this number.
   void restart(std::int64_t number) {

@@ -15,6 +15,7 @@
 
 #include "dispatch.hpp"
 #include "gradient_norm.hpp"
+#include "number_set.hpp"
 #include "numbered_queue.hpp"
 #include "rule.hpp"
 #include "waiting.hpp"
@@ -25,8 +26,10 @@ namespace {
 
 constexpr double kFlopsAtOnce = 2e5;  // what a worker takes under one lock, so that small tasks do not fight for it
 constexpr std::int64_t kMostAtOnce = 64;
-constexpr std::int64_t kMostAtOnceShared = 16;  // the others wait for what one has taken
-constexpr std::int64_t kAhead = 4;              // times what all workers take at once
+constexpr std::int64_t kMostAtOnceShared = 8;  // the others wait for what one has taken
+constexpr std::int64_t kBriefNumbers = 4096;   // what is added without giving up the lock
+constexpr std::int64_t kClockEvery = 64;       // such steps: the clock would cost more than they do
+constexpr std::int64_t kAhead = 4;             // times what all workers take at once
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -65,6 +68,12 @@ class LocalSgdWork final : public ClientWork<T> {
 
   void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) override {
     LocalTask<T> local[kMostAtOnce];
+    for (std::int64_t i = 0; i < n_tasks; ++i) {  // many clients' numbers are not in the cache
+      __builtin_prefetch(&batch_[static_cast<std::size_t>(tasks[i].row->client)]);
+      if (problem_.offsets != nullptr) {
+        __builtin_prefetch(problem_.offsets + tasks[i].row->client);
+      }
+    }
     for (std::int64_t i = 0; i < n_tasks; ++i) {
       const ReplayRow& row = *tasks[i].row;
       const Task task{seed_, row.client, row.task, batch_[static_cast<std::size_t>(row.client)], nullptr};
@@ -157,6 +166,7 @@ class Replay<T>::Engine {
       return ReplayExit::Diverged;  // part of the step may be in the sum: there is no second try
     }
     target_ = version_ + max_steps;
+    threads_ = threads;
     error_ = nullptr;
     const auto affordable = static_cast<std::int64_t>(kFlopsAtOnce / (work_.flops() + 1));
     at_once_ = std::clamp<std::int64_t>(affordable, 1, threads == 1 ? kMostAtOnce : kMostAtOnceShared);
@@ -384,8 +394,7 @@ class Replay<T>::Engine {
       prefix_ = std::min(prefix_, added_ + n);
     }
     frontier_ = added_;
-    ready_.clear();
-    ready_begin_ = 0;
+    runnable_.reset(window(), added_);
     for (std::int64_t v = versions_.begin(); v < versions_.end(); ++v) {
       versions_[v].first_blocked = versions_[v].last_blocked = -1;
     }
@@ -408,7 +417,9 @@ class Replay<T>::Engine {
         adding_ = true;
         guarded(lock, [&] { add_to_model(lock); });
         adding_ = false;
-        bell_.ring();
+        if (n_idle_ > 0) {
+          bell_.ring();
+        }
         continue;
       }
       guarded(lock, [&] { take(mine, tasks); });
@@ -417,11 +428,13 @@ class Replay<T>::Engine {
           break;  // nothing that anybody could do
         }
         const std::uint64_t seen = bell_.count();
+        ++n_idle_;
         lock.unlock();
         watch.lap();
         bell_.wait(seen);
         waited += watch.lap();
         lock.lock();
+        --n_idle_;
         continue;
       }
       ++running_;
@@ -465,36 +478,34 @@ class Replay<T>::Engine {
     }
   }
 
-  // The next rows for this worker: first those whose version came about since they were looked at, then new ones.
+  // The next rows for this worker: of those that can run, its share of the first ones, so that the others find some
+  // too.
   void take(std::vector<std::int64_t>& mine, std::vector<ClientTask<T>>& tasks) {
     mine.clear();
     tasks.clear();
-    const std::int64_t end = std::min(rows_.end(), added_ + window());
-    while (static_cast<std::int64_t>(mine.size()) < at_once_) {
-      std::int64_t row = frontier_;
-      if (ready_begin_ < ready_.size()) {
-        row = ready_[ready_begin_++];
-      } else if (frontier_ == end) {
-        break;
-      } else {
-        ++frontier_;
-        if (place(row).state == State::Done) {
-          continue;  // since before run returned the last time
-        }
-        if (rows_[row].version > version_) {
-          block(row);
-          continue;
-        }
+    for (const std::int64_t end = std::min(rows_.end(), added_ + window()); frontier_ < end; ++frontier_) {
+      if (place(frontier_).state == State::Done) {
+        continue;  // since before run returned the last time
       }
+      if (rows_[frontier_].version > version_) {
+        block(frontier_);
+      } else {
+        runnable_.insert(frontier_);
+      }
+    }
+    const std::int64_t share = (runnable_.size() + threads_ - 1) / threads_;
+    for (std::int64_t n = std::min(share, at_once_); n > 0; --n) {
+      const std::int64_t row = runnable_.pop_first(added_);
       Place& at = place(row);
       if (!at.delta) {
         at.delta = allocate(bytes());
       }
       at.state = State::Running;
-      stats_.most_window = std::max(stats_.most_window, ++deltas_out_);
+      ++deltas_out_;
       mine.push_back(row);
       tasks.push_back({&rows_[row], values(versions_[rows_[row].version].model), values(at.delta)});
     }
+    stats_.most_window = std::max(stats_.most_window, deltas_out_);
   }
 
   void block(std::int64_t row) {
@@ -514,7 +525,7 @@ class Replay<T>::Engine {
   }
 
   // Adds finished rows of the present step in their order, all at once and straight into the next model where the rule
-  // allows that; steps when they are all there. The lock is given up for the arithmetic.
+  // allows that; steps when they are all there. The lock is given up for the arithmetic, unless that is brief.
   void add_to_model(std::unique_lock<SpinLock>& lock) {
     const bool complete = !step_end_.empty() && prefix_ >= step_end_.front();
     std::int64_t end = complete ? step_end_.front() : prefix_;
@@ -524,15 +535,24 @@ class Replay<T>::Engine {
     const T* w = values(versions_[version_].model);
     Memory next = complete ? take_model() : nullptr;
     gather(end);
+    const bool brief = static_cast<std::int64_t>(deltas_.size() + 2) * dim_ < kBriefNumbers && !secure_ && !record_;
+    const std::int64_t counts_for = !brief ? 1 : version_ % kClockEvery == 0 ? kClockEvery : 0;
     const Divergence failed = [&] {
-      lock.unlock();
+      if (counts_for == 0) {
+        return add_rows(complete, w, values(next));
+      }
+      if (!brief) {
+        lock.unlock();
+      }
       Stopwatch watch;
       const Divergence result = add_rows(complete, w, values(next));
       if (record_ && complete && result.step < 0 && version_ % record_->every == record_->offset) {
         record_->values.push_back(record_->norm.squared(w));
       }
-      lock.lock();
-      stats_.commit_seconds += watch.lap();
+      if (!brief) {
+        lock.lock();
+      }
+      stats_.commit_seconds += static_cast<double>(counts_for) * watch.lap();
       return result;
     }();
     if (failed.step >= 0) {
@@ -652,11 +672,7 @@ class Replay<T>::Engine {
     Version& made = entry(version_ + 1);
     made.model = std::move(next);
     for (std::int64_t row = made.first_blocked; row >= 0; row = place(row).next_blocked) {
-      ready_.push_back(row);
-    }
-    if (ready_begin_ > ready_.size() / 2) {
-      ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(ready_begin_));
-      ready_begin_ = 0;
+      runnable_.insert(row);
     }
     ++live_;
     stats_.most_versions = std::max(stats_.most_versions, live_);
@@ -680,8 +696,10 @@ class Replay<T>::Engine {
   std::exception_ptr error_;
   Divergence divergence_;
   std::int64_t target_ = 0;
-  std::int64_t at_once_ = 1;  // rows that a worker takes
+  std::int64_t threads_ = 1;
+  std::int64_t at_once_ = 1;  // rows that a worker takes at most
   int running_ = 0;           // workers with rows
+  int n_idle_ = 0;            // workers that wait for something to do
   bool adding_ = false;       // a worker adds to the model
 
   NumberedQueue<ReplayRow> rows_;  // from the first row of the present step on
@@ -695,9 +713,8 @@ class Replay<T>::Engine {
   std::int64_t last_step_ = 0;         // of the last row
   std::deque<std::int64_t> step_end_;  // for each complete step from version_ on: the row after its last
 
-  std::vector<Place> places_;        // the window
-  std::vector<std::int64_t> ready_;  // rows that waited for a version that has come about, from ready_begin_ on
-  std::size_t ready_begin_ = 0;
+  std::vector<Place> places_;    // the window
+  NumberSet runnable_;           // rows of the window that nobody has taken and whose version is there
   std::int64_t deltas_out_ = 0;  // places in use
 
   NumberedQueue<Version> versions_;
