@@ -4,7 +4,6 @@ template <class T, int N>
 inline __attribute__((always_inline)) void aggregate_block(const T* w, std::int64_t n_deltas, const T* const* delta,
                                                            const T* weight, Vec<T> scale, std::int64_t j, T* w_out) {
   using V = Vec<T>;
-  constexpr std::int64_t kFetchAhead = 1024 / sizeof(T);  // some per cent where a dozen vectors stream from memory
   V acc[N];
 #pragma GCC unroll 8
   for (int n = 0; n < N; ++n) {
@@ -15,7 +14,6 @@ inline __attribute__((always_inline)) void aggregate_block(const T* w, std::int6
     const T* d = delta[k] + j;
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      __builtin_prefetch(d + n * V::kLanes + kFetchAhead);
       acc[n] = madd(factor, V::load(d + n * V::kLanes), acc[n]);
     }
   }
