@@ -129,18 +129,21 @@ class _Feed:
         """A schedule at hand: only its used rows matter, and how often they name each version."""
         if schedule.first_step != 0:
             raise ValueError("schedule: it begins at a later step; replay the whole one")
-        used = np.flatnonzero(schedule.status == Status.USED)
+        used = schedule.status == Status.USED
         n_steps = schedule.n_steps
-        references = np.bincount(schedule.version[used], minlength=n_steps)[:n_steps]
-        bounds = np.searchsorted(schedule.step[used], np.arange(n_steps + 1))
-        step = 0
+        rows: NDArray[np.int64] | None = None if used.all() else np.flatnonzero(used)
+        version, step = (column if rows is None else column[rows] for column in (schedule.version, schedule.step))
+        references = np.bincount(version, minlength=n_steps)[:n_steps]
+        bounds = np.concatenate(([0], np.bincount(step, minlength=n_steps).cumsum()))
+        begin = 0
         nothing = np.empty(0, np.int64)
-        while step < n_steps:
-            end = int(np.searchsorted(bounds, bounds[step] + _ROWS_AT_ONCE))
-            end = min(max(end, step + 1), n_steps)
-            rows = used[bounds[step] : bounds[end]]
-            yield _columns(schedule, rows), references[step:end], nothing, schedule.step_time[step:end]
-            step = end
+        while begin < n_steps:
+            end = int(np.searchsorted(bounds, bounds[begin] + _ROWS_AT_ONCE))
+            end = min(max(end, begin + 1), n_steps)
+            piece = slice(bounds[begin], bounds[end])
+            columns = _columns(schedule, piece if rows is None else rows[piece])
+            yield columns, references[begin:end], nothing, schedule.step_time[begin:end]
+            begin = end
 
     def _chunks(
         self, chunks: Iterator[Schedule]
@@ -235,7 +238,7 @@ def _by_step(staleness: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[n
     return result
 
 
-def _columns(schedule: Schedule, rows: NDArray[np.int64]) -> Columns:
+def _columns(schedule: Schedule, rows: slice | NDArray[np.int64]) -> Columns:
     names = ("client", "task", "version", "step", "staleness")
     return {name: np.ascontiguousarray(getattr(schedule, name)[rows]) for name in names}
 

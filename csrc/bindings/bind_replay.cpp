@@ -1,6 +1,7 @@
 // The replay engine for Python: rows in, models out, the GIL released while it runs.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -174,14 +175,20 @@ class BoundReplay {
     const auto* k = input<std::int64_t>(step, "step", {n});
     const auto* sw = input<double>(s, "s", {n});
     const auto* ew = input<double>(e, "e", {n});
-    std::vector<ReplayRow> rows(static_cast<std::size_t>(n));
-    for (py::ssize_t i = 0; i < n; ++i) {
-      rows[static_cast<std::size_t>(i)] = {c[i], t[i], v[i], k[i], sw[i], ew[i]};
-    }
     const py::array counts = checked_array<std::int64_t>(references, "references", {kAny}, false);
     const py::array ended = checked_array<std::int64_t>(unused, "unused", {kAny}, false);
     replay_->release(static_cast<const std::int64_t*>(ended.data()), ended.size());
-    replay_->add(rows.data(), n, static_cast<const std::int64_t*>(counts.data()), counts.size());
+    constexpr py::ssize_t kTogether = 1024;  // as rows they stay in the cache
+    ReplayRow rows[kTogether];
+    for (py::ssize_t begin = 0; begin < n; begin += kTogether) {
+      const py::ssize_t size = std::min(kTogether, n - begin);
+      for (py::ssize_t i = 0; i < size; ++i) {
+        const py::ssize_t at = begin + i;
+        rows[i] = {c[at], t[at], v[at], k[at], sw[at], ew[at]};
+      }
+      replay_->add(rows, size, nullptr, 0);
+    }
+    replay_->add(nullptr, 0, static_cast<const std::int64_t*>(counts.data()), counts.size());
   }
 
   int run(std::int64_t max_steps, int threads) {
