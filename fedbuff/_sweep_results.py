@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._files import optional
-from ._sweep_store import Column, FolderStore, MemoryStore, Ragged, take
+from ._sweep_store import HISTORY, Column, FolderStore, MemoryStore, Ragged, take
 
 __all__ = ["SweepResults", "load_sweep"]
-
-HISTORY = "history."
 
 
 class SweepResults:
