@@ -655,7 +655,8 @@ class StudyConfig:
         asked = self.replay_options.metrics
         if asked is not None:
             return asked
-        return tuple(name for name in ("loss", "accuracy") if name == "loss" or hasattr(self.problem, name))
+        has_accuracy = callable(getattr(self.problem, "accuracy", None))
+        return ("loss", "accuracy") if has_accuracy else ("loss",)
 
     def check(self, schedule: Schedule) -> None:
         """Refuses before any work what `make_replay` would refuse: delays for others, metrics that there are not."""
