@@ -295,7 +295,10 @@ class FolderStore:
         if not schema.items() <= before.items():
             names = dict.fromkeys([*schema, *before])
             lists = [name for name in names if name.startswith(HISTORY)]
-            self.schema = {name: (before | schema)[name] for name in dict.fromkeys([*(name for name in names if name not in lists), *lists])}
+            self.schema = {
+                name: (before | schema)[name]
+                for name in dict.fromkeys([*(name for name in names if name not in lists), *lists])
+            }
         if self.schema != before or arm_of is not None or len(self._numbered()) > _MANY_PARTS:
             self._write_anew(before, arm_of)
         self.about |= {**about, "columns": self.schema}

@@ -36,7 +36,7 @@ def client() -> Iterator[Any]:
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -76,7 +76,9 @@ def test_processes_map_the_data(base: dict[str, Any], processes: Executor) -> No
 
 def test_rows_in_order_come_back_from_files(tmp_path: Path) -> None:
     clients = np.array([2, 0, 1, 0])
-    dense = Rows(np.arange(8.0).reshape(4, 2), np.array(["a", "b", "c", "d"]), clients, (np.ones((1, 2)), np.array(["a"])))
+    dense = Rows(
+        np.arange(8.0).reshape(4, 2), np.array(["a", "b", "c", "d"]), clients, (np.ones((1, 2)), np.array(["a"]))
+    )
     starts, columns = np.array([0, 1, 3, 3, 4]), np.array([0, 0, 1, 1], np.int32)
     sparse = Rows(CSR(np.arange(4.0), columns, starts, (4, 2)), np.arange(4), clients)
     for number, rows in enumerate((dense, sparse)):

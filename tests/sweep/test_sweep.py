@@ -44,7 +44,10 @@ PACKED: dict[str, dict[str, Any]] = {
     "late ones are dropped": {"strategy.max_staleness": 1},
     "a time trigger": {"strategy.max_wait": 0.3},
     "fedasync": {"strategy": {"kind": "fedasync"}},
-    "fedavg": {"strategy": {"kind": "fedavg", "clients_per_round": 3, "over_selection": 0.5}, "schedule": {"server_steps": 30}},
+    "fedavg": {
+        "strategy": {"kind": "fedavg", "clients_per_round": 3, "over_selection": 0.5},
+        "schedule": {"server_steps": 30},
+    },
     "everyone at work": {"schedule": {"server_steps": 20}},
     "until a time": {"schedule": {"max_time": 6.0}},
     "open loop": {"schedule": {"server_steps": 20, "start_rate": 3.0}},
@@ -65,7 +68,10 @@ PACKED: dict[str, dict[str, Any]] = {
 # ... and those that go the long way.
 OTHERS: dict[str, dict[str, Any]] = {
     "other metrics": {"replay.metrics": ["loss", "distance", "step_norm"]},
-    "uniform arrivals": {"trace": {"kind": "uniform", "n_clients": 12, "max_staleness": 3}, "schedule": {"server_steps": 30}},
+    "uniform arrivals": {
+        "trace": {"kind": "uniform", "n_clients": 12, "max_staleness": 3},
+        "schedule": {"server_steps": 30},
+    },
     "inverse frequency": {"strategy.weights": "inverse_frequency"},
     "a factory": {
         "problem": {"kind": "factory", "function": "factory.py:make"},
@@ -113,7 +119,9 @@ def test_other_problems(kind: str, base: dict[str, Any], quadratic: dict[str, An
     y = X @ np.ones(4) + 0.1 * rng.standard_normal(60)
     labels = y if kind == "least_squares" else (y > 0).astype(np.int64)
     np.savez(tmp_path / "rows.npz", X=X, y=labels, clients=rng.permutation(np.arange(60) % 12))
-    tables = quadratic if kind == "quadratic" else base | {"problem": {"kind": kind, "data": str(tmp_path / "rows.npz")}}
+    tables = (
+        quadratic if kind == "quadratic" else base | {"problem": {"kind": kind, "data": str(tmp_path / "rows.npz")}}
+    )
     if kind == "quadratic":
         tables["problem"]["noise_variance"] = 0.5
     results = fb.sweep(tables, {"local.lr": [0.1, 0.2], "strategy.buffer_size": [1, 3]}, seeds="0:3")

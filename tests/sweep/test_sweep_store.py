@@ -117,9 +117,9 @@ def test_foreign_folders(quadratic: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     fb.sweep(quadratic, GRID, seeds=[0, 1], out=out)
     other = fb.StudyConfig(quadratic).changed({"local.steps": 2})
-    with pytest.raises(ConfigError, match="local.steps: .*out was made with 1, this is 2; give another folder"):
+    with pytest.raises(ConfigError, match=r"local.steps: .*out was made with 1, this is 2; give another folder"):
         fb.sweep(other, GRID, seeds=[0, 1], out=out)
-    with pytest.raises(ConfigError, match="grid: .* has 4 runs that are not asked for; a larger grid"):
+    with pytest.raises(ConfigError, match=r"grid: .* has 4 runs that are not asked for; a larger grid"):
         fb.sweep(quadratic, {**GRID, "local.lr": [0.1, 0.2]}, seeds=[0, 1], out=out)
     with pytest.raises(ConfigError, match="has 6 runs that are not asked for"):
         fb.sweep(quadratic, GRID, seeds=[1], out=out)
@@ -131,7 +131,7 @@ def test_foreign_folders(quadratic: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a sweep's; give another folder"):
         fb.sweep(quadratic, GRID, out=mine)
     assert os.listdir(mine) == ["thesis.txt"]
-    with pytest.raises(ValueError, match="not a sweep's folder: it has no sweep.json"):
+    with pytest.raises(ValueError, match=r"not a sweep's folder: it has no sweep.json"):
         fb.load_sweep(mine)
     (mine / "sweep.json").write_text("{}")
     with pytest.raises(ValueError, match="not a sweep's description: it holds something else"):
