@@ -30,6 +30,7 @@ from ._run_folder import write_json
 __all__ = ["Column", "FolderStore", "Kind", "MemoryStore", "Ragged", "Row", "Schema", "read_about"]
 
 HISTORY = "history."  # begins the names of the list columns
+ROWS = ".fedbuff-rows-"  # begins the names of folders with data that workers map
 FORMAT = "fedbuff-sweep"
 FORMAT_NUMBER = 1
 
@@ -328,13 +329,15 @@ class FolderStore:
         shutil.rmtree(self.path / ".parts-old")
 
     def _recover(self) -> None:
-        """Finishes, or takes back, what a kill in `_write_anew` left."""
+        """Finishes, or takes back, what a kill left."""
         if not (self.path / "parts").is_dir():
             (self.path / ".parts-old").rename(self.path / "parts")
         for name in (".parts-new", ".parts-old"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for rest in (self.path / "parts").glob(".*.part"):
             rest.unlink()
+        for rows in self.path.glob(f"{ROWS}*"):
+            shutil.rmtree(rows)
 
     def _write_part(self, folder: Path, number: int, rows: Sequence[Row]) -> None:
         with replacing(folder / f"part-{number:06d}{self._form.ending}") as beside:

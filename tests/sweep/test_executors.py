@@ -55,6 +55,11 @@ def test_processes(base: dict[str, Any], processes: Executor, tmp_path: Path) ->
     assert here.column("status").tolist().count("failed") == 6
 
 
+def test_sweeps_of_one_pool_do_not_mix(quadratic: dict[str, Any], processes: Executor) -> None:
+    for grid in ({"local.lr": [0.1, 0.2]}, {"local.lr": [0.3, 0.4]}, {"strategy.buffer_size": [1, 2]}):
+        equal(fb.sweep(quadratic, grid, seeds=[0]), fb.sweep(quadratic, grid, seeds=[0], executor=processes))
+
+
 def test_processes_map_the_data(base: dict[str, Any], processes: Executor) -> None:
     """Rows of a process are pages of a file, not memory of its own; that file goes with the sweep."""
     seen: list[Any] = []
