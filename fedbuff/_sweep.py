@@ -237,9 +237,10 @@ class _Sweep:
         if not (Path(out) / "sweep.json").exists():
             self._check(list(runs.values()))  # nothing is written where the grid is wrong
         self._out = Path(out)
-        store = FolderStore.open(out, {"base": request.tables, **request.about, **_about(request.base)}, resume=resume)
+        made_of = provenance(request.base)
+        store = FolderStore.open(out, {"base": request.tables, **request.about, "provenance": made_of}, resume=resume)
         try:
-            arm_of = self._compare(store, runs)
+            arm_of = self._compare(store, runs, made_of["inputs"])
             done = set(store.finished())
             pending = [pair for run, pair in runs.items() if run not in done]
             failed, schema = self._check(pending)
@@ -252,14 +253,16 @@ class _Sweep:
     def _twice(self) -> str:
         return "configs" if self._request.about["configs"] is not None else "grid"
 
-    def _compare(self, store: FolderStore, runs: Mapping[str, Pair]) -> Callable[[str, int], int] | None:
+    def _compare(
+        self, store: FolderStore, runs: Mapping[str, Pair], inputs: Mapping[str, str]
+    ) -> Callable[[str, int], int] | None:
         """Refuses a folder of another sweep; how arms are numbered now, where that has changed."""
         request, about = self._request, store.about
         found = first_difference(about["base"], json.loads(text_of(request.tables)))
         if found is not None:
             key, old, new = found
             raise ConfigError(f"{key}: {store.path} was made with {old}, this is {new}; give another folder")
-        for name, sha256 in _about(request.base)["provenance"]["inputs"].items():
+        for name, sha256 in inputs.items():
             if about["provenance"]["inputs"].get(name, sha256) != sha256:
                 raise ConfigError(f"{name}: the file has changed since {store.path} was made; give another folder")
         foreign = [run for run in store.finished() if run not in runs]
@@ -411,10 +414,6 @@ def _metrics(config: StudyConfig) -> tuple[str, ...]:
     """The metrics of an arm, as far as they are known without its data."""
     asked = config.replay_options.metrics
     return default_metrics(config.tables["problem"]["kind"]) if asked is None else asked
-
-
-def _about(base: StudyConfig) -> dict[str, Any]:
-    return {"folder": str(base.folder.resolve()), "provenance": provenance(base)}
 
 
 # ---- elsewhere ----

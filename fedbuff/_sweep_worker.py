@@ -96,11 +96,12 @@ class Arms:
 
     def sections(self, arm: int) -> dict[str, Section]:
         """The arm's tables by name; one without a table where there is none."""
-        if arm not in self._of_arm:
+        made = self._of_arm.get(arm)
+        if made is None:
             if len(self._of_arm) >= _MOST_PACKED:
                 self._of_arm.clear()
-            self._of_arm[arm] = self._make_sections(arm)
-        return self._of_arm[arm]
+            made = self._of_arm[arm] = self._make_sections(arm)
+        return made
 
     def _make_sections(self, arm: int) -> dict[str, Section]:
         by_section: dict[str, Changes] = {}
@@ -145,7 +146,7 @@ class Workshop:
         self._checked: set[bytes] = set()
         self._lock = threading.RLock()
         self._rows: tuple[str | None, Rows] | None = None
-        self._schedule: tuple[Any, Schedule] | None = None
+        self._last = threading.local()  # a thread's last schedule, with its key
         self._packed: dict[int, tuple[Any, tuple[str, ...]]] = {}  # with their metrics
         self._tables: dict[bytes, NDArray[np.float64]] = {}  # staleness weights, by the table [strategy]
         self._by_client: dict[tuple[Any, ...], NDArray[Any]] = {}  # weights and batch sizes
@@ -263,8 +264,9 @@ class Workshop:
 
     def _packed_arm(self, arm: int) -> tuple[Any, tuple[str, ...]]:
         """An arm as the core takes it, and its metrics; None where only the long way can do it, or refuse it."""
-        if arm in self._packed:
-            return self._packed[arm]
+        known = self._packed.get(arm)
+        if known is not None:
+            return known
         made: tuple[Any, tuple[str, ...]] = None, ()
         with suppress(Exception):  # the long way meets the same error, and says it
             config = self.ready(arm)
@@ -304,11 +306,12 @@ class Workshop:
         )
 
     def _shared_array(self, key: tuple[Any, ...], make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        if key not in self._by_client:
+        made = self._by_client.get(key)
+        if made is None:
             if len(self._by_client) >= _MOST_ARRAYS:
                 self._by_client.clear()
-            self._by_client[key] = make()
-        return self._by_client[key]
+            made = self._by_client[key] = make()
+        return made
 
     def _table(self, key: bytes, rule: Rule, size: int) -> NDArray[np.float64]:
         """Staleness weights, at least so many where the function gives them."""
@@ -329,9 +332,9 @@ class Workshop:
 
     def _run(self, config: StudyConfig, arm: int, seed: int, threads: int, cancel: NDArray[np.uint8]) -> Row:
         key = self.schedule_key(arm), seed
-        held = self._schedule
-        schedule = held[1] if held is not None and held[0] == key else config.make_schedule(seed)
-        self._schedule = key, schedule
+        if getattr(self._last, "key", None) != key:
+            self._last.schedule, self._last.key = config.make_schedule(seed), key
+        schedule: Schedule = self._last.schedule
         with at_replay():
             loop = make_loop(
                 config.problem, schedule, config.local, **config.replay_arguments(schedule), seed=seed, threads=threads
