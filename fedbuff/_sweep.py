@@ -255,7 +255,7 @@ class _Sweep:
 
     def _compare(
         self, store: FolderStore, runs: Mapping[str, Pair], inputs: Mapping[str, str]
-    ) -> Callable[[str, int], int] | None:
+    ) -> Callable[[str], int] | None:
         """Refuses a folder of another sweep; how arms are numbered now, where that has changed."""
         request, about = self._request, store.about
         found = first_difference(about["base"], json.loads(text_of(request.tables)))
@@ -272,7 +272,7 @@ class _Sweep:
                 "a larger grid and more seeds may go on with it, for others give another folder"
             )
         same = all(about[name] == json.loads(text_of(request.about[name])) for name in ("grid", "configs"))
-        return None if same else lambda run, seed: runs[run][0]
+        return None if same else lambda run: runs[run][0]
 
     def _check(self, pending: Sequence[Pair]) -> tuple[dict[int, str], Schema]:
         """The arms that cannot be, with their errors, and the columns of the results.

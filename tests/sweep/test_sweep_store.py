@@ -188,10 +188,15 @@ def while_a_part_is_written(self, folder, number, rows):
         die()
     write(self, folder, number, rows)
 
-def between_two_renames(self, target):
-    if self.name == ".parts-new":
+def before_a_rename(self, target):
+    if self.name == {{"before the parts": "parts", "between the two": ".parts-new"}}[moment]:
         die()
     return path_rename(self, target)
+
+def before_it_counts(path, value):
+    if (path.parent / ".parts-new").is_dir():
+        die()
+    write_json(path, value)
 
 import pathlib
 path_rename = pathlib.Path.rename
@@ -199,30 +204,39 @@ if moment == "after three parts":
     FolderStore.flush = after_three_parts
 elif moment == "in a part":
     FolderStore._write_part = while_a_part_is_written
+elif moment == "before it counts":
+    write_json, _sweep_store.write_json = _sweep_store.write_json, before_it_counts
 else:
-    pathlib.Path.rename = between_two_renames
+    pathlib.Path.rename = before_a_rename
 fb.sweep(base, {{"local.lr": [0.1, 0.2, 0.3], "strategy.buffer_size": [1, 2]}}, seeds="0:8", out=out, threads=2)
 """
 
 
-@pytest.mark.parametrize("moment", ["after three parts", "in a part", "while parts are written anew"])
+# ... the last three while parts are written anew, as arms have other numbers now
+MOMENTS = ["after three parts", "in a part", "before it counts", "before the parts", "between the two"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_kill_loses_nothing_that_was_written(
     moment: str, form: str, quadratic: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    before = 0
-    if moment.startswith("while"):  # arms are numbered anew
-        fb.sweep(quadratic, {"local.lr": [0.2, 0.3], "strategy.buffer_size": [2]}, seeds=[0, 1], out=out)
-        before = 4
+    anew = moment in MOMENTS[2:]
+    if anew:
+        first = fb.sweep(quadratic, {"local.lr": [0.2, 0.3], "strategy.buffer_size": [2]}, seeds=[0, 1], out=out)
     code = KILLED.format(base=quadratic)
     ran = subprocess.run(
         [sys.executable, "-c", code, str(out), moment, form], capture_output=True, text=True, timeout=300, check=False
     )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     made = count_runs(monkeypatch)
-    if not moment.startswith("while"):
-        before = len(fb.load_sweep(out))
-        assert 3 <= before < 48
+    left = fb.load_sweep(out)
+    before = len(left)
+    assert before == 4 if anew else 3 <= before < 48
+    for row in range(before):  # what is there is true, whatever the numbers of its arms
+        assert left.arms[int(left.column("arm")[row])]["local.lr"] == left.column("local.lr")[row]
+    if anew:
+        assert set(left.column("model_sha256").tolist()) == set(first.column("model_sha256").tolist())
     results = fb.sweep(quadratic, GRID, seeds=range(8), out=out)
     assert sum(made) == 48 - before
     equal(fb.sweep(quadratic, GRID, seeds=range(8)), results)
