@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,7 @@ class Workshop:
         self._lock = threading.RLock()
         self._rows: tuple[str | None, Rows] | None = None
         self._last = threading.local()  # a thread's last schedule, with its key
+        self._schedule_keys: dict[int, bytes] = {}
         self._packed: dict[int, tuple[Any, tuple[str, ...]]] = {}  # with their metrics
         self._tables: dict[bytes, NDArray[np.float64]] = {}  # staleness weights, by the table [strategy]
         self._by_client: dict[tuple[Any, ...], NDArray[Any]] = {}  # weights and batch sizes
@@ -203,13 +205,22 @@ class Workshop:
 
     def schedule_key(self, arm: int) -> bytes:
         """The hash of all that the arm's schedules follow from, but the seed."""
+        known = self._schedule_keys.get(arm)
+        if known is not None:
+            return known
         sections = self.arms.sections(arm)
         timing = _digest(text_of(_timing(self.config(arm).strategy)))
-        return b"".join((sections["trace"].key, sections["schedule"].key, timing, sections["problem"].key))
+        made = b"".join((sections["trace"].key, sections["schedule"].key, timing, sections["problem"].key))
+        self._schedule_keys[arm] = made
+        return made
 
     def run(self, pairs: Sequence[Pair], threads: int, cancel: NDArray[np.uint8]) -> list[Row]:
-        """The rows of runs that share a problem and the rules of their schedules; cancelled ones are left out."""
-        rows, others = self._run_packed(pairs, threads, cancel)
+        """The rows of runs; cancelled ones are left out."""
+        rows: list[Row] = []
+        others: list[Pair] = []
+        for _, group in groupby(pairs, lambda pair: self.schedule_key(pair[0])):
+            more, rest = self._run_packed(list(group), threads, cancel)
+            rows, others = rows + more, others + rest
         for arm, seed in others:
             began = time.perf_counter()
             try:
@@ -225,7 +236,8 @@ class Workshop:
     def _run_packed(
         self, pairs: Sequence[Pair], threads: int, cancel: NDArray[np.uint8]
     ) -> tuple[list[Row], list[Pair]]:
-        """Runs in the core, one crossing for all; the rows, and the pairs that want the long way."""
+        """Runs that share the rules of their schedules in the core, one crossing for all; the rows, and the pairs that
+        want the long way."""
         by_seed: dict[int, list[int]] = {}
         others: list[Pair] = []
         packed: dict[int, tuple[Any, tuple[str, ...]]] = {}
