@@ -15,8 +15,10 @@ struct Groups {
 
 template <class T, int R, int C>
 inline __attribute__((always_inline)) void scores_block(const T* const* x, const T* w, std::int64_t stride,
-                                                        std::int64_t n_features, T (&sum_out)[R][C]) {
+                                                        std::int64_t n_features, std::int64_t ahead,
+                                                        T (&sum_out)[R][C]) {
   using V = Vec<T>;
+  constexpr bool kAsk = R * C >= 12;  // then it is free beside the products, even where there is nothing to ask for
   V acc[R][C];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -31,6 +33,9 @@ inline __attribute__((always_inline)) void scores_block(const T* const* x, const
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       row[r] = V::load(x[r] + j);
+      if constexpr (kAsk) {
+        __builtin_prefetch(x[r] + j + ahead, 0, 2);
+      }
     }
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
@@ -78,12 +83,13 @@ struct ScoresArgs {
   const T* bias;  // (n_outs) or null
   T* z;           // z[r * row_stride + o * out_stride]
   std::int64_t row_stride, out_stride;
+  std::int64_t ahead = 0;  // how far behind a row's numbers those stand that are wanted next
 };
 
 template <class T, int R, int C>
 void scores_group(const ScoresArgs<T>& a, std::int64_t row, std::int64_t out) {
   T sum[R][C];
-  scores_block<T, R, C>(a.x + row, a.w + out * a.n_features, a.n_features, a.n_features, sum);
+  scores_block<T, R, C>(a.x + row, a.w + out * a.n_features, a.n_features, a.n_features, a.ahead, sum);
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
       a.z[(row + r) * a.row_stride + (out + c) * a.out_stride] = sum[r][c] + (a.bias ? a.bias[out + c] : T(0));

@@ -1,5 +1,6 @@
 // exp and tanh over a Vec, by the polynomials of Cephes (Moshier): exp within 2 ulp, tanh within 4 ulp (the conformance
-// suite measures them). exp saturates below and above its clamps instead of leaving the normal numbers; NaN stays NaN.
+// suite measures them); log1p by its series. exp saturates below and above its clamps instead of leaving the normal
+// numbers; NaN stays NaN.
 
 inline Vec<float> exp(Vec<float> x) {
   using V = Vec<float>;
@@ -29,6 +30,20 @@ inline Vec<double> exp(Vec<double> x) {
   q = madd(q, rr, V::set(2.27265548208155028766e-1));
   q = madd(q, rr, V::set(2.00000000000000000005e0));
   return scale_by_power(V::set(1.0) + V::set(2.0) * (p / (q - p)), n);
+}
+
+// log(1 + x) for 0 <= x <= 1: twice the inverse tangent of t = x / (2 + x), hyperbolic, whose series in t^2 <= 1/9 ends
+// where its terms are below a last bit. Relative accuracy for small x too.
+inline Vec<double> log1p_of_unit(Vec<double> x) {
+  using V = Vec<double>;
+  constexpr int kTerms = 17;
+  const V t = x / (x + V::set(2.0));
+  const V tt = t * t;
+  V p = V::set(1.0 / (2 * kTerms - 1));
+  for (int k = kTerms - 1; k >= 1; --k) {
+    p = madd(p, tt, V::set(1.0 / (2 * k - 1)));
+  }
+  return (t + t) * p;
 }
 
 inline Vec<float> tanh_near_zero(Vec<float> x) {

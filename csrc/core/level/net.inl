@@ -45,10 +45,17 @@ double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows,
       break;
     case Head::Logistic:
       if (want_loss) {
+        // log(1 + exp(z)) - y z, in double and without overflow.
+        using W = Vec<double>;
+        alignas(64) double z[kBlockRows], tail[kBlockRows];
+        for (std::int64_t r = 0; r < kBlockRows; ++r) {
+          z[r] = r < n_rows ? static_cast<double>(s.z[r]) : 0.0;
+        }
+        for (std::int64_t r = 0; r < n_rows; r += W::kLanes) {
+          log1p_of_unit(exp(W::zero() - abs(W::load(z + r)))).store(tail + r);
+        }
         for (std::int64_t r = 0; r < n_rows; ++r) {
-          const double z = static_cast<double>(s.z[r]);
-          loss +=
-              row_weight[r] * ((z > 0 ? z : 0) + ::log1p(::exp(z > 0 ? -z : z)) - static_cast<double>(s.target[r]) * z);
+          loss += row_weight[r] * ((z[r] > 0 ? z[r] : 0) + tail[r] - static_cast<double>(s.target[r]) * z[r]);
         }
       }
       for (std::int64_t r = 0; r < padded; r += V::kLanes) {
@@ -128,15 +135,23 @@ void multiply_slope(Activation activation, std::int64_t n, const T* a, T* g) {
   }
 }
 
-// Forward to s.z. s.x holds where the rows begin.
+// Forward to s.z. s.x holds where the rows begin, and `ahead` how far behind them the next ones do.
 template <class T>
-void net_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t n_rows) {
+void net_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t n_rows, std::int64_t ahead) {
   const T* const* x = s.x;
   for (int l = 0; l < p.n_layers; ++l) {
     const std::int64_t in = p.size[l], out = p.size[l + 1];
     const T* bias = p.intercept ? w + in * out : nullptr;
     const bool last = l + 1 == p.n_layers;
-    ScoresArgs<T> a{x, n_rows, in, w, bias, last ? s.z : s.hidden[l + 1], last ? 1 : out, last ? kBlockRows : 1};
+    ScoresArgs<T> a{x,
+                    n_rows,
+                    in,
+                    w,
+                    bias,
+                    last ? s.z : s.hidden[l + 1],
+                    last ? 1 : out,
+                    last ? kBlockRows : 1,
+                    l == 0 ? ahead : 0};
     scores(a, out);
     if (!last) {
       activate(p.activation, n_rows * out, s.hidden[l + 1]);
@@ -236,7 +251,8 @@ void sparse_backward(const Problem<T>& p, const Scratch<T>& s, std::int64_t firs
 }
 
 template <class T>
-void block_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows) {
+void block_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows,
+                  std::int64_t rows_ahead = 0) {
   if (p.family == Family::Sparse) {
     sparse_scores(p, s, w, first, n_rows);
     return;
@@ -244,19 +260,20 @@ void block_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int
   for (std::int64_t r = 0; r < n_rows; ++r) {
     s.x[r] = p.x + (first + s.row[r]) * p.n_features;
   }
-  net_scores(p, s, w, n_rows);
+  net_scores(p, s, w, n_rows, rows_ahead * p.n_features);
 }
 
 // The rows s.row (numbered from `first`), each counting s.scale times: their gradient is added to sum unless that is
-// null. The sum of their losses, each times row_weight[r], is returned unless that is null.
+// null. The sum of their losses, each times row_weight[r], is returned unless that is null. The rows that come next
+// stand `rows_ahead` behind these.
 template <class T>
 double block_gradient(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows,
-                      const double* row_weight, T* sum) {
+                      const double* row_weight, T* sum, std::int64_t rows_ahead = 0) {
   for (std::int64_t r = 0; r < n_rows; ++r) {
     const std::int64_t row = first + s.row[r];
     s.target[r] = p.head == Head::Softmax ? static_cast<T>(p.label[row]) : p.target[row];
   }
-  block_scores(p, s, w, first, n_rows);
+  block_scores(p, s, w, first, n_rows, rows_ahead);
   const double loss = apply_head(p, s, n_rows, row_weight);
   if (sum != nullptr) {
     if (p.family == Family::Sparse) {
