@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "delta_sum.hpp"
+#include "placement.hpp"
 #include "rule.hpp"
 #include "turnstile.hpp"
 
 fb_model* fb_model::create(std::size_t bytes) {
   auto* model = new fb_model;
-  model->data = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  const std::size_t alignment = fedbuff::alignment_of(bytes);
+  model->data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   if (model->data == nullptr) {
     delete model;
     throw std::bad_alloc();
@@ -390,7 +392,7 @@ class Server final : public fb_server, private Turnstile::Sink {
   // Moves the model by the full buffer. The next version's entry stands at the end of due_ already.
   void step(Turnstile::Lock& lock, double norm, Hold next) {
     const StepConfig config = step_config(rule_, norm, version_);
-    const auto from = [](LineVector<T>& moment, std::size_t begin) {
+    const auto from = [](PlacedVector<T>& moment, std::size_t begin) {
       return moment.empty() ? nullptr : moment.data() + begin;
     };
     stepping_ = true;
@@ -419,7 +421,7 @@ class Server final : public fb_server, private Turnstile::Sink {
   mutable Turnstile turnstile_;
   Hold model_, spare_;  // the present one, and the last that was left for another: its memory serves again
   DeltaSum<T> sum_;
-  LineVector<T> first_, second_;
+  PlacedVector<T> first_, second_;
   std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
   Weights weights_;
   bool stepping_ = false;                 // a pass writes the next model
