@@ -95,7 +95,7 @@ class Buffer final : public fb_buffer, private Turnstile::Sink {
     return n;
   }
 
-  Turnstile turnstile_;
+  mutable Turnstile turnstile_;
   DeltaSum<T> sum_;
   std::vector<typename DeltaSum<T>::Term> terms_;  // of the turn that is being taken
   std::int64_t count_ = 0;

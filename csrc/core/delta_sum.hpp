@@ -14,23 +14,27 @@
 #include "fedbuff/fedbuff.h"
 #include "fixed_point.hpp"
 #include "parts.hpp"
+#include "placement.hpp"
 
 namespace fedbuff {
 
-// Vectors that begin at a cache line: loads of whole vectors then never straddle two.
+// Vectors placed by alignment_of.
 template <class T>
-struct LineAllocator {
+struct PlacedAllocator {
   using value_type = T;
-  LineAllocator() = default;
+  PlacedAllocator() = default;
   template <class U>
-  LineAllocator(const LineAllocator<U>&) {}
-  T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{64})); }
-  void deallocate(T* memory, std::size_t) { ::operator delete(memory, std::align_val_t{64}); }
-  friend bool operator==(const LineAllocator&, const LineAllocator&) { return true; }
-  friend bool operator!=(const LineAllocator&, const LineAllocator&) { return false; }
+  PlacedAllocator(const PlacedAllocator<U>&) {}
+  T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), alignment(n))); }
+  void deallocate(T* memory, std::size_t n) { ::operator delete(memory, alignment(n)); }
+  friend bool operator==(const PlacedAllocator&, const PlacedAllocator&) { return true; }
+  friend bool operator!=(const PlacedAllocator&, const PlacedAllocator&) { return false; }
+
+ private:
+  static std::align_val_t alignment(std::size_t n) { return std::align_val_t{alignment_of(n * sizeof(T))}; }
 };
 template <class T>
-using LineVector = std::vector<T, LineAllocator<T>>;
+using PlacedVector = std::vector<T, PlacedAllocator<T>>;
 
 template <class T>
 class DeltaSum {
@@ -139,8 +143,8 @@ class DeltaSum {
 
   std::int64_t dim_;
   double unit_;
-  LineVector<T> sum_, next_;  // with a unit: the sum in the dtype, and nothing
-  LineVector<std::int64_t> fixed_, next_fixed_;
+  PlacedVector<T> sum_, next_;  // with a unit: the sum in the dtype, and nothing
+  PlacedVector<std::int64_t> fixed_, next_fixed_;
 };
 
 }  // namespace fedbuff

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "delta_sum.hpp"
+#include "placement.hpp"
 #include "rule.hpp"
 #include "turnstile.hpp"
 
 fb_model* fb_model::create(std::size_t bytes) {
   auto* model = new fb_model;
-  model->data = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  const std::size_t alignment = fedbuff::alignment_of(bytes);
+  model->data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   if (model->data == nullptr) {
     delete model;
     throw std::bad_alloc();
@@ -123,7 +125,7 @@ class Server final : public fb_server, private Turnstile::Sink {
   }
 
   fb_status download(std::int64_t* version_out, fb_model** model_out) override {
-    const auto lock = turnstile_.lock();
+    const auto lock = turnstile_.lock_without(stepping_);
     if (turnstile_.closed()) {
       return FB_ERR_CLOSED;
     }
@@ -134,7 +136,7 @@ class Server final : public fb_server, private Turnstile::Sink {
   }
 
   fb_model* model() override {
-    const auto lock = turnstile_.lock();
+    const auto lock = turnstile_.lock_without(stepping_);
     return held_model();
   }
 
@@ -243,7 +245,7 @@ class Server final : public fb_server, private Turnstile::Sink {
   static T* values(const Hold& hold) { return static_cast<T*>(hold.get()->data); }
   std::int64_t first_version() const { return version_ - static_cast<std::int64_t>(due_.size()) + 1; }
   std::int64_t read(const std::int64_t& value) const {
-    const auto lock = turnstile_.lock();
+    const auto lock = turnstile_.lock_without(stepping_);
     return value;
   }
 
@@ -377,18 +379,23 @@ class Server final : public fb_server, private Turnstile::Sink {
     return ran != FB_OK ? ran : found.load(std::memory_order_relaxed);
   }
 
-  // Where the next model goes: over the present one where nobody holds it, else into a fresh one.
+  // Where the next model goes: over the present one where nobody holds it, else over the last one that was left, else
+  // into fresh memory, whose first touch costs more than the step.
   Hold next_model() {
     const bool keep = rule_.base == FB_BASE_CURRENT && due_.back().tasks > 0;
-    return !keep && model_.alone() ? model_.again() : Hold(fb_model::create(bytes()));
+    if (!keep && model_.alone()) {
+      return model_.again();
+    }
+    return spare_ && spare_.alone() ? std::move(spare_) : Hold(fb_model::create(bytes()));
   }
 
   // Moves the model by the full buffer. The next version's entry stands at the end of due_ already.
   void step(Turnstile::Lock& lock, double norm, Hold next) {
     const StepConfig config = step_config(rule_, norm, version_);
-    const auto from = [](LineVector<T>& moment, std::size_t begin) {
+    const auto from = [](PlacedVector<T>& moment, std::size_t begin) {
       return moment.empty() ? nullptr : moment.data() + begin;
     };
+    stepping_ = true;
     turnstile_.run(lock, sum_.n_parts(), true, [&](std::int64_t part) {
       const auto [begin, n] = sum_.range(part);
       sum_.make_values(part);
@@ -399,7 +406,11 @@ class Server final : public fb_server, private Turnstile::Sink {
     if (rule_.base == FB_BASE_CURRENT && present.tasks > 0) {
       present.model = model_.again();
     }
+    if (next.get() != model_.get()) {
+      spare_ = std::move(model_);
+    }
     model_ = std::move(next);
+    stepping_ = false;
     ++version_;
     fill_ = 0;
     weights_ = {};
@@ -407,12 +418,13 @@ class Server final : public fb_server, private Turnstile::Sink {
 
   const fb_rule rule_;
   const std::int64_t dim_;
-  Turnstile turnstile_;
-  Hold model_;
+  mutable Turnstile turnstile_;
+  Hold model_, spare_;  // the present one, and the last that was left for another: its memory serves again
   DeltaSum<T> sum_;
-  LineVector<T> first_, second_;
+  PlacedVector<T> first_, second_;
   std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
   Weights weights_;
+  bool stepping_ = false;                 // a pass writes the next model
   std::vector<Term> terms_;               // of the turn that is being taken
   std::vector<double> staleness_weight_;  // by staleness; empty: always 1
   std::deque<Due> due_;                   // versions first_version() .. version_

@@ -11,7 +11,7 @@
 // A model that does not change while somebody holds it: a count of holders, then the values.
 struct fb_model {
   std::atomic<std::int64_t> holders{1};
-  void* data = nullptr;  // 64-byte aligned
+  void* data = nullptr;  // placed by alignment_of
 
   static fb_model* create(std::size_t bytes);  // throws std::bad_alloc
   void hold() { holders.fetch_add(1, std::memory_order_relaxed); }

@@ -2,10 +2,13 @@
 //
 // A thread that comes when nobody is before it takes its turn at once. Otherwise it stands in line, and helps with the
 // parts of the turn that is being taken. Whoever finds the line's first arrival there takes the next turn, for as many
-// of those that follow without a gap as can be settled together. Small models are settled under the lock.
+// of those that follow without a gap as can be settled together; a thread whose arrival was settled with another's
+// leaves without the lock. Small models are settled under the lock.
+//
+// A turn may be shorter than waking a thread, so who waits looks first, giving the core to others, and sleeps later.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -13,6 +16,7 @@
 
 #include "fedbuff/fedbuff.h"
 #include "parts.hpp"
+#include "waiting.hpp"
 
 namespace fedbuff {
 
@@ -25,12 +29,13 @@ struct Arrival {
   std::int64_t ticket = FB_NO_TICKET;
   fb_status status = FB_OK;
   std::int32_t outcome = FB_ADDED;
-  enum { InLine, InTurn, Settled } stage = InLine;
+  enum Stage { InLine, InTurn, Settled };
+  std::atomic<Stage> stage{InLine};  // Settled: whoever took the turn does not look at it any more
 };
 
 class Turnstile {
  public:
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = std::unique_lock<SpinLock>;
   static constexpr std::size_t kMostTogether = 16;
 
   // What settles arrivals. Called with the lock, which run() gives up for the time of a pass.
@@ -45,10 +50,19 @@ class Turnstile {
   };
 
   // The lock, between two turns.
-  Lock lock() const {
+  Lock lock() { return lock_without(busy_); }
+
+  // The lock, at a time when `phase`, which is written with it, is not true. Helps while it waits.
+  Lock lock_without(const bool& phase) {
     Lock lock(mutex_);
-    while (busy_) {
-      wait(lock);
+    if (phase) {
+      const Present present(n_present_);
+      do {
+        const std::uint64_t seen = bell_.count();
+        lock.unlock();
+        wait(seen, [] { return false; });
+        lock.lock();
+      } while (phase);
     }
     return lock;
   }
@@ -72,7 +86,7 @@ class Turnstile {
     }
     place->cancelled = true;
     drop_cancelled();
-    changed_.notify_all();
+    bell_.ring();
     return FB_OK;
   }
 
@@ -100,19 +114,23 @@ class Turnstile {
       }
       place->arrival = &arrival;
     }
-    while (arrival.stage != Arrival::Settled) {
+    const Present present(n_present_);
+    const auto settled = [&] { return arrival.stage.load(std::memory_order_acquire) == Arrival::Settled; };
+    while (!settled()) {
       if (closed_ && arrival.stage == Arrival::InLine) {
         return FB_ERR_CLOSED;  // nobody looks at the line any more
       }
       if (!busy_ && line_.front().arrival != nullptr) {
         take_turn(sink, lock);
-      } else if (busy_ && parts_.is_open()) {
-        lock.unlock();
-        parts_.help();
-        lock.lock();
-      } else {
-        wait(lock);
+        continue;
       }
+      const std::uint64_t seen = bell_.count();
+      lock.unlock();
+      wait(seen, settled);
+      if (settled()) {
+        break;
+      }
+      lock.lock();
     }
     return arrival.status;
   }
@@ -125,11 +143,11 @@ class Turnstile {
       return FB_OK;
     }
     parts_.open(n, work);
-    const bool anyone = n_waiting_ > 0;
+    const bool anyone = n_present_ > 0;
     const bool hosted = executor_.run != nullptr;
     lock.unlock();
     if (anyone) {
-      changed_.notify_all();
+      bell_.ring();
     }
     const fb_status status = parts_.finish(hosted ? &executor_ : nullptr, all);
     lock.lock();
@@ -144,7 +162,7 @@ class Turnstile {
   void close() {
     const Lock held(mutex_);
     closed_ = true;
-    changed_.notify_all();
+    bell_.ring();
   }
 
  private:
@@ -153,10 +171,29 @@ class Turnstile {
     bool cancelled = false;
   };
 
-  void wait(Lock& lock) const {
-    ++n_waiting_;
-    changed_.wait(lock);
-    --n_waiting_;
+  // Counts a thread that is to be told of changes. It is counted before it gives up the lock.
+  class Present {
+   public:
+    explicit Present(std::atomic<int>& count) : count_(count) { count_.fetch_add(1, std::memory_order_relaxed); }
+    ~Present() { count_.fetch_sub(1, std::memory_order_relaxed); }
+    Present(const Present&) = delete;
+    Present& operator=(const Present&) = delete;
+
+   private:
+    std::atomic<int>& count_;
+  };
+
+  // Until something changed, or enough() is true. Without the lock; with what there is to do.
+  template <class Enough>
+  void wait(std::uint64_t seen, Enough enough) {
+    for (Patience patience; bell_.count() == seen && !enough();) {
+      if (parts_.is_open()) {
+        parts_.help();
+        patience = {};
+      } else if (!patience.lasts()) {
+        return bell_.sleep(seen);
+      }
+    }
   }
 
   // The place of a ticket that was given out and not used.
@@ -198,13 +235,13 @@ class Turnstile {
         together[i]->stage = Arrival::InLine;
         continue;
       }
-      together[i]->stage = Arrival::Settled;
       if (together[i]->status == FB_ERR_SHORT_TABLE && together[i]->ticket != FB_NO_TICKET) {
         line_.front().arrival = nullptr;  // settled alone: its ticket stays good
       } else {
         line_.pop_front();
         ++served_;
       }
+      together[i]->stage.store(Arrival::Settled, std::memory_order_release);
     }
     end_turn();
   }
@@ -212,19 +249,19 @@ class Turnstile {
   void end_turn() {
     drop_cancelled();
     busy_ = false;
-    if (n_waiting_ > 0) {
-      changed_.notify_all();
+    if (n_present_ > 0) {
+      bell_.ring();
     }
   }
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
+  SpinLock mutex_;
+  Bell bell_;                      // rings when a turn ends or a pass opens, and when the line changes
+  std::atomic<int> n_present_{0};  // who hears it
   Parts parts_;
   fb_executor executor_{};
   std::deque<Place> line_;   // of the tickets served_, served_ + 1, ...
   std::int64_t served_ = 0;  // tickets that are used up
-  mutable std::int64_t n_waiting_ = 0;
-  bool busy_ = false;  // a turn is being taken
+  bool busy_ = false;        // a turn is being taken
   bool closed_ = false;
 };
 

@@ -1,7 +1,9 @@
 // Waiting between threads that have very little to do in between: first on the core, then in the operating system.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -17,16 +19,21 @@ inline void pause_core() {
 #endif
 }
 
-// A mutex for a few hundred instructions at a time: asking the operating system would cost more than they do.
+// A mutex for a few hundred instructions at a time: asking the operating system would cost more than they do. It is one
+// atomic exchange, and a store to let go. Whoever finds it held for long sleeps in between, so that a holder of lower
+// priority comes to run.
 class SpinLock {
  public:
   void lock() {
     for (int tries = 0; held_.exchange(true, std::memory_order_acquire);) {
       while (held_.load(std::memory_order_relaxed)) {
-        if (++tries % kTriesBeforeYield == 0) {
+        if (++tries % kTriesBeforeYield != 0) {
+          pause_core();
+        } else if (tries < kTriesBeforeSleep) {
           std::this_thread::yield();  // its holder may have lost its core
         } else {
-          pause_core();
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
+          --tries;  // and again, until it is free
         }
       }
     }
@@ -34,8 +41,36 @@ class SpinLock {
   void unlock() { held_.store(false, std::memory_order_release); }
 
  private:
-  static constexpr int kTriesBeforeYield = 256;
+  static constexpr int kTriesBeforeYield = 256, kTriesBeforeSleep = 100 * kTriesBeforeYield;
   std::atomic<bool> held_{false};
+};
+
+// How long to look before going to sleep: first on the core, then giving it to others, a tenth of a millisecond in all.
+class Patience {
+ public:
+  // After a moment: whether to look once more.
+  bool lasts() {
+    if (looks_ < kLooksBeforeYield) {
+      const int pauses = std::min(1 << looks_++, kMostPauses);
+      for (int i = 0; i < pauses; ++i) {
+        pause_core();
+      }
+      return true;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (looks_ == kLooksBeforeYield) {
+      ++looks_;
+      end_ = now + std::chrono::microseconds(100);
+    }
+    std::this_thread::yield();
+    return now < end_;
+  }
+
+ private:
+  static constexpr int kLooksBeforeYield = 12;
+  static constexpr int kMostPauses = 16;  // to look is to take a line from whoever writes it
+  int looks_ = 0;
+  std::chrono::steady_clock::time_point end_;
 };
 
 // Somebody waits until it rings: spinning for some microseconds, asleep after that.
@@ -60,6 +95,11 @@ class Bell {
       }
       pause_core();
     }
+    sleep(seen);
+  }
+
+  // wait(), without the spinning.
+  void sleep(std::uint64_t seen) {
     std::unique_lock<std::mutex> lock(mutex_);
     asleep_.fetch_add(1);
     wake_.wait(lock, [&] { return count() != seen; });

@@ -337,69 +337,72 @@ TEST(server_smaller_parts) {
   CHECK(std::memcmp(out, w, sizeof out) == 0);
 }
 
-// Whatever the order of arrivals, whole numbers add up to one total.
+// Whatever the order of arrivals, whole numbers add up to one total; also where passes are cut into parts.
+void share_a_server(std::int32_t base, std::int64_t dim, int n_tasks) {
+  constexpr int kThreads = 4;
+  fb_rule rule = make_rule(7);
+  rule.base = base;
+  Server server(rule, std::vector<double>(static_cast<std::size_t>(dim), 0.0));
+  std::atomic<int> failures{0}, steps{0};
+  std::atomic<bool> done{false};
+  const auto client = [&](int which) {
+    for (int task = 0; task < n_tasks; ++task) {
+      std::int64_t version;
+      fb_model* model;
+      failures += fb_server_download(server.handle, &version, &model) != FB_OK;
+      const auto* w = static_cast<const double*>(fb_model_data(model));
+      failures += w[0] != w[dim - 1];  // a model is never seen half changed
+      fb_model_release(model);
+      if (task % 50 == 49) {
+        failures += fb_server_cancel(server.handle, version) != FB_OK;
+        continue;
+      }
+      const std::vector<double> delta(static_cast<std::size_t>(dim), base == FB_BASE_START ? which + 1.0 : 0.0);
+      std::int32_t outcome = -1;
+      failures +=
+          fb_server_upload(server.handle, FB_F64, dim, delta.data(), version, 1.0, FB_NO_TICKET, &outcome) != FB_OK;
+      steps += outcome == FB_STEPPED;
+    }
+  };
+  std::thread reader([&] {
+    while (!done.load()) {
+      fb_server* copy = nullptr;
+      failures += fb_server_clone(server.handle, &copy) != FB_OK;
+      fb_server_state state = FB_SERVER_STATE_INIT;
+      failures += fb_server_get_state(copy, &state) != FB_OK;
+      const auto* sum = static_cast<const double*>(state.sum);
+      failures += state.fill > 0 && sum[0] != sum[dim - 1];
+      fb_server_destroy(&copy);
+      failures += fb_server_fill(server.handle) > 7 || fb_server_outstanding(server.handle) > kThreads;
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back(client, i);
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  done = true;
+  reader.join();
+  CHECK_EQ(failures.load(), 0);
+  CHECK_EQ(fb_server_outstanding(server.handle), 0);
+  const int used = kThreads * (n_tasks - n_tasks / 50);
+  CHECK_EQ(steps.load(), used / 7);
+  CHECK_EQ(fb_server_version(server.handle), std::int64_t{used / 7});
+  CHECK_EQ(fb_server_fill(server.handle), std::int64_t{used % 7});
+  CHECK_EQ(fb_server_live_models(server.handle), 1);
+  if (base == FB_BASE_START) {  // what is in the model and in the buffer is all that was sent
+    fb_server_state state = FB_SERVER_STATE_INIT;
+    CHECK_EQ(fb_server_get_state(server.handle, &state), FB_OK);
+    const double left = state.fill > 0 ? static_cast<const double*>(state.sum)[0] : 0.0;
+    CHECK_EQ(left - server.w()[0], (n_tasks - n_tasks / 50) * 10.0);
+  }
+}
+
 TEST(threads_share_a_server) {
   for (const std::int32_t base : {FB_BASE_START, FB_BASE_CURRENT}) {
-    constexpr int kThreads = 4;
-    constexpr int kTasks = 400;
-    constexpr std::int64_t kDim = 257;
-    fb_rule rule = make_rule(7);
-    rule.base = base;
-    Server server(rule, std::vector<double>(kDim, 0.0));
-    std::atomic<int> failures{0}, steps{0};
-    std::atomic<bool> done{false};
-    const auto client = [&](int which) {
-      for (int task = 0; task < kTasks; ++task) {
-        std::int64_t version;
-        fb_model* model;
-        failures += fb_server_download(server.handle, &version, &model) != FB_OK;
-        const auto* w = static_cast<const double*>(fb_model_data(model));
-        failures += w[0] != w[kDim - 1];  // a model is never seen half changed
-        fb_model_release(model);
-        if (task % 50 == 49) {
-          failures += fb_server_cancel(server.handle, version) != FB_OK;
-          continue;
-        }
-        const std::vector<double> delta(kDim, base == FB_BASE_START ? which + 1.0 : 0.0);
-        std::int32_t outcome = -1;
-        failures +=
-            fb_server_upload(server.handle, FB_F64, kDim, delta.data(), version, 1.0, FB_NO_TICKET, &outcome) != FB_OK;
-        steps += outcome == FB_STEPPED;
-      }
-    };
-    std::thread reader([&] {
-      while (!done.load()) {
-        fb_server* copy = nullptr;
-        failures += fb_server_clone(server.handle, &copy) != FB_OK;
-        fb_server_state state = FB_SERVER_STATE_INIT;
-        failures += fb_server_get_state(copy, &state) != FB_OK;
-        const auto* sum = static_cast<const double*>(state.sum);
-        failures += state.fill > 0 && sum[0] != sum[kDim - 1];
-        fb_server_destroy(&copy);
-        failures += fb_server_fill(server.handle) > 7 || fb_server_outstanding(server.handle) > kThreads;
-      }
-    });
-    std::vector<std::thread> threads;
-    for (int i = 0; i < kThreads; ++i) {
-      threads.emplace_back(client, i);
-    }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
-    done = true;
-    reader.join();
-    CHECK_EQ(failures.load(), 0);
-    CHECK_EQ(fb_server_outstanding(server.handle), 0);
-    const int used = kThreads * (kTasks - kTasks / 50);
-    CHECK_EQ(steps.load(), used / 7);
-    CHECK_EQ(fb_server_version(server.handle), std::int64_t{used / 7});
-    CHECK_EQ(fb_server_fill(server.handle), std::int64_t{used % 7});
-    CHECK_EQ(fb_server_live_models(server.handle), 1);
-    if (base == FB_BASE_START) {  // what is in the model and in the buffer is all that was sent
-      fb_server_state state = FB_SERVER_STATE_INIT;
-      CHECK_EQ(fb_server_get_state(server.handle, &state), FB_OK);
-      const double left = state.fill > 0 ? static_cast<const double*>(state.sum)[0] : 0.0;
-      CHECK_EQ(left - server.w()[0], (kTasks - kTasks / 50) * 10.0);
-    }
+    share_a_server(base, 257, 400);
+    share_a_server(base, 40'000, 100);
   }
 }
