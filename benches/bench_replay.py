@@ -45,7 +45,7 @@ def test_replay_beside_slower_ones(beside: Beside, rival: str) -> None:
     assert faster.best > 1
 
 
-@pytest.mark.parametrize("who", ["fedjax", "pfl", "flwr", "flgo"])
+@pytest.mark.parametrize("who", ["flsim", "flgo", "fedjax", "pfl", "flwr"])
 def test_replay_beside_a_peer(beside: Beside, who: str) -> None:
     _, (faster,) = beside("ours replay W1 1000", f"{who} replay W1 200")
     assert faster.best > 1

@@ -379,9 +379,10 @@ def schedule_turn(in_flight: int, n_clients: int, arrivals: int, buffer_size: in
         model, FedBuff(buffer_size), in_flight, None, None, arrivals, 0, None, "constant", "redraw", None
     )
 
+    columns = new_columns(1 << 16, (1 << 16) + 2)
+
     def turn() -> dict[str, Any]:
         resolver = make_resolver(request.plan)
-        columns = new_columns(1 << 16, (1 << 16) + 2)
         stale = 0
         while True:
             rows, _, reason = resolver.run(columns)
