@@ -10,6 +10,7 @@ import os
 
 import pytest
 from conftest import FULL, Beside
+from rivals.data import A_SECOND
 
 UPDATES = {"W1": 2000, "W2": 400_000, "W3": 300, "CSR": 20_000}
 RIVALS = {
@@ -52,9 +53,9 @@ def test_replay_beside_a_peer(beside: Beside, who: str) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
-@pytest.mark.parametrize("name", ["W1", "W2", "W3", "CSR"])
+@pytest.mark.parametrize("name", list(A_SECOND))
 def test_two_threads(beside: Beside, name: str) -> None:
-    run = f"ours replay_alone {name} {UPDATES[name]}"
+    run = f"ours replay_alone {name} {A_SECOND[name]}"
     results, (_,) = beside(f"{run} 2", f"{run} 1", cores=2)
     assert results[0].turns[0]["loss"] == results[1].turns[0]["loss"]
 

@@ -59,6 +59,7 @@ REASONS = {
     "odd": "tails of rows and blocks that are not full do whole vectors' work for parts of them",
     "threads": "both threads share the memory's bandwidth and the last cache; where tasks are small, handing out rows "
     "and stepping, which one thread does at a time, is a good part of the whole",
+    "sizes": "weights, their gradient and the rows of a batch leave a cache together, and every local step fetches them",
     "clients": "the rows of a client that was not seen for long come from memory instead of a cache",
     "arrivals": "a first turn pays for memory that later turns use again",
 }
@@ -187,7 +188,8 @@ def bars(sections: Sections) -> list[Bar]:
         worst, run = max((each, text) for text, each in part["ratios"].items())
         add(what, 1.1, worst, kind.split()[0], run, at_most=True)
     for label, rows in _ladders(sections).items():
-        add(f"{label}, rate at a size / at the size before", NO_CLIFF, _steepest(rows), "sizes", percent=True)
+        fall, run = _steepest(rows)
+        add(f"{label}, rate at a size / at the size before", NO_CLIFF, fall, "sizes", run, percent=True)
     return found
 
 
@@ -207,11 +209,13 @@ def _ladders(sections: Sections) -> dict[str, list[Any]]:
     return {label: rows for label, rows in found.items() if len(rows) > 1}
 
 
-def _steepest(rows: list[Any]) -> list[float]:
-    """The steepest fall of the share of the limit from one size to the next, with the second and the least steep."""
-    shares = [row["rate"] / row["limit"] for row in rows]
-    falls = sorted(after / before for before, after in pairwise(shares))
-    return [falls[0], falls[0], falls[-1]]
+def _steepest(rows: list[Any]) -> tuple[list[float], str]:
+    """The steepest fall of the share of the limit from one size to the next, with its spread, and the run after it."""
+    falls = []
+    for before, after in pairwise(rows):
+        (was, was_low, was_high), (now, low, high) = before["share"], after["share"]
+        falls.append(([now / was, low / was_high, high / was_low], after["run"]))
+    return min(falls)
 
 
 # --- the page
@@ -356,7 +360,9 @@ def _sizes(sections: Sections) -> str:
     left.set(xscale="log", yscale="log", xlabel="weights", ylabel="GB/s", title="aggregation of 10 deltas")
     every = sorted((row for rows in sizes["replay"].values() for row in rows), key=lambda row: row["dim"])
     for kind, rows in sizes["replay"].items():
-        right.plot([row["dim"] for row in rows], [row["rate"] / 1e9 for row in rows], "o-", label=kind)
+        right.plot(
+            [row["dim"] for row in rows], [row["updates"] * row["flops"] / 1e9 for row in rows], "o-", label=kind
+        )
     limits = [row["limit"] / 1e9 for row in every]
     right.plot([row["dim"] for row in every], limits, "--", color="0.4", label="matrix product, BLAS")
     right.set(xscale="log", yscale="log", xlabel="weights", ylabel="GFLOP/s", title="replay, schedule included")
@@ -378,8 +384,8 @@ def _sizes(sections: Sections) -> str:
     ]
     for kind, rows in sizes["replay"].items():
         lines += [
-            f"| {kind} | {row['dim']:,} | {row['updates']:,.0f} | {row['rate'] / 1e9:.3g} "
-            f"| {100 * row['rate'] / row['limit']:.0f} |"
+            f"| {kind} | {row['dim']:,} | {row['updates']:,.0f} | {row['updates'] * row['flops'] / 1e9:.3g} "
+            f"| {100 * row['share'][0]:.0f} |"
             for row in rows
         ]
     return "\n".join(lines)

@@ -32,7 +32,7 @@ from typing import Any
 import machine
 from compare import SECONDS, Failed, Missing, compare, contenders, interpreters, present, ratio
 from page import bars, write_page
-from rivals.data import workload
+from rivals.data import A_SECOND, workload
 
 import fedbuff
 
@@ -54,10 +54,6 @@ class Options:
     def updates(self, name: str) -> int:
         n = {"W1": 4000, "W2": 1_000_000, "W3": 600, "CSR": 40_000}[name]
         return n // 4 if self.quick else n
-
-
-# Of a replay that takes a second on one core, beside which it does not count that threads have to start.
-A_SECOND = {"W1": 8000, "W2": 4_000_000, "W3": 800, "CSR": 100_000}
 
 
 def duel(
@@ -177,11 +173,13 @@ def measure_threads(options: Options) -> Section:
 def measure_dtypes(options: Options) -> Section:
     """Updates a second in float64, relative to float32."""
     runs = {name: f"ours sgd {name} {options.updates(name) // 2}" for name in ("W1", "W3", "CSR")}
-    runs |= {"W2": f"ours replay W2 {options.updates('W2')} 1", "W4": "ours aggregate 1000000 1"}
+    runs["W2"] = f"ours replay W2 {options.updates('W2')} 1"
+    runs |= {f"W4, {dim:.2g} weights": f"ours aggregate {dim} 1" for dim in (1_000_000, 25_000_000)}
     section = {name: duel([f"{run} float64", f"{run} float32"], options) for name, run in runs.items()}
-    shares = {name: next(iter(part["ratios"].values())) for name, part in section.items()}
-    shares["W4"] = [value / 2 for value in shares["W4"]]  # measured in bytes, of which a number has twice as many
-    return {name: part | {"share": shares[name]} for name, part in section.items()}
+    for name, part in section.items():
+        numbers = 2 if name.startswith("W4") else 1  # measured in bytes, of which a number has twice as many
+        part["share"] = [value / numbers for value in next(iter(part["ratios"].values()))]
+    return section
 
 
 def measure_shapes(options: Options) -> Section:
@@ -215,9 +213,13 @@ def measure_sizes(options: Options) -> Section:
         for name in names:
             w = workload(name)
             n = 10 * max(1, int(3e9 / max(w.flops, 4e5)) // 10)
-            found = duel([f"ours replay {name} {n}", "ours sgemm"], options, few=True)
+            run = f"ours replay {name} {n}"
+            found = duel([run, "ours sgemm"], options, few=True)
             updates, limit = found["rates"].values()
-            rows.append({"dim": w.dim, "updates": updates, "rate": updates * w.flops, "limit": limit})
+            share = [w.flops * value for value in found["ratios"]["ours sgemm"]]
+            rows.append(
+                {"dim": w.dim, "run": run, "updates": updates, "flops": w.flops, "limit": limit, "share": share}
+            )
     return section
 
 

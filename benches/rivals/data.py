@@ -70,6 +70,10 @@ WORKLOADS = {
 }
 
 
+# Updates that take about a second on one core, beside which it does not count that threads have to start.
+A_SECOND = {"W1": 8000, "W2": 4_000_000, "W3": 800, "CSR": 100_000}
+
+
 def workload(name: str) -> Workload:
     """By name; or logistic-D, of D inputs; softmax-D, of D inputs and 10 classes; mlp-H, of 784 inputs, H hidden units
     and 10 classes: a ladder of sizes, with batches of 32 and ten steps, on twenty clients."""
