@@ -59,7 +59,7 @@ REASONS = {
     "odd": "tails of rows and blocks that are not full do whole vectors' work for parts of them",
     "threads": "both threads share the memory's bandwidth and the last cache; where tasks are small, handing out rows "
     "and stepping, which one thread does at a time, is a good part of the whole",
-    "sizes": "weights, their gradient and the rows of a batch leave a cache together, and every local step fetches them",
+    "sizes": "weights and the rows of a batch leave a cache together, and every local step fetches them again",
     "clients": "the rows of a client that was not seen for long come from memory instead of a cache",
     "arrivals": "a first turn pays for memory that later turns use again",
 }
@@ -332,7 +332,10 @@ def _rates(sections: Sections) -> str:
         axis.set_title(name)
         axis.set_xlabel("updates/s")
     _save(figure, "rivals")
-    return "\n".join(lines)
+    absent = sorted(
+        {text.split()[0] for name in NAMES for part in _data(sections, name).values() for text in part["missing"]}
+    )
+    return "\n".join(lines + (["", f"Not installed, and so not compared with: {', '.join(absent)}."] if absent else []))
 
 
 def _rows_of(duels: Any) -> list[tuple[str, float, str]]:
