@@ -227,7 +227,7 @@ def measure_scale(options: Options) -> Section:
     """The cost of an update or arrival by number of clients and of arrivals, relative to the fewest."""
     clients = [1_000, 10_000, 100_000, 1_000_000]
     arrivals = [100_000, 1_000_000, 10_000_000] + ([] if options.quick else [100_000_000])
-    updates = 100_000 if options.quick else 400_000
+    updates = 400_000 if options.quick else 1_000_000
     texts = {
         "clients": [f"ours replay_clients {n} {updates}" for n in clients],
         "arrivals": [f"ours replay_stream W2 {n}" for n in arrivals],
