@@ -10,6 +10,7 @@ import os
 
 import pytest
 from conftest import FULL, Beside
+from rivals.data import A_SECOND
 
 UPDATES = {"W1": 2000, "W2": 400_000, "W3": 300, "CSR": 20_000}
 RIVALS = {
@@ -45,16 +46,16 @@ def test_replay_beside_slower_ones(beside: Beside, rival: str) -> None:
     assert faster.best > 1
 
 
-@pytest.mark.parametrize("who", ["fedjax", "pfl", "flwr", "flgo"])
+@pytest.mark.parametrize("who", ["flsim", "flgo", "fedjax", "pfl", "flwr"])
 def test_replay_beside_a_peer(beside: Beside, who: str) -> None:
     _, (faster,) = beside("ours replay W1 1000", f"{who} replay W1 200")
     assert faster.best > 1
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
-@pytest.mark.parametrize("name", ["W1", "W2", "W3", "CSR"])
+@pytest.mark.parametrize("name", list(A_SECOND))
 def test_two_threads(beside: Beside, name: str) -> None:
-    run = f"ours replay_alone {name} {UPDATES[name]}"
+    run = f"ours replay_alone {name} {A_SECOND[name]}"
     results, (_,) = beside(f"{run} 2", f"{run} 1", cores=2)
     assert results[0].turns[0]["loss"] == results[1].turns[0]["loss"]
 

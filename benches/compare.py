@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-NEEDS = {"heapq": ("numpy",), "ours": ("fedbuff",), "pfl": ("pfl", "torch"), "flgo": ("flgo", "torch")}
+NEEDS = {"heapq": ("numpy",), "ours": ("fedbuff",)} | {who: (who, "torch") for who in ("pfl", "flgo", "flsim")}
+SECONDS = 0.3  # that a turn lasts at least
 
 
 class Missing(Exception):
@@ -91,6 +92,10 @@ class Contender:
             self.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -101,9 +106,9 @@ class Contender:
         self._errors.seek(0, os.SEEK_SET)
         raise Failed(f"{self.text}: {self._errors.read()[-2000:]}")
 
-    def turn(self) -> dict[str, Any]:
+    def turn(self, seconds: float = 0.0) -> dict[str, Any]:
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
         result = self._answer()
         result["rate"] = result["amount"] / (result["cpu"] if self.cores == 1 else result["wall"])
@@ -183,8 +188,10 @@ def present(texts: Sequence[str]) -> list[str]:
     return found
 
 
-def compare(texts: Sequence[str], *, turns: int = 5, cores: Sequence[int] | int = 1) -> list[Measured]:
-    """Lets the contenders take turns, after one that does not count; their answers must agree."""
+def compare(
+    texts: Sequence[str], *, turns: int = 5, cores: Sequence[int] | int = 1, seconds: float = SECONDS
+) -> list[Measured]:
+    """Lets the contenders take turns of so many seconds at least, after one that does not count; answers must agree."""
     write_answers(texts)
     results = [Measured(text) for text in texts]
     with contenders(texts, cores) as made:
@@ -192,7 +199,7 @@ def compare(texts: Sequence[str], *, turns: int = 5, cores: Sequence[int] | int 
             one.turn()
         for _ in range(turns):
             for one, result in zip(made, results, strict=True):
-                result.turns.append(one.turn())
+                result.turns.append(one.turn(seconds))
     for name, tolerance in (("loss", 0.05), ("staleness", 0.05), ("norm", 0.001)):
         answers = [result.turns[0][name] for result in results if name in result.turns[0]]
         if answers and max(answers) - min(answers) > tolerance * abs(max(answers)):
@@ -205,8 +212,9 @@ def main() -> None:
     parser.add_argument("contender", nargs="+", help="who, what and arguments, quoted")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="that a turn lasts at least")
     options = parser.parse_args()
-    results = compare(options.contender, turns=options.turns, cores=options.cores)
+    results = compare(options.contender, turns=options.turns, cores=options.cores, seconds=options.seconds)
     width = max(len(result.text) for result in results)
     for result in results:
         answers = {key: result.turns[0][key] for key in ("loss", "staleness") if key in result.turns[0]}

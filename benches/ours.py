@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -55,42 +56,46 @@ def sgd(name: str, updates: str, dtype: str = "float32") -> Turn:
     return _bench.sgd_turn(problem, local, n, initial_model(w).astype(dtype))
 
 
-def replay(name: str, updates: str, threads: str = "1", dtype: str = "float32") -> Turn:
-    """Schedule and replay together."""
-    w = workload(name)
-    problem, start, n = problem_of(w, dtype), initial_model(w).astype(dtype), int(updates)
+def _stages(
+    w: Workload, updates: str, threads: str = "1", dtype: str = "float32", resolve: Callable[..., Any] = fb.schedule
+) -> tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]:
+    """Makes the schedule, by `resolve`; and replays one."""
+    problem, start = problem_of(w, dtype), initial_model(w).astype(dtype)
     strategy = fb.FedBuff.preset("nguyen", buffer_size=w.buffer_size)
     delays = fb.DelayModel(n_clients=w.n_clients, compute=fb.Exponential(1.0))
     in_flight = None if w.in_flight >= w.n_clients else w.in_flight
+    how: dict[str, Any] = {"concurrency": in_flight, "server_steps": int(updates) // w.buffer_size}
 
-    def run() -> dict[str, Any]:
-        schedule = fb.schedule(delays, strategy, concurrency=in_flight, server_steps=n // w.buffer_size)
-        result = fb.replay(problem, schedule, local_of(w), w0=start, threads=int(threads))
-        return {"amount": n, "model": result.w}
+    def run(schedule: Any) -> dict[str, Any]:
+        result = fb.replay(problem, schedule, local_of(w), strategy=strategy, w0=start, threads=int(threads))
+        return {"amount": int(updates), "model": result.w}
 
-    return run
+    return functools.partial(resolve, delays, strategy, **how), run
+
+
+def replay(name: str, updates: str, threads: str = "1", dtype: str = "float32") -> Turn:
+    """Schedule and replay together."""
+    resolve, run = _stages(workload(name), updates, threads, dtype)
+    return lambda: run(resolve())
 
 
 def replay_alone(name: str, updates: str, threads: str = "1", dtype: str = "float32") -> Turn:
     """The replay of a schedule that exists."""
-    w = workload(name)
-    problem, start, n = problem_of(w, dtype), initial_model(w).astype(dtype), int(updates)
-    strategy = fb.FedBuff.preset("nguyen", buffer_size=w.buffer_size)
-    delays = fb.DelayModel(n_clients=w.n_clients, compute=fb.Exponential(1.0))
-    in_flight = None if w.in_flight >= w.n_clients else w.in_flight
-    schedule = fb.schedule(delays, strategy, concurrency=in_flight, server_steps=n // w.buffer_size)
+    resolve, run = _stages(workload(name), updates, threads, dtype)
+    made = resolve()
+    return lambda: run(made)
 
-    def run() -> dict[str, Any]:
-        result = fb.replay(problem, schedule, local_of(w), w0=start, threads=int(threads))
-        return {"amount": n, "model": result.w}
 
-    return run
+def replay_stream(name: str, updates: str) -> Turn:
+    """Schedule and replay together, chunk after chunk, so that any number of arrivals needs the same memory."""
+    resolve, run = _stages(workload(name), updates, resolve=fb.iter_schedule)
+    return lambda: {"amount": run(resolve())["amount"]}  # longer runs learn more, so that models are not compared
 
 
 def aggregate(dim: str, threads: str = "1", dtype: str = "float32") -> Turn:
     """fb.aggregate; with more threads, each has its part of the vectors."""
     deltas, weights, model = vectors(int(dim), np.dtype(dtype))
-    times = max(1, 20_000_000 // len(model))
+    times = max(1, min(1000, 20_000_000 // len(model)))  # small ones many times, but within rounding of the formula
     parts = _bench.split(len(model), int(threads))
 
     def work(part: slice) -> None:
@@ -113,19 +118,9 @@ def schedule(in_flight: str, arrivals: str, clients: str = "0") -> Turn:
 
 def replay_clients(clients: str, updates: str) -> Turn:
     """A logistic regression over any number of clients, four rows each: more clients must not cost more an update."""
-    n = int(clients)
-    w = Workload("clients", n, 4, 20, 1, 0, 10, 4, intercept=False)
-    X, y = rows_of(w)
-    problem = fb.Logistic(X.reshape(-1, w.features), y.ravel(), np.arange(n + 1) * w.rows)
-    strategy = fb.FedBuff(10)
-    delays = fb.DelayModel(n_clients=n, compute=fb.Exponential(1.0))
-    made = fb.schedule(delays, strategy, concurrency=100, server_steps=int(updates) // 10)
-
-    def run() -> dict[str, Any]:
-        fb.replay(problem, made, local_of(w), threads=1)
-        return {"amount": int(updates)}
-
-    return run
+    resolve, run = _stages(Workload("clients", int(clients), 4, 20, 1, 0, 10, 4, intercept=False), updates)
+    made = resolve()
+    return lambda: {"amount": run(made)["amount"]}
 
 
 def evaluate(name: str, threads: str = "1", what: str = "both", dtype: str = "float32") -> Turn:
@@ -133,12 +128,13 @@ def evaluate(name: str, threads: str = "1", what: str = "both", dtype: str = "fl
     w = workload(name)
     problem, model = problem_of(w, dtype), initial_model(w).astype(dtype)
     out = np.empty_like(model)
+    flops = 4.0 * len(sparse_rows_of(w).values) if w.sparse else w.gradient_flops
 
     def run() -> dict[str, Any]:
         if what == "loss":
-            return {"amount": w.gradient_flops / 2, "loss": problem.loss(model, threads=int(threads))}
+            return {"amount": flops / 2, "loss": problem.loss(model, threads=int(threads))}
         loss = problem.bound.gradient(model, out, int(threads))
-        return {"amount": w.gradient_flops, "loss": loss, "norm": float(np.linalg.norm(out))}
+        return {"amount": flops, "loss": loss, "norm": float(np.linalg.norm(out))}
 
     return run
 

@@ -92,7 +92,9 @@ def at_level(name: str | None) -> Iterator[None]:
         yield
         return
     compiled = _compiled("level")
-    before = config()["level used"]
+    before, found = config()["level used"], config()["levels found"]
+    if name not in found:
+        raise ValueError(f"level {name!r}: expected one of {', '.join(found)} on this CPU")
     compiled.force_level(name)
     try:
         yield
@@ -228,12 +230,26 @@ def gemm_turn(size: int, dtype: DTypeLike) -> Turn:
     return turn
 
 
+def gemm_turns(size: int, dtype: DTypeLike, threads: int) -> Turn:
+    """As many such products as threads, side by side: operations of all. The BLAS itself must have one thread."""
+    turns = [gemm_turn(size, dtype) for _ in range(threads)]
+
+    def work(repeats: int, turn: Turn) -> None:
+        for _ in range(repeats):
+            turn()
+
+    run = _in_threads([functools.partial(work, turn=turn) for turn in turns])
+    return _amount(lambda: run(1), threads * float(turns[0]()["amount"]))
+
+
 def gemm_rate(threads: int, dtype: DTypeLike, seconds: float = 0.3, size: int = 512) -> float:
-    """GFLOP/s of NumPy's BLAS. In a process of its own, since a BLAS takes its number of threads when it is loaded."""
-    code = (
-        f"from fedbuff import _bench as b; print(b.best_rate(b.gemm_turn({size}, {np.dtype(dtype).name!r}), {seconds}))"
-    )
-    environment = {**os.environ, **dict.fromkeys(_BLAS_THREADS, str(threads)), "PYTHONPATH": os.pathsep.join(sys.path)}
+    """GFLOP/s of NumPy's BLAS, a product on each thread, so that none waits for another.
+
+    In a process of its own, since a BLAS takes its number of threads, one here, when it is loaded.
+    """
+    turn = f"b.gemm_turns({size}, {np.dtype(dtype).name!r}, {threads})"
+    code = f"from fedbuff import _bench as b; print(b.best_rate({turn}, {seconds}))"
+    environment = {**os.environ, **dict.fromkeys(_BLAS_THREADS, "1"), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     return float(done.stdout) / 1e9
 
@@ -379,9 +395,10 @@ def schedule_turn(in_flight: int, n_clients: int, arrivals: int, buffer_size: in
         model, FedBuff(buffer_size), in_flight, None, None, arrivals, 0, None, "constant", "redraw", None
     )
 
+    columns = new_columns(1 << 16, (1 << 16) + 2)
+
     def turn() -> dict[str, Any]:
         resolver = make_resolver(request.plan)
-        columns = new_columns(1 << 16, (1 << 16) + 2)
         stale = 0
         while True:
             rows, _, reason = resolver.run(columns)

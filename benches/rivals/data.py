@@ -70,15 +70,26 @@ WORKLOADS = {
 }
 
 
+# Updates that take about a second on one core, beside which it does not count that threads have to start.
+A_SECOND = {"W1": 8000, "W2": 4_000_000, "W3": 800, "CSR": 100_000}
+
+
 def workload(name: str) -> Workload:
-    """By name; softmax-D-B is a softmax regression of D inputs, 2 classes, batches of B."""
+    """By name; or logistic-D, of D inputs; softmax-D, of D inputs and 10 classes; mlp-H, of 784 inputs, H hidden units
+    and 10 classes: a ladder of sizes, with batches of 32 and ten steps, on twenty clients."""
     if name in WORKLOADS:
         return WORKLOADS[name]
-    kind, *sizes = name.split("-")
-    if kind == "softmax":
-        features, batch = map(int, sizes)
-        return Workload(name, 100, max(2 * batch, 16), features, 2, 0, 4, batch)
-    raise ValueError(f"unknown workload {name!r}: expected one of {', '.join(WORKLOADS)}, softmax-D-B")
+    kind, _, size = name.partition("-")
+    if kind in _LADDER and size.isdigit():
+        return _LADDER[kind](Workload(name, 20, 64, 784, 10, 0, 10, 32, in_flight=10), int(size))
+    raise ValueError(f"unknown workload {name!r}: expected one of {', '.join(WORKLOADS)}, logistic-D, softmax-D, mlp-H")
+
+
+_LADDER: dict[str, Callable[[Workload, int], Workload]] = {
+    "logistic": lambda w, size: replace(w, features=size, outputs=1, intercept=False),
+    "softmax": lambda w, size: replace(w, features=size),
+    "mlp": lambda w, size: replace(w, hidden=size),
+}
 
 
 def rows_of(w: Workload) -> tuple[np.ndarray, np.ndarray]:
@@ -115,7 +126,7 @@ class Sparse:
 
 
 def sparse_rows_of(w: Workload) -> Sparse:
-    """The data set a9a where ../shared/data has it, in its own order; else rows of the same shape: 14 ones of 123."""
+    """The data set a9a, in its own order, where a folder above has it; else rows of the same shape: 14 ones of 123."""
     offsets = np.linspace(0, w.n_clients * w.rows, w.n_clients + 1).astype(np.int64)
     for folder in Path(__file__).resolve().parents:
         found = sorted((folder / "shared" / "data" / "libsvm").glob("a9a*gz"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,41 @@ def test_a_process_that_takes_turns() -> None:
     done = subprocess.run(run, input="\n\n", capture_output=True, text=True, check=True)
     ready, first, second = map(json.loads, done.stdout.splitlines())
     assert ready == {"ready": True} and first["amount"] == 1000 and first["staleness"] == second["staleness"]
+    done = subprocess.run(run, input="0.05\n", capture_output=True, text=True, check=True)
+    _, longer = map(json.loads, done.stdout.splitlines())
+    assert longer["wall"] >= 0.05 and longer["amount"] > 1000 and longer["amount"] % 1000 == 0
+
+
+def test_a_peer_that_is_there_and_does_not_import(tmp_path: Path) -> None:
+    """FLSim's configurations are each other's defaults: that is let pass, and what else fails is told."""
+    for name in ("torch", "omegaconf"):
+        (tmp_path / f"{name}.py").write_text("OmegaConf = None\n")
+    package = tmp_path / "flsim" / "clients"
+    package.mkdir(parents=True)
+    (package / "base_client.py").write_text(
+        "from dataclasses import dataclass\n"
+        "@dataclass\nclass Inner: n: int = 1\n"
+        "@dataclass\nclass ClientConfig: inner: Inner = Inner()\n"
+        "raise ValueError('reached, ' + str(ClientConfig()))\n"
+    )
+    run = [sys.executable, str(BENCHES / "contend.py"), "flsim", "replay", "W1", "10"]
+    done = subprocess.run(
+        run, env={**os.environ, "PYTHONPATH": str(tmp_path)}, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    reason = "flsim is there and does not import: reached, ClientConfig(inner=Inner(n=1))"
+    assert json.loads(done.stdout) == {"missing": reason}
+
+
+@pytest.mark.parametrize(("name", "dim"), [("logistic-2", 2), ("softmax-100", 1010), ("mlp-128", 101_770)])
+def test_sizes_by_name(data: Any, name: str, dim: int) -> None:
+    import ours
+
+    w = data.workload(name)
+    assert w.dim == dim == len(data.initial_model(w))
+    assert data.loss_of(w, ours.replay(name, "20")()["model"]) < data.loss_of(w, data.initial_model(w))
+    with pytest.raises(ValueError, match="unknown workload 'mlp-x'"):
+        data.workload("mlp-x")
 
 
 def test_compare_in_turn() -> None:
@@ -98,6 +134,8 @@ def test_bars() -> None:
     from page import Bar, bars
 
     bar = Bar("x", 2.0, 1.5, 1.4, 1.6, "W2")
+    aimed = Bar("z", 1.0, 1.4, 1.3, 1.5, "W5", aim=1.3).line()
+    assert aimed == "| z | at least 1.00, 1.30 the aim | 1.40 | 1.30 to 1.50 | met, and the aim |"
     assert not bar.met and bar.line() == "| x | at least 2.00 | 1.50 | 1.40 to 1.60 | missed by 25% |"
     assert Bar("y", 1.1, 1.05, 0, 0, "", at_most=True).met
     duel = {
@@ -106,3 +144,20 @@ def test_bars() -> None:
     }
     (found,) = bars({"W2": {"data": {"numba": duel}}})
     assert (found.what, found.wanted, found.got, found.run) == ("W2 / Numba by hand", 1.2, 1.5, "ours replay W2 9")
+
+
+def test_bars_of_sizes_and_scale() -> None:
+    from page import bars
+
+    rungs = [
+        {"dim": dim, "run": f"ours replay {dim}", "share": [share, share - 0.1, share + 0.1]}
+        for dim, share in ((1000, 0.5), (10_000, 0.3), (100_000, 0.6))
+    ]
+    sizes = {"aggregate": [], "replay": {"softmax": rungs}}
+    runs = ["ours schedule 1 1", "ours schedule 1 2", "ours schedule 1 3"]
+    ratios = {runs[1]: [1.2, 1.1, 1.3], runs[2]: [0.9, 0.8, 1.0]}
+    scale = {"arrivals": {"rates": dict.fromkeys(runs, 1.0), "ratios": ratios, "sizes": [1, 2, 3], "runs": runs}}
+    cost, fall = bars({"sizes": {"data": sizes}, "scale": {"data": scale}})
+    assert (cost.got, cost.low, cost.high, cost.run, cost.met) == (1.2, 1.1, 1.3, runs[1], False)
+    assert [fall.got, fall.low, fall.high] == pytest.approx([0.3 / 0.5, 0.2 / 0.6, 0.4 / 0.4])
+    assert not fall.met and fall.what.startswith("middle") and fall.run == "ours replay 10000"
