@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from ._server import DeltaBuffer, Server
     from ._study_config import StudyConfig
     from ._study_data import sample_digits
+    from ._sweep import sweep
+    from ._sweep_results import SweepResults, load_sweep
 
 __all__ = [
     "MLP",
@@ -80,6 +82,7 @@ __all__ = [
     "Status",
     "Stop",
     "StudyConfig",
+    "SweepResults",
     "Trace",
     "TraceError",
     "TruncatedNormal",
@@ -91,6 +94,7 @@ __all__ = [
     "get_include",
     "iter_schedule",
     "load_schedule",
+    "load_sweep",
     "partition",
     "plots",
     "read_arrival_log",
@@ -104,6 +108,7 @@ __all__ = [
     "secure",
     "show_config",
     "staleness",
+    "sweep",
     "theory",
     "traces",
     "uniform_arrivals",
@@ -111,7 +116,13 @@ __all__ = [
 
 # Not everybody's, and slow to import: on first use.
 _LATER_MODULES = ("plots", "secure", "theory", "traces")
-_LATER_NAMES = {"StudyConfig": "._study_config", "sample_digits": "._study_data"}
+_LATER_NAMES = {
+    "StudyConfig": "._study_config",
+    "SweepResults": "._sweep_results",
+    "load_sweep": "._sweep_results",
+    "sample_digits": "._study_data",
+    "sweep": "._sweep",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ __all__ = [
     "as_units",
     "as_vector",
     "model_dtype",
+    "pick_lists",
     "read_only",
 ]
 
@@ -130,3 +131,11 @@ def all_finite(array: NDArray[Any]) -> bool:
     """Whether no element is NaN or infinite, in blocks: without a mask as large as the array."""
     flat = array.reshape(-1)
     return all(bool(np.isfinite(flat[i : i + _BLOCK]).all()) for i in range(0, flat.size, _BLOCK))
+
+
+def pick_lists(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of lists that lie end to end, row i from offsets[i] to offsets[i + 1]: where the values of some rows are, in the
+    order of the rows, and the offsets of what that gives."""
+    sizes = np.diff(offsets)[rows]
+    moved = np.concatenate(([0], np.cumsum(sizes)))
+    return np.repeat(offsets[rows] - moved[:-1], sizes) + np.arange(moved[-1]), moved

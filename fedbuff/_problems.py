@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import backends
-from ._arrays import aligned_copy, all_finite, as_array, as_output, as_vector, model_dtype, read_only
+from ._arrays import aligned_copy, all_finite, as_array, as_output, as_vector, model_dtype, pick_lists, read_only
 from ._checks import choice, count, number, seed_of
 from ._constants import Constants, constants_of
 from ._local import LocalSGD
@@ -548,10 +548,8 @@ def _csr_fields(X: Any, group: _Grouping, copy: bool) -> dict[str, Any]:
         raise ValueError(f"X: row {row} is not finite")
     starts = starts.astype(np.int64)
     if group.order is not None:
-        lengths = np.diff(starts)[group.order]
-        moved = np.concatenate(([0], np.cumsum(lengths)))
-        take = np.repeat(starts[group.order] - moved[:-1], lengths) + np.arange(moved[-1])
-        values, columns, starts = values[take], columns[take], moved
+        where, starts = pick_lists(starts, group.order)
+        values, columns = values[where], columns[where]
     if copy:
         values = aligned_copy(values)
     return {

@@ -497,7 +497,8 @@ def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
 def _update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> NDArray[np.float64]:
     """e of every client's updates. A client that never arrives has no share to correct, and no update to weigh."""
     if rule.weighting != INVERSE_FREQUENCY:
-        return np.array([rule.sample_weight(float(n)) for n in problem.n_samples])
+        sizes, which = np.unique(problem.n_samples, return_inverse=True)
+        return np.array([rule.sample_weight(float(n)) for n in sizes])[which]
     if not isinstance(schedule, Schedule):
         raise ValueError(
             f'schedule: weights="{INVERSE_FREQUENCY}" counts its arrivals first, and this one comes in chunks'
@@ -604,20 +605,20 @@ def _read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
 class _Evaluation:
     """The metrics of a model, and what they cost."""
 
-    def __init__(self, problem: AnyProblem, metrics: Sequence[str], test: tuple[Any, Any] | None) -> None:
+    def __init__(self, problem: AnyProblem, metrics: Sequence[str], test: tuple[Any, Any] | Problem | None) -> None:
         for name in metrics:
             choice("metrics", name, METRICS)
         self.metrics = tuple(metrics)
         self.seconds = 0.0
         self._problem = problem
-        self._held_out = None
+        self._held_out: Any = None
         for name, needs in (("loss", "loss"), ("grad_norm_sq", "grad"), ("accuracy", "accuracy")):
             if name in metrics and not callable(getattr(problem, needs, None)):
                 raise ValueError(f"metrics: {type(problem).__name__} has no {needs}, which {name!r} needs")
         if test is not None:
             if "accuracy" not in metrics:
                 raise ValueError("test: it is for the metric 'accuracy', which is not asked for")
-            self._held_out = cast(Any, problem).held_out(*test)
+            self._held_out = test if isinstance(test, Problem) else cast(Any, problem).held_out(*test)
 
     def __call__(self, w: Floats, before: Floats | None, previous: Floats | None, threads: int) -> dict[str, float]:
         """The metrics at w; `before` is the model of the evaluation before, `previous` of the version before."""
@@ -685,6 +686,46 @@ def replay(
     Ctrl-C raises `Interrupted`, and an error of the callback propagates; both carry `.result`. A model that is not
     finite ends the replay with a warning and exit_reason DIVERGED.
     """
+    loop = make_loop(
+        problem,
+        schedule,
+        local,
+        strategy=strategy,
+        w0=w0,
+        seed=seed,
+        eval_every=eval_every,
+        metrics=metrics,
+        test=test,
+        stop=stop,
+        threads=threads,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        callback=callback,
+    )
+    result = loop.go(_progress_bar(progress, schedule))
+    if result.exit_reason == ExitReason.DIVERGED:
+        warnings.warn(f"{result.message}; the history up to there is kept", RuntimeWarning, stacklevel=3)
+    return result
+
+
+def make_loop(
+    problem: AnyProblem,
+    schedule: Schedule | Iterable[Schedule],
+    local: LocalSGD | None,
+    *,
+    strategy: object | None,
+    w0: Any = None,
+    seed: int,
+    eval_every: int | None,
+    metrics: Sequence[str],
+    test: tuple[Any, Any] | Problem | None,
+    stop: Stop | Callable[[dict[str, float]], bool] | None,
+    threads: int | None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 1000,
+    callback: Callable[[dict[str, float]], object] | None = None,
+) -> _Loop:
+    """A replay that is ready to go, from the arguments of `replay`; `test` may be what `held_out` of a problem gave."""
     if eval_every is not None:
         count("eval_every", eval_every)
     count("checkpoint_every", checkpoint_every)
@@ -712,8 +753,7 @@ def replay(
                 what = "other metrics" if name == "metrics" else f"another {name}"
                 raise ValueError(f"{path}: it was made with {what}; remove it, or give another file")
         current._restore(about, arrays)
-    loop = _Loop(current, evaluate, eval_every, stop, path, checkpoint_every, callback)
-    return loop.go(_progress_bar(progress, schedule))
+    return _Loop(current, evaluate, eval_every, stop, path, checkpoint_every, callback)
 
 
 class _Loop:
@@ -754,8 +794,6 @@ class _Loop:
             raise
         if self._path is not None and reason != ExitReason.DIVERGED:
             current.save(self._path)
-        if reason == ExitReason.DIVERGED:
-            warnings.warn(f"{current.message}; the history up to there is kept", RuntimeWarning, stacklevel=4)
         return self.result(reason)
 
     def _run(self, bar: Any) -> ExitReason:

@@ -186,8 +186,15 @@ def summary(result: Result, schedule: Schedule, seconds: float) -> dict[str, Any
 
 def _check_same(config: StudyConfig, folder: Path) -> None:
     before = load_run(folder).config.tables
-    for key, old, new in _differences(before, config.tables):
+    found = first_difference(before, config.tables)
+    if found is not None:
+        key, old, new = found
         raise ConfigError(f"{key}: {folder} was made with {old}, this is {new}; give another folder")
+
+
+def first_difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, Any, Any] | None:
+    """Where two configurations differ first: the key's path, and both values."""
+    return next(_differences(old, new), None)
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -224,13 +231,18 @@ def provenance(config: StudyConfig) -> dict[str, Any]:
         "command": sys.argv,
         "folder": str(config.folder.resolve()),
         "config_sha256": config.sha256,
-        "inputs": {name: hashlib.sha256(config.path(name).read_bytes()).hexdigest() for name in files},
+        "inputs": {name: _file_hash(config.path(name)) for name in files if config.path(name).is_file()},
         "fedbuff": built_config(),
         "numpy": np.__version__,
         "machine": platform.platform(),
         "cpu": _cpu(),
         "cpus": os.cpu_count(),
     }
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _cpu() -> str:

@@ -45,7 +45,7 @@ import os
 import runpy
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,7 +59,7 @@ from ._delays import DelayModel, Distribution
 from ._files import file_format
 from ._history import Result
 from ._local import LocalSGD
-from ._problems import MLP, LeastSquares, Logistic, Quadratic, Softmax
+from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
 from ._recorder import sample_log
 from ._replay import AnyProblem, Replay, Stop, replay
 from ._replay import _Evaluation as Evaluation
@@ -67,10 +67,10 @@ from ._resolve import schedule as resolve
 from ._resolve import uniform_arrivals
 from ._schedule import Schedule
 from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
-from ._study_data import SAMPLE, HeldOut, RowReader, hold_out
+from ._study_data import SAMPLE, HeldOut, RowReader, Rows, hold_out
 from ._trace import ArrivalLog, Trace, read_arrival_log, read_trace
 
-__all__ = ["ConfigError", "StudyConfig", "merged", "parse_setting", "read_tables"]
+__all__ = ["ConfigError", "StudyConfig", "merged", "parse_setting", "read_tables", "seeds_of"]
 
 Tables = dict[str, Any]
 Source = Trace | DelayModel | ArrivalLog
@@ -104,11 +104,23 @@ _STALENESS: dict[str, Callable[..., Any]] = {
     "inverse_one_plus_sqrt": staleness.InverseOnePlusSqrt,
     "delay_adaptive": staleness.DelayAdaptive,
 }
+_DATA_KEYS = ("data", "format", "target", "divide_by", "dtype", "test", "test_seed")
 _OPTIMIZERS: dict[str, Callable[..., Any]] = {"sgd": SGD, "adam": Adam}
 
 
 class ConfigError(ValueError):
     """A configuration that cannot be used; the message begins with the key's path, as in strategy.buffer_size."""
+
+
+class UnknownKeyError(ConfigError):
+    """A key that its table does not have; `path` leads to it."""
+
+    def __init__(self, path: str, hint: str) -> None:
+        super().__init__(f"{path}: unknown key; {hint}")
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConfigError, (str(self),)
 
 
 # ---- tables: reading, changing ----
@@ -197,6 +209,11 @@ def _at(path: str, keys: Sequence[str] = ()) -> Iterator[None]:
         raise ConfigError(f"{path}: {error.filename}: {error.strerror}") from error
 
 
+def at_replay() -> AbstractContextManager[None]:
+    """The keys of the problem's errors are arguments of replay: names the table that gave them."""
+    return _at("replay", ("metrics", "eval_every", "threads", "checkpoint_every"))
+
+
 def _table(tables: Mapping[str, Any], name: str) -> Tables:
     value = tables.get(name, {})
     if not isinstance(value, Mapping):
@@ -209,7 +226,7 @@ def _refuse_unknown(path: str, values: Mapping[str, Any], known: Sequence[str]) 
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
-            raise ConfigError(f"{path}{'.' if path else ''}{key}: unknown key; {hint}")
+            raise UnknownKeyError(f"{path}{'.' if path else ''}{key}", hint)
 
 
 def _pop_kind(path: str, values: Tables, kinds: Mapping[str, Any] | Sequence[str]) -> str:
@@ -343,15 +360,20 @@ class StudyConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", copy.deepcopy(dict(self.tables)))
         object.__setattr__(self, "folder", Path(self.folder))
-        _refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "target", "compare"))
+        _refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "target", "compare", "sweep"))
         for name in ("problem", "trace", "strategy"):
             if name not in self.tables:
                 raise ConfigError(f"{name}: the table is missing")
-        _ = self.seeds, self.target, self.strategy, self.local, self.schedule_options, self.replay_options
-        self._check_problem()
-        self._check_trace()
         if not isinstance(self.tables.get("name", ""), str):
             raise ConfigError("name: expected a string")
+        _ = self.seeds, self.target, self.sweep_options
+        self._check_problem()
+        self._check_sections()
+
+    def _check_sections(self) -> None:
+        """All that is cheap where the tables' objects are at hand."""
+        _ = self.strategy, self.local, self.schedule_options, self.replay_options
+        self._check_trace()
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], settings: Sequence[str] = ()) -> StudyConfig:
@@ -365,6 +387,21 @@ class StudyConfig:
     def changed(self, changes: Mapping[str, Any]) -> StudyConfig:
         """The same with other values, by path (see `merged`)."""
         return StudyConfig(merged(self.tables, changes), self.folder)
+
+    def with_sections(self, sections: Mapping[str, Any], ready: Mapping[str, Any], *, checked: bool) -> StudyConfig:
+        """These tables with other sections, which are shared and not copied; only what they can break is checked.
+
+        `ready` holds values of the properties that need no second making, by name; `checked` says that the table
+        [problem] is one that was checked before.
+        """
+        made = object.__new__(StudyConfig)
+        made.__dict__.update(ready)
+        made.__dict__["tables"] = {**self.tables, **sections}
+        made.__dict__["folder"] = self.folder
+        if not checked:
+            made._check_problem()
+        made._check_sections()
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         return {"tables": self.tables, "folder": self.folder}
@@ -386,15 +423,7 @@ class StudyConfig:
         if "seed" in self.tables and "seeds" in self.tables:
             raise ConfigError("seed: give seed or seeds, not both")
         given = self.tables.get("seeds", [self.tables.get("seed", 0)])
-        path = "seed" if "seed" in self.tables else "seeds"
-        if not isinstance(given, list | tuple) or not given:
-            raise ConfigError("seeds: expected a list of ints")
-        if len(set(given)) < len(given):
-            raise ConfigError("seeds: a seed stands there twice")
-        try:
-            return tuple(seed_of(seed) for seed in given)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{path}{str(error).removeprefix('seed')}") from None
+        return seeds_of(given, "seed" if "seed" in self.tables else "seeds")
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -426,6 +455,17 @@ class StudyConfig:
         made: ReplayOptions = _call(ReplayOptions, "replay", values)
         return made
 
+    @cached_property
+    def sweep_options(self) -> Tables:
+        """The table [sweep]: `grid`, lists of values by key path, and `seeds`, a list or "0:100"."""
+        values = _table(self.tables, "sweep")
+        _refuse_unknown("sweep", values, ("grid", "seeds"))
+        if "grid" in values:
+            combinations(_table(values, "grid"), "sweep.grid")
+        if "seeds" in values:
+            values["seeds"] = seeds_of(values["seeds"], "sweep.seeds")
+        return values
+
     def _check_problem(self) -> None:
         values = _table(self.tables, "problem")
         kind = _pop_kind("problem", values, (*_PROBLEMS, "factory"))
@@ -436,7 +476,7 @@ class StudyConfig:
             return
         known = [name for name in inspect.signature(_PROBLEMS[kind]).parameters if name not in ("X", "y", "clients")]
         if kind != "quadratic":
-            known += ["data", "format", "target", "divide_by", "dtype", "test", "test_seed", "partition"]
+            known += [*_DATA_KEYS, "partition"]
             known.remove("copy")
             if "data" not in values:
                 raise ConfigError("problem.data: missing; a file, or sample:digits")
@@ -501,6 +541,11 @@ class StudyConfig:
         return self._problem_and_test[1]
 
     @cached_property
+    def held_out_rows(self) -> Problem | None:
+        """The same, ready to be evaluated."""
+        return None if self.held_out is None else cast(Any, self.problem).held_out(*self.held_out)
+
+    @cached_property
     def _problem_and_test(self) -> tuple[AnyProblem, HeldOut | None]:
         values = _table(self.tables, "problem")
         kind = values.pop("kind")
@@ -511,7 +556,26 @@ class StudyConfig:
             with _at("problem.centers"):
                 values["centers"] = np.array(values["centers"], dtype)
             return _call(Quadratic, "problem", values), None
-        return _problem_from_data(self, kind, values)
+        rows = self.rows
+        values = {key: value for key, value in values.items() if key not in (*_DATA_KEYS, "partition")}
+        given = {"X": rows.X, "y": rows.y, "clients": rows.clients, "copy": rows.copy}
+        return _call(_PROBLEMS[kind], "problem", values, **given), rows.test
+
+    @property
+    def rows_key(self) -> str | None:
+        """The hash of what the rows follow from; None for a problem that is not made of rows."""
+        values = self.tables["problem"]
+        kind = values["kind"]
+        if kind in ("quadratic", "factory"):
+            return None
+        kept = {name: values[name] for name in (*_DATA_KEYS, "partition") if name in values}
+        text = json.dumps([kind == "logistic", kind == "least_squares", kept], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The data of a problem that is made of rows."""
+        return _read_rows(self)
 
     def _from_factory(self, values: Tables) -> tuple[AnyProblem, HeldOut | None]:
         where, _, name = values["function"].partition(":")
@@ -583,7 +647,10 @@ class StudyConfig:
     @property
     def metrics(self) -> tuple[str, ...]:
         """What is measured: as asked, or the loss, and the accuracy where the problem has one."""
-        return self.replay_options.metrics or ("loss", *(("accuracy",) if hasattr(self.problem, "accuracy") else ()))
+        asked = self.replay_options.metrics
+        if asked is not None:
+            return asked
+        return tuple(name for name in ("loss", "accuracy") if name == "loss" or hasattr(self.problem, name))
 
     def check(self, schedule: Schedule) -> None:
         """Refuses before any work what `make_replay` would refuse: delays for others, metrics that there are not."""
@@ -592,7 +659,7 @@ class StudyConfig:
             fix = "set trace.assign = true" if "file" in self.tables["trace"] else "make them equal"
             raise ConfigError(f"trace: it is for {schedule.n_clients} clients, the problem has {n_clients}; {fix}")
         with _at("replay", ("metrics",)):
-            Evaluation(self.problem, self.metrics, self.held_out if "accuracy" in self.metrics else None)
+            Evaluation(self.problem, self.metrics, self.held_out_rows if "accuracy" in self.metrics else None)
             for name in ("loss", "grad_norm_sq", "accuracy"):
                 if stop is not None and getattr(stop, name) is not None and name not in self.metrics:
                     raise ValueError(f"metrics: stop looks at {name!r}, which is not among them")
@@ -609,25 +676,30 @@ class StudyConfig:
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> Result:
         """The numbers along a schedule that `make_schedule` gave for the same seed."""
-        options, metrics = self.replay_options, self.metrics
-        # The keys of the problem's errors are arguments of replay: name the table that gave them.
-        with _at("replay", ("metrics", "eval_every", "threads", "checkpoint_every")):
+        with at_replay():
             return replay(
                 self.problem,
                 schedule,
                 self.local,
-                strategy=self.strategy,
+                **self.replay_arguments(schedule),
                 seed=self.seeds[0] if seed is None else seed,
-                eval_every=options.eval_every or max(1, schedule.n_steps // 100),
-                metrics=metrics,
-                test=self.held_out if "accuracy" in metrics else None,
-                stop=options.stop,
-                threads=options.threads,
+                threads=self.replay_options.threads,
                 checkpoint=checkpoint,
-                checkpoint_every=options.checkpoint_every,
+                checkpoint_every=self.replay_options.checkpoint_every,
                 progress=progress,
                 callback=callback,
             )
+
+    def replay_arguments(self, schedule: Schedule) -> dict[str, Any]:
+        """What `replay` is told of the rule and of evaluations."""
+        options, metrics = self.replay_options, self.metrics
+        return {
+            "strategy": self.strategy,
+            "eval_every": options.eval_every or max(1, schedule.n_steps // 100),
+            "metrics": metrics,
+            "test": self.held_out_rows if "accuracy" in metrics else None,
+            "stop": options.stop,
+        }
 
     def run(self, seed: int | None = None, **options: Any) -> Result:
         """`make_schedule` and `make_replay` in one call."""
@@ -669,6 +741,29 @@ class StudyConfig:
         return groups
 
 
+def seeds_of(given: Any, path: str) -> tuple[int, ...]:
+    """Seeds from a list, or from a text: "0:100" are those from 0 up to 99.
+
+    >>> from fedbuff._study_config import seeds_of
+    >>> seeds_of([3, 1], "seeds"), seeds_of("0:4", "seeds")
+    ((3, 1), (0, 1, 2, 3))
+    """
+    if isinstance(given, str):
+        first, colon, end = given.partition(":")
+        if not colon or not first.isdecimal() or not end.isdecimal() or int(first) >= int(end):
+            raise ConfigError(f"{path}: expected ints, or first:end as in 0:100, got {given!r}")
+        given = range(int(first), int(end))
+    if not isinstance(given, list | tuple | range) or not given:
+        raise ConfigError(f"{path}: expected a list of ints")
+    try:
+        seeds = tuple(seed_of(seed) for seed in given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{path}{str(error).removeprefix('seed')}") from None
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"{path}: a seed stands there twice")
+    return seeds
+
+
 def combinations(lists: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
     """Every choice of one value from each list, the last key changing fastest.
 
@@ -701,12 +796,18 @@ def describe_strategy(strategy: Strategy) -> str:
     return f"FedAvg {size}{over}"
 
 
-def _problem_from_data(config: StudyConfig, kind: str, values: Tables) -> tuple[AnyProblem, HeldOut | None]:
+def default_metrics(kind: str) -> tuple[str, ...]:
+    """What is measured of a problem of this kind; of a factory's, which are not known yet, what it may be."""
+    return ("loss", "accuracy") if hasattr(_PROBLEMS.get(kind, Softmax), "accuracy") else ("loss",)
+
+
+def _read_rows(config: StudyConfig) -> Rows:
+    """The rows of a problem of data, with the client of each; held-out rows in `test`."""
+    values = _table(config.tables, "problem")
+    kind = values["kind"]
     split = _table(values, "partition")
     way = split.pop("kind", None)
-    values.pop("partition", None)
-    names = ("data", "format", "target", "divide_by", "dtype", "test", "test_seed")
-    given = {name: values.pop(name) for name in names if name in values}
+    given = {name: values[name] for name in _DATA_KEYS if name in values}
     reader = RowReader(
         sparse=kind == "logistic",
         labels=kind != "least_squares",
@@ -716,7 +817,7 @@ def _problem_from_data(config: StudyConfig, kind: str, values: Tables) -> tuple[
         divide_by=given.get("divide_by", 1.0),
     )
     test = given.get("test")
-    with _at("problem", names):
+    with _at("problem", _DATA_KEYS):
         rows = reader.read(config.folder, given["data"], client_column=split.get("column"))
         held_out = rows.test
         if isinstance(test, str):
@@ -730,4 +831,4 @@ def _problem_from_data(config: StudyConfig, kind: str, values: Tables) -> tuple[
         clients = _call(_PARTITIONS[way], "problem.partition", {"seed": 0, **split}, **subject)
     if clients is None:
         raise ConfigError("problem.partition: missing; the data does not say which client a row belongs to")
-    return _call(_PROBLEMS[kind], "problem", values, X=rows.X, y=rows.y, clients=clients), held_out
+    return Rows(rows.X, rows.y, clients, held_out)

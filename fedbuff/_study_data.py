@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ._arrays import aligned_copy, all_finite
 from ._checks import count, number
 from ._files import file_format
-from ._svmlight import read_svmlight
+from ._svmlight import CSR, read_svmlight
 from .partition import by_column
 
-__all__ = ["SAMPLE", "RowReader", "Rows", "hold_out", "sample_digits"]
+__all__ = ["SAMPLE", "RowReader", "Rows", "hold_out", "load_rows", "sample_digits", "save_rows"]
 
 HeldOut = tuple[Any, Any]
 
@@ -31,12 +32,26 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """X, y, a client number per row where the file has one, and held-out rows where the file has them."""
+    """X, y, a client number per row where the file has one, and held-out rows where the file has them.
+
+    copy  whether a problem is to have a copy of them; not of rows that are in order, and mapped from files
+    """
 
     X: Any
     y: NDArray[Any]
     clients: NDArray[np.int64] | None = None
     test: HeldOut | None = None
+    copy: bool = True
+
+    def in_order(self) -> Rows:
+        """The rows by client, so that many problems can work on them without a copy; as they are where one is bad."""
+        sparse = not isinstance(self.X, np.ndarray)
+        if self.clients is None or not all_finite(self.X.data if sparse else self.X):
+            return self
+        order = None if (np.diff(self.clients) >= 0).all() else np.argsort(self.clients, kind="stable")
+        X = (self.X if order is None else self.X.take(order)) if sparse else aligned_copy(self.X, order)
+        y, clients = (self.y, self.clients) if order is None else (self.y[order], self.clients[order])
+        return Rows(X, y, clients, self.test, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +162,42 @@ def hold_out(rows: Rows, share: float, seed: int) -> tuple[Rows, HeldOut]:
     test, kept = np.sort(order[:n_test]), np.sort(order[n_test:])
     clients = None if rows.clients is None else rows.clients[kept]
     return Rows(rows.X[kept], rows.y[kept], clients), (rows.X[test], rows.y[test])
+
+
+def save_rows(folder: Path, rows: Rows) -> None:
+    """Writes every array of the rows as a .npy file of its own, for `load_rows`."""
+    folder.mkdir(parents=True)
+    test_x, test_y = rows.test if rows.test is not None else (None, None)
+    for name, array in {"y": rows.y, "clients": rows.clients, "y_test": test_y}.items():
+        if array is not None:
+            np.save(folder / f"{name}.npy", array)
+    for name, X in {"X": rows.X, "X_test": test_x}.items():
+        if isinstance(X, CSR):
+            for part in ("data", "indices", "indptr"):
+                np.save(folder / f"{name}.{part}.npy", getattr(X, part))
+            np.save(folder / f"{name}.shape.npy", np.array(X.shape))
+        elif X is not None:
+            np.save(folder / f"{name}.npy", X)
+    (folder / "in_order").write_text("no" if rows.copy else "yes", encoding="utf-8")
+
+
+def load_rows(folder: Path) -> Rows:
+    """The rows that `save_rows` wrote, mapped into memory: processes share their pages."""
+
+    def array(name: str) -> Any:
+        file = folder / f"{name}.npy"
+        return np.load(file, mmap_mode="r", allow_pickle=False) if file.exists() else None
+
+    def features(name: str) -> Any:
+        shape = array(f"{name}.shape")
+        if shape is None:
+            return array(name)
+        n_rows, n_features = shape.tolist()
+        return CSR(array(f"{name}.data"), array(f"{name}.indices"), array(f"{name}.indptr"), (n_rows, n_features))
+
+    test = (features("X_test"), array("y_test")) if array("y_test") is not None else None
+    copy = (folder / "in_order").read_text(encoding="utf-8") == "no"
+    return Rows(features("X"), array("y"), array("clients"), test, copy)
 
 
 def sample_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -1,0 +1,715 @@
+"""`sweep`: a configuration, a grid of changes and seeds; every run once, on threads, processes or a cluster.
+
+The arms of a sweep differ from the base in a few tables. So tables are made, hashed and turned into objects one by one,
+and once: arms with the same table [problem] share the problem, and so on. A run is known by the hash of its arm's
+tables and its seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import backends
+from ._checks import count
+from ._files import optional
+from ._history import Result
+from ._pool import Batches, Crew
+from ._replay import make_loop
+from ._run_folder import first_difference, provenance
+from ._schedule import Schedule, Status
+from ._study_config import (
+    SECTIONS,
+    ConfigError,
+    StudyConfig,
+    UnknownKeyError,
+    at_replay,
+    combinations,
+    default_metrics,
+    merged,
+    read_tables,
+    seeds_of,
+)
+from ._study_data import Rows, load_rows, save_rows
+from ._sweep_results import HISTORY, SweepResults
+from ._sweep_store import FolderStore, Kind, MemoryStore, Row, Schema
+
+__all__ = ["SweepInterrupted", "arms_of", "sweep"]
+
+Changes = dict[str, Any]
+Base = StudyConfig | Mapping[str, Any] | str | os.PathLike[str]
+Pair = tuple[int, int]  # an arm and a seed
+
+_RUN: Schema = {
+    "status": "text",
+    "error": "text",
+    "exit_reason": "text",
+    "server_steps": "int",
+    "time": "float",
+    "updates": "int",
+    "seconds": "float",
+    "model_sha256": "text",
+}
+_HISTORY: Schema = {"step": "ints", "time": "floats", "updates": "ints", "staleness_mean": "floats"}
+_HISTORY |= {"staleness_max": "ints"}
+
+# What each property of a StudyConfig is made of.
+_MADE_OF: dict[str, tuple[str, ...]] = {
+    "strategy": ("strategy",),
+    "local": ("local", "problem"),
+    "schedule_options": ("schedule",),
+    "replay_options": ("replay",),
+    "_model": ("trace",),
+    "_problem_and_test": ("problem",),
+    "held_out_rows": ("problem",),
+    "source": ("trace", "problem"),
+}
+_LARGE = ("_problem_and_test", "held_out_rows", "source")
+_LARGE_KEPT = 4
+_SECONDS_A_BATCH = 0.05  # on threads here
+_SECONDS_A_REMOTE_BATCH = 0.5
+
+
+# ---- arms ----
+
+
+def arms_of(grid: Mapping[str, Sequence[Any]] | None, configs: Sequence[Mapping[str, Any]] | None) -> list[Changes]:
+    """The changes of every arm; one without any where there is neither grid nor configs."""
+    if configs is not None:
+        if grid is not None:
+            raise TypeError("grid: give grid or configs, not both")
+        if isinstance(configs, Mapping | str) or not all(isinstance(one, Mapping) for one in configs) or not configs:
+            raise TypeError("configs: expected a list of changes, each a dictionary by key path")
+        return [dict(one) for one in configs]
+    if grid is None:
+        return [{}]
+    if not isinstance(grid, Mapping):
+        raise TypeError(f"grid: expected lists by key path, got {type(grid).__name__}")
+    lists = {key: list(v) if isinstance(v, tuple | range | np.ndarray) else v for key, v in grid.items()}
+    return combinations(lists, "grid")
+
+
+def _plain(value: Any) -> Any:
+    """A value as a table of a file would hold it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table of an arm, and its hash."""
+
+    table: Any
+    key: bytes
+
+
+class Arms:
+    """Arms as changes of a base; their tables, each made once for all arms that have it."""
+
+    def __init__(self, base: StudyConfig, changes: Mapping[int, Changes]) -> None:
+        self.base, self.changes = base, dict(changes)
+        nothing = Section(None, b"\0" * 16)
+        self._base = {
+            name: Section(base.tables[name], _digest(_text(base.tables[name]))) if name in base.tables else nothing
+            for name in SECTIONS
+        }
+        self._made: dict[tuple[str, str], Section] = {}
+
+    def sections(self, arm: int) -> dict[str, Section]:
+        by_section: dict[str, Changes] = {}
+        for path, value in self.changes[arm].items():
+            by_section.setdefault(path.partition(".")[0], {})[path] = value
+        made = dict(self._base)
+        for name, changes in by_section.items():
+            if name not in SECTIONS:
+                known = ", ".join(SECTIONS)
+                hint = "give seeds to the sweep" if name in ("seed", "seeds") else f"a sweep varies {known}"
+                raise UnknownKeyError(name, hint)
+            key = name, _text(changes)
+            if key not in self._made:
+                whole = merged({name: self._base[name].table} if name in self.base.tables else {}, changes)[name]
+                self._made[key] = Section(whole, _digest(_text(whole)))
+            made[name] = self._made[key]
+        return made
+
+    def key(self, arm: int) -> bytes:
+        """The hash of the arm's tables."""
+        return b"".join(section.key for section in self.sections(arm).values())
+
+    def runs(self, seeds: Sequence[int]) -> Iterator[tuple[str, Pair]]:
+        """The id of every run, with its arm and seed."""
+        tails = [seed.to_bytes(8, "little") for seed in seeds]
+        for arm in range(len(self.changes)):
+            begin = hashlib.blake2b(self.key(arm), digest_size=12)
+            for seed, tail in zip(seeds, tails, strict=True):
+                whole = begin.copy()
+                whole.update(tail)
+                yield whole.hexdigest(), (arm, seed)
+
+
+class Workshop:
+    """Configurations of arms, with everything that equal tables make shared between them."""
+
+    def __init__(self, arms: Arms, mapped: Mapping[str, str] | None = None) -> None:
+        self.arms = arms
+        self._mapped = mapped or {}  # folders of rows, by their key
+        self._shared: dict[tuple[str, bytes], Any] = {}
+        self._large: dict[tuple[str, bytes], None] = {}  # in the order of their last use
+        self._checked: set[bytes] = set()
+        self._lock = threading.RLock()
+        self._rows: tuple[str | None, Rows] | None = None
+        self._schedule: tuple[Any, Schedule] | None = None
+
+    def config(self, arm: int) -> StudyConfig:
+        """The arm's configuration; a ConfigError where its tables cannot be."""
+        sections = self.arms.sections(arm)
+        keys = {name: b"".join(sections[part].key for part in parts) for name, parts in _MADE_OF.items()}
+        with self._lock:
+            ready = {name: self._shared[name, key] for name, key in keys.items() if (name, key) in self._shared}
+            tables = {name: section.table for name, section in sections.items() if section.table is not None}
+            problem = sections["problem"].key
+            made = self.arms.base.with_sections(tables, ready, checked=problem in self._checked)
+            self._checked.add(problem)
+            self._keep(made, keys)
+        return made
+
+    def _keep(self, config: StudyConfig, keys: Mapping[str, bytes]) -> None:
+        for name, key in keys.items():
+            if name not in config.__dict__:
+                continue
+            self._shared[name, key] = config.__dict__[name]
+            if name in _LARGE:
+                self._large.pop((name, key), None)
+                self._large[name, key] = None
+        while len(self._large) > _LARGE_KEPT * len(_LARGE):
+            oldest = next(iter(self._large))
+            del self._large[oldest], self._shared[oldest]
+
+    def ready(self, arm: int) -> StudyConfig:
+        """The arm's configuration with its problem and its delays, made by one thread for all."""
+        config = self.config(arm)
+        if "_problem_and_test" in config.__dict__ and "source" in config.__dict__:
+            return config
+        with self._lock:
+            config = self.config(arm)
+            if config.rows_key is not None and "_problem_and_test" not in config.__dict__:
+                config.__dict__["rows"] = self.rows(arm)
+            _ = config.problem, config.held_out_rows, config.source
+            sections = self.arms.sections(arm)
+            self._keep(config, {name: b"".join(sections[part].key for part in _MADE_OF[name]) for name in _LARGE})
+        return config
+
+    def rows(self, arm: int) -> Rows:
+        """The data of an arm's problem, in order, for all problems that are made of it."""
+        config = self.config(arm)
+        key = config.rows_key
+        with self._lock:
+            if self._rows is None or self._rows[0] != key:
+                folder = self._mapped.get(str(key))
+                there = folder is not None and Path(folder).is_dir()
+                self._rows = key, load_rows(Path(str(folder))) if there else config.rows.in_order()
+            return self._rows[1]
+
+    def schedule_key(self, arm: int) -> bytes:
+        """The hash of all that the arm's schedules follow from, but the seed."""
+        sections = self.arms.sections(arm)
+        timing = _digest(_text(_timing(self.config(arm).strategy)))
+        return b"".join((sections["trace"].key, sections["schedule"].key, timing, sections["problem"].key))
+
+    def run(self, pairs: Sequence[Pair], threads: int, cancel: NDArray[np.uint8]) -> list[Row]:
+        """The rows of some runs; those that were cancelled are left out."""
+        rows = []
+        for arm, seed in pairs:
+            began = time.perf_counter()
+            try:
+                row = self._run(self.ready(arm), arm, seed, threads, cancel)
+            except _Cancelled:
+                break
+            except Exception as error:
+                row = {"status": "failed", "error": explain(self.arms.changes[arm], error), "exit_reason": ""}
+            row |= {"arm": arm, "seed": seed, "seconds": time.perf_counter() - began}
+            rows.append(row)
+        return rows
+
+    def _run(self, config: StudyConfig, arm: int, seed: int, threads: int, cancel: NDArray[np.uint8]) -> Row:
+        key = self.schedule_key(arm), seed
+        held = self._schedule
+        schedule = held[1] if held is not None and held[0] == key else config.make_schedule(seed)
+        self._schedule = key, schedule
+        with at_replay():
+            loop = make_loop(
+                config.problem, schedule, config.local, **config.replay_arguments(schedule), seed=seed, threads=threads
+            )
+            return row_of(loop.go(_Watch(cancel)), schedule)
+
+
+def explain(changes: Changes, error: BaseException) -> str:
+    """An error with the changes of the arm that it came from."""
+    where = ", ".join(f"{path} = {_text(value)}" for path, value in changes.items()) or "no changes"
+    kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+    return f"{kind}{error} (with {where})"
+
+
+def _timing(strategy: Any) -> dict[str, Any]:
+    """The half of a strategy that a schedule follows from."""
+    either = ("kind", "buffer_size", "max_staleness", "max_wait", "distinct_clients")
+    names = (*either, "clients_per_round", "rate", "over_selection")
+    return {name: getattr(strategy, name, None) for name in names}
+
+
+def row_of(result: Result, schedule: Schedule) -> Row:
+    """What a run came to."""
+    steps = result.version
+    history = {name: result.history[name] for name in result.history}
+    known = {*_HISTORY, "grad_norm_sq_mean"}
+    return {
+        "status": "done",
+        "error": "",
+        "exit_reason": result.exit_reason.value,
+        "server_steps": steps,
+        "time": float(schedule.step_time[steps - 1]) if steps else 0.0,
+        "updates": int(np.count_nonzero((schedule.status == Status.USED) & (schedule.step < steps))),
+        "model_sha256": hashlib.sha256(result.w.tobytes()).hexdigest(),
+        **{name: float(values[-1]) for name, values in history.items() if name not in known},
+        **{HISTORY + name: values for name, values in history.items()},
+    }
+
+
+class _Cancelled(Exception):
+    """The sweep was interrupted: this run is not wanted any more."""
+
+
+class _Watch:
+    """In the place of a progress bar: looks ten times a second whether the run is still wanted."""
+
+    def __init__(self, cancel: NDArray[np.uint8]) -> None:
+        self._cancel = cancel
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def update(self, arrivals: int) -> None:
+        if self._cancel[0]:
+            raise _Cancelled
+
+
+# ---- the sweep ----
+
+
+class SweepInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a sweep; `.results` are the runs that were done."""
+
+    def __init__(self, results: SweepResults) -> None:
+        super().__init__(f"interrupted after {len(results)} runs")
+        self.results = results
+
+
+def sweep(
+    base: Base,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    configs: Sequence[Mapping[str, Any]] | None = None,
+    seeds: Sequence[int] | str | None = None,
+    executor: Executor | Any | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    threads: int | None = None,
+    progress: bool | None = None,
+) -> SweepResults:
+    """Runs a configuration for every combination of a grid and every seed.
+
+    All arms meet the same delays and batches where the seed is the same, so that they can be compared pair by pair. A
+    run has the bits that `StudyConfig.run` gives it.
+
+    >>> import fedbuff as fb
+    >>> base = {
+    ...     "problem": {"kind": "quadratic", "centers": [[0.0, 0.0], [2.0, 0.0]]},
+    ...     "trace": {"kind": "model", "n_clients": 2, "compute": {"kind": "exponential", "scale": 1.0}},
+    ...     "strategy": {"kind": "fedbuff", "buffer_size": 2},
+    ...     "local": {"steps": 1, "lr": 0.5},
+    ...     "schedule": {"server_steps": 10},
+    ... }
+    >>> results = fb.sweep(base, {"local.lr": [0.1, 0.5]}, seeds=range(3))
+    >>> len(results), results.arms
+    (6, [{'local.lr': 0.1}, {'local.lr': 0.5}])
+
+    base      a `StudyConfig`, its tables, or the path of its file
+    grid      lists of values by key path, as in {"strategy.buffer_size": [5, 10]}: an arm for every combination
+    configs   instead: the changes of each arm
+    seeds     instead of the base's: a list, or "0:100"
+    executor  None: threads of this process. Or a `concurrent.futures.Executor`, or a `distributed.Client`
+    out       a folder for the results, written as they come: the same call goes on where it was stopped, and a larger
+              grid or more seeds reuse what is there
+    resume    False refuses a folder that holds a sweep
+    threads   how many, where there is no executor; None: as everywhere in fedbuff
+    progress  a progress bar; None: where the output is a terminal
+
+    A run that cannot be made has the status "failed" and says why; the others go on. Ctrl-C raises `SweepInterrupted`,
+    a KeyboardInterrupt that carries `.results`.
+    """
+    request = _Request(_study(base), grid, configs, seeds)
+    workers = backends.default_threads() if threads is None else count("threads", threads)
+    return _Sweep(request, executor, workers, progress).go(out, resume)
+
+
+def _study(base: Base) -> StudyConfig:
+    if isinstance(base, StudyConfig):
+        return base
+    if isinstance(base, Mapping):
+        return StudyConfig(dict(base))
+    return StudyConfig(read_tables(base), Path(base).parent)
+
+
+class _Request:
+    """What is asked for: a base, arms and seeds."""
+
+    def __init__(
+        self,
+        base: StudyConfig,
+        grid: Mapping[str, Sequence[Any]] | None,
+        configs: Sequence[Mapping[str, Any]] | None,
+        seeds: Sequence[int] | str | None,
+    ) -> None:
+        own = base.sweep_options
+        if grid is None and configs is None:
+            grid = own.get("grid")
+        self.base = base
+        self.changes = [{path: _plain(value) for path, value in arm.items()} for arm in arms_of(grid, configs)]
+        self.seeds = own.get("seeds", base.seeds) if seeds is None else seeds_of(_listed(seeds), "seeds")
+        self.arms = Arms(base, dict(enumerate(self.changes)))
+        self.varied = list(dict.fromkeys(path for arm in self.changes for path in arm))
+        lists = None if grid is None else {path: _plain(list(values)) for path, values in grid.items()}
+        self.tables = {name: base.tables[name] for name in SECTIONS if name in base.tables}
+        self.about = {"grid": lists, "configs": self.changes if configs is not None else None, "seeds": self.seeds}
+
+    @cached_property
+    def kinds(self) -> Schema:
+        """The columns of what varied."""
+        return {path: _kind([self.value(arm, path) for arm in range(len(self.changes))]) for path in self.varied}
+
+    def value(self, arm: int, path: str) -> Any:
+        """The value at a path: the arm's own, else the base's, else None."""
+        if path in self.changes[arm]:
+            return self.changes[arm][path]
+        table: Any = self.base.tables
+        for name in path.split("."):
+            table = table.get(name) if isinstance(table, Mapping) else None
+        return table
+
+    def cells(self, arm: int) -> Row:
+        """The arm's values of what varied, as their columns hold them."""
+        values = {path: self.value(arm, path) for path in self.varied}
+        return {
+            path: value if value is None or self.kinds[path] != "text" or isinstance(value, str) else _text(value)
+            for path, value in values.items()
+        }
+
+
+def _listed(seeds: Sequence[int] | str) -> Any:
+    return seeds if isinstance(seeds, str | list | tuple | range) else list(seeds)
+
+
+def _kind(values: Sequence[Any]) -> Kind:
+    types = {type(value) for value in values if value is not None}
+    if types == {bool}:
+        return "bool"
+    if types == {int} and all(abs(value) < 2**63 for value in values if value is not None):
+        return "int"
+    return "float" if types and types <= {int, float} else "text"
+
+
+class _Sweep:
+    """One call of `sweep`."""
+
+    def __init__(self, request: _Request, executor: Any, threads: int, progress: bool | None) -> None:
+        self._request, self._executor, self._threads, self._progress = request, executor, threads, progress
+        self._workshop = Workshop(request.arms)
+
+    def go(self, out: str | os.PathLike[str] | None, resume: bool) -> SweepResults:
+        request = self._request
+        runs = dict(request.arms.runs(request.seeds))
+        if len(runs) < len(request.changes) * len(request.seeds):
+            raise ConfigError(f"{self._twice()}: two arms are the same configuration")
+        if out is None:
+            pending = list(runs.values())
+            failed, schema = self._check(pending)
+            memory = MemoryStore(schema)
+            self._work(memory, pending, failed, runs)
+            return SweepResults(memory, request.changes)
+        store = FolderStore.open(out, {"base": request.tables, **request.about, **_about(request.base)}, resume=resume)
+        try:
+            arm_of = self._compare(store, runs)
+            done = set(store.finished())
+            pending = [pair for run, pair in runs.items() if run not in done]
+            failed, schema = self._check(pending)
+            store.prepare(schema, request.about, arm_of)
+            self._work(store, pending, failed, runs)
+        finally:
+            store.close()
+        return SweepResults(FolderStore(out), request.changes)
+
+    def _twice(self) -> str:
+        return "configs" if self._request.about["configs"] is not None else "grid"
+
+    def _compare(self, store: FolderStore, runs: Mapping[str, Pair]) -> Callable[[str, int], int] | None:
+        """Refuses a folder of another sweep; how arms are numbered now, where that has changed."""
+        request, about = self._request, store.about
+        found = first_difference(about["base"], json.loads(_text(request.tables)))
+        if found is not None:
+            key, old, new = found
+            raise ConfigError(f"{key}: {store.path} was made with {old}, this is {new}; give another folder")
+        for name, sha256 in _about(request.base)["provenance"]["inputs"].items():
+            if about["provenance"]["inputs"].get(name, sha256) != sha256:
+                raise ConfigError(f"{name}: the file has changed since {store.path} was made; give another folder")
+        foreign = [run for run in store.finished() if run not in runs]
+        if foreign:
+            raise ConfigError(
+                f"{self._twice()}: {store.path} has {len(foreign)} runs that are not asked for; "
+                "a larger grid and more seeds may go on with it, for others give another folder"
+            )
+        same = all(about[name] == json.loads(_text(request.about[name])) for name in ("grid", "configs"))
+        return None if same else lambda run, seed: runs[run][0]
+
+    def _check(self, pending: Sequence[Pair]) -> tuple[dict[int, str], Schema]:
+        """The arms that cannot be, with their errors, and the columns of the results.
+
+        A key that no arm can have is an error of the grid, and nothing is run.
+        """
+        request, failed = self._request, dict[int, ConfigError]()
+        possible: set[str] = set()
+        metrics: dict[str, None] = {}
+        for arm in dict.fromkeys(arm for arm, _ in pending):
+            try:
+                config = self._workshop.config(arm)
+            except ConfigError as error:
+                failed[arm] = error
+                continue
+            possible.update(request.changes[arm])
+            metrics |= dict.fromkeys(_metrics(config))
+        for wrong in failed.values():
+            if isinstance(wrong, UnknownKeyError) and not any(_leads_to(path, wrong.path) for path in possible):
+                raise wrong
+        schema: Schema = {"run": "text", "arm": "int", "seed": "seed", **request.kinds, **_RUN}
+        schema |= dict.fromkeys(metrics, "float")
+        mean: Schema = {"grad_norm_sq_mean": "floats"} if "grad_norm_sq" in metrics else {}
+        history: Schema = {**_HISTORY, **dict.fromkeys(metrics, "floats"), **mean}
+        schema |= {HISTORY + name: kind for name, kind in history.items()}
+        return {arm: explain(request.changes[arm], wrong) for arm, wrong in failed.items()}, schema
+
+    def _work(
+        self,
+        store: FolderStore | MemoryStore,
+        pending: Sequence[Pair],
+        failed: Mapping[int, str],
+        runs: Mapping[str, Pair],
+    ) -> None:
+        run_of = {pair: run for run, pair in runs.items()}
+
+        def keep(rows: Sequence[Row]) -> None:
+            for row in rows:
+                row |= {"run": run_of[row["arm"], row["seed"]], **self._request.cells(row["arm"])}
+            store.add(rows)
+            bar.update(len(rows))
+
+        bar = optional("tqdm", None, "a progress bar").tqdm(
+            total=len(pending), unit=" runs", disable=None if self._progress is None else not self._progress
+        )
+        with bar:
+            keep([_failed_row(pair, failed[pair[0]]) for pair in pending if pair[0] in failed])
+            groups = self._groups([pair for pair in pending if pair[0] not in failed])
+            try:
+                self._run_all(groups, keep)
+            except KeyboardInterrupt as interrupt:
+                store.flush()
+                raise SweepInterrupted(SweepResults(store, self._request.changes)) from interrupt
+
+    def _groups(self, pending: Sequence[Pair]) -> list[list[Pair]]:
+        """Runs that share a problem and the rules of their schedules, seed by seed."""
+        groups: dict[tuple[bytes, bytes], list[Pair]] = {}
+        keys: dict[int, tuple[bytes, bytes]] = {}
+        for arm, seed in pending:
+            if arm not in keys:
+                keys[arm] = self._request.arms.sections(arm)["problem"].key, self._workshop.schedule_key(arm)
+            groups.setdefault(keys[arm], []).append((arm, seed))
+        place = {seed: at for at, seed in enumerate(self._request.seeds)}
+        ordered = [sorted(group, key=lambda pair: (place[pair[1]], pair[0])) for group in groups.values()]
+        # Groups of one problem stand together, so that few problems are held at once.
+        first: dict[bytes, int] = {}
+        for at, (problem, _) in enumerate(groups):
+            first.setdefault(problem, at)
+        order = sorted(range(len(ordered)), key=lambda at: first[list(groups)[at][0]])
+        return [ordered[at] for at in order]
+
+    def _run_all(self, groups: list[list[Pair]], keep: Callable[[Sequence[Row]], None]) -> None:
+        cancel = np.zeros(1, np.uint8)
+        n_runs = sum(map(len, groups))
+        if n_runs == 0:
+            return
+        if self._executor is None:
+            inner = max(1, self._threads // n_runs)
+            workers = min(self._threads, n_runs)
+            with ThreadPoolExecutor(workers, thread_name_prefix="fedbuff") as pool:
+                batches = Batches(groups, _SECONDS_A_BATCH, workers)
+                crew = Crew(lambda pairs: pool.submit(self._workshop.run, pairs, inner, cancel), batches, 2 * workers)
+                self._follow(crew, batches, keep, cancel, patient=True)
+            return
+        executor, workers = _executor(self._executor)
+        with _Mapped(self._workshop, groups) as mapped:
+            base = self._request.base
+            setup = Setup(base.tables, base.folder, mapped)
+            changes = self._request.changes
+
+            def submit(pairs: list[Pair]) -> Any:
+                return executor.submit(run_batch, setup, {arm: changes[arm] for arm, _ in pairs}, pairs)
+
+            batches = Batches(groups, _SECONDS_A_REMOTE_BATCH, workers)
+            crew = Crew(submit, batches, 2 * workers)
+            self._follow(crew, batches, keep, cancel, patient=False)
+
+    def _follow(
+        self,
+        crew: Crew[Pair, list[Row]],
+        batches: Batches[Pair],
+        keep: Callable[[Sequence[Row]], None],
+        cancel: NDArray[np.uint8],
+        patient: bool,
+    ) -> None:
+        """Keeps rows as they come; what was done before an error or Ctrl-C is kept too."""
+        try:
+            while ended := crew.next():
+                for pairs, future in ended:
+                    error = future.exception()
+                    if error is None:
+                        rows = future.result()
+                        batches.note(len(rows), sum(row["seconds"] for row in rows))
+                        keep(rows)
+                    elif isinstance(error, BrokenExecutor | CancelledError):
+                        raise error
+                    elif len(pairs) > 1:
+                        batches.give_back(pairs)  # one of them killed its worker: each alone, so that it fails alone
+                    else:
+                        arm, _ = pairs[0]
+                        keep([_failed_row(pairs[0], explain(self._request.changes[arm], error))])
+        except BaseException:
+            cancel[0] = 1
+            for future in crew.stop(patient):
+                keep(future.result())
+            raise
+
+
+def _failed_row(pair: Pair, error: str) -> Row:
+    return {"arm": pair[0], "seed": pair[1], "status": "failed", "error": error, "exit_reason": "", "seconds": 0.0}
+
+
+def _leads_to(path: str, key: str) -> bool:
+    """Whether a change at the path is one of the key, or of a table that holds it."""
+    return path == key or key.startswith(f"{path}.")
+
+
+def _metrics(config: StudyConfig) -> tuple[str, ...]:
+    """The metrics of an arm, as far as they are known without its data."""
+    asked = config.replay_options.metrics
+    return default_metrics(config.tables["problem"]["kind"]) if asked is None else asked
+
+
+def _about(base: StudyConfig) -> dict[str, Any]:
+    return {"folder": str(base.folder.resolve()), "provenance": provenance(base)}
+
+
+# ---- elsewhere ----
+
+
+def _executor(given: Any) -> tuple[Executor, int]:
+    """An executor as the standard library has it, and how many workers it has."""
+    if isinstance(given, Executor):
+        return given, getattr(given, "_max_workers", None) or os.cpu_count() or 1
+    if type(given).__module__.partition(".")[0] == "distributed" and hasattr(given, "get_executor"):
+        return given.get_executor(pure=False), max(1, sum(given.nthreads().values()))
+    raise TypeError(
+        f"executor: expected a concurrent.futures.Executor or a distributed.Client, got {type(given).__name__}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker process needs beside the runs themselves; `rows` are folders with the data of problems, by hash."""
+
+    tables: dict[str, Any]
+    folder: Path
+    rows: dict[str, str]
+
+    def key(self) -> str:
+        return hashlib.sha256(_text([self.tables, str(self.folder), self.rows]).encode()).hexdigest()
+
+
+_workshops: dict[str, Workshop] = {}
+_workshops_lock = threading.Lock()
+
+
+def run_batch(setup: Setup, changes: dict[int, Changes], pairs: Sequence[Pair]) -> list[Row]:
+    """Runs of a sweep in a worker process, which keeps the data for the next ones."""
+    key = setup.key()
+    with _workshops_lock:
+        if key not in _workshops:
+            _workshops.clear()
+            _workshops[key] = Workshop(Arms(StudyConfig(setup.tables, setup.folder), {}), setup.rows)
+        workshop = _workshops[key]
+        workshop.arms.changes.update(changes)
+    return workshop.run(pairs, 1, np.zeros(1, np.uint8))
+
+
+class _Mapped:
+    """Folders with the rows of the problems, each array a file that worker processes map into their memory."""
+
+    def __init__(self, workshop: Workshop, groups: Sequence[Sequence[Pair]]) -> None:
+        self._workshop, self._groups = workshop, groups
+
+    def __enter__(self) -> dict[str, str]:
+        self._folder = tempfile.TemporaryDirectory(prefix="fedbuff-sweep-")
+        made: dict[str, str] = {}
+        for arm in dict.fromkeys(group[0][0] for group in self._groups):
+            config = self._workshop.config(arm)
+            key = config.rows_key
+            if key is None or key in made:
+                continue
+            try:
+                rows = self._workshop.rows(arm)
+            except (ConfigError, OSError):
+                continue  # the runs will say it
+            made[key] = str(Path(self._folder.name) / key)
+            save_rows(Path(made[key]), rows)
+        return made
+
+    def __exit__(self, *error: object) -> None:
+        self._folder.cleanup()

@@ -1,0 +1,372 @@
+"""What a sweep has found, run by run: columns in memory, or parts in a folder that each appear whole.
+
+OUT/sweep.json       what was asked: base tables, arms, seeds; and on what it ran
+OUT/parts/           one data set: part-<number>.parquet (or .npz), of many runs each, and failed.parquet
+OUT/lock             held by the process that writes
+
+A finished run is in one part and in no other. Failed runs are not finished: they stand in one part of their own, which
+goes when the sweep is resumed, and are tried again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._arrays import pick_lists
+from ._files import optional, replacing
+from ._run_folder import write_json
+
+__all__ = ["Column", "FolderStore", "Kind", "MemoryStore", "Ragged", "Row", "Schema", "read_about"]
+
+FORMAT = "fedbuff-sweep"
+FORMAT_NUMBER = 1
+
+Row = dict[str, Any]
+Kind = Literal["text", "bool", "int", "seed", "float", "ints", "floats"]
+Schema = dict[str, Kind]
+
+_ROWS_A_PART = 20_000
+_SECONDS_A_PART = (5.0, 60.0)  # at first, and at most
+_MANY_PARTS = 200
+_TYPES: dict[str, type[np.generic]] = {
+    "text": np.object_,
+    "bool": np.bool_,
+    "int": np.int64,
+    "seed": np.uint64,
+    "float": np.float64,
+    "ints": np.int64,
+    "floats": np.float64,
+}
+_MISSING: dict[str, Any] = {"text": "", "bool": False, "int": 0, "seed": 0, "float": np.nan}
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """A list of numbers per row: row i has values[offsets[i] : offsets[i + 1]]."""
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    def take(self, rows: NDArray[np.int64]) -> Ragged:
+        where, offsets = pick_lists(self.offsets, rows)
+        return Ragged(self.values[where], offsets)
+
+    @staticmethod
+    def join(lists: Sequence[NDArray[Any]], dtype: type[np.generic]) -> Ragged:
+        offsets = np.concatenate(([0], np.cumsum([len(one) for one in lists]))).astype(np.int64)
+        values = np.concatenate([np.empty(0, dtype), *lists]).astype(dtype, copy=False)
+        return Ragged(values, offsets)
+
+
+Column = NDArray[Any] | Ragged
+
+
+def take(column: Column, rows: NDArray[np.int64]) -> Column:
+    return column.take(rows) if isinstance(column, Ragged) else column[rows]
+
+
+def _column(kind: Kind, values: Sequence[Any]) -> Column:
+    if kind in ("ints", "floats"):
+        return Ragged.join([np.empty(0) if value is None else value for value in values], _TYPES[kind])
+    made = np.empty(len(values), _TYPES[kind])
+    made[:] = [_MISSING[kind] if value is None else value for value in values]
+    return made
+
+
+def _joined(columns: Sequence[Column], kind: Kind) -> Column:
+    if kind in ("ints", "floats"):
+        lists = [column for column in columns if isinstance(column, Ragged)]
+        ends = np.cumsum([0, *(len(column.values) for column in lists)])
+        offsets = [column.offsets[1:] + end for column, end in zip(lists, ends[:-1], strict=True)]
+        values = np.concatenate([np.empty(0, _TYPES[kind]), *(column.values for column in lists)])
+        return Ragged(values, np.concatenate([np.zeros(1, np.int64), *offsets]))
+    plain = [column for column in columns if not isinstance(column, Ragged)]
+    return np.concatenate([np.empty(0, _TYPES[kind]), *plain])
+
+
+class MemoryStore:
+    """Rows of a sweep without a folder."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._rows: list[Row] = []
+
+    def add(self, rows: Iterable[Row]) -> None:
+        self._rows.extend(rows)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def read(self, names: Sequence[str]) -> dict[str, Column]:
+        return {name: _column(self.schema[name], [row.get(name) for row in self._rows]) for name in names}
+
+
+# ---- parts ----
+
+
+class _Parquet:
+    ending = ".parquet"
+
+    def __init__(self) -> None:
+        self._pa = optional("pyarrow", "parquet", "this sweep's parts")
+        self._pq = optional("pyarrow.parquet", "parquet", "this sweep's parts")
+
+    def _type(self, kind: Kind) -> Any:
+        pa = self._pa
+        whole, number = pa.int64(), pa.float64()
+        types = {"text": pa.string(), "bool": pa.bool_(), "int": whole, "seed": pa.uint64(), "float": number}
+        return {**types, "ints": pa.list_(whole), "floats": pa.list_(number)}[kind]
+
+    def write(self, path: Path, schema: Schema, rows: Sequence[Row]) -> None:
+        pa = self._pa
+        arrays = []
+        for name, kind in schema.items():
+            values = [row.get(name) for row in rows]
+            if kind in ("ints", "floats"):
+                column = _column(kind, values)
+                arrays.append(pa.ListArray.from_arrays(column.offsets.astype(np.int32), column.values))  # type: ignore[union-attr]
+            else:
+                arrays.append(pa.array(values, self._type(kind)))
+        fields = [pa.field(name, self._type(kind)) for name, kind in schema.items()]
+        self._pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path, compression="zstd")
+
+    def read(self, path: Path, schema: Schema) -> dict[str, Column]:
+        table = self._pq.read_table(path, columns=list(schema), partitioning=None)
+        return {name: self._numpy(table.column(name).combine_chunks(), kind) for name, kind in schema.items()}
+
+    def _numpy(self, array: Any, kind: Kind) -> Column:
+        if kind in ("ints", "floats"):
+            offsets = array.offsets.to_numpy().astype(np.int64)
+            return Ragged(array.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]], offsets - offsets[0])
+        if array.null_count:
+            array = array.fill_null(_MISSING[kind])
+        values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return values.astype(_TYPES[kind], copy=False)
+
+
+class _Npz:
+    ending = ".npz"
+
+    def write(self, path: Path, schema: Schema, rows: Sequence[Row]) -> None:
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, kind in schema.items():
+            column = _column(kind, [row.get(name) for row in rows])
+            if isinstance(column, Ragged):
+                arrays |= {f"{name}/values": column.values, f"{name}/offsets": column.offsets}
+            else:
+                arrays[f"{name}/values"] = column.astype(np.str_) if kind == "text" else column
+        with path.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    def read(self, path: Path, schema: Schema) -> dict[str, Column]:
+        with np.load(path, allow_pickle=False) as file:
+            found: dict[str, Column] = {}
+            for name, kind in schema.items():
+                values = file[f"{name}/values"].astype(_TYPES[kind], copy=False)
+                lists = kind in ("ints", "floats")
+                found[name] = Ragged(values, file[f"{name}/offsets"]) if lists else values
+            return found
+
+
+_Form = _Parquet | _Npz
+
+
+def _form(name: str) -> _Form:
+    return _Parquet() if name == "parquet" else _Npz()
+
+
+def _default_form() -> str:
+    try:
+        optional("pyarrow.parquet", "parquet", "Parquet")
+    except ImportError:
+        return "npz"
+    return "parquet"
+
+
+def read_about(out: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a sweep's sweep.json."""
+    path = Path(out) / "sweep.json"
+    if not path.is_file():
+        raise ValueError(f"{os.fspath(out)}: not a sweep's folder: it has no sweep.json")
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        if about.get("format") != FORMAT:
+            raise ValueError("it holds something else")
+        if about.get("format_number") != FORMAT_NUMBER:
+            raise ValueError(f"its format is number {about.get('format_number')}, this reader's is {FORMAT_NUMBER}")
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: not a sweep's description: {error}") from error
+    made: dict[str, Any] = about
+    return made
+
+
+class FolderStore:
+    """The parts of a sweep's folder: `open` to write, or the constructor to read."""
+
+    def __init__(self, out: str | os.PathLike[str], about: Mapping[str, Any] | None = None) -> None:
+        self.path = Path(out)
+        self.about = read_about(out) if about is None else dict(about)
+        self._form = _form(self.about["parts"])
+        self._lock: IO[bytes] | None = None
+        self._rows: list[Row] = []
+        self._failed: list[Row] = []
+        self._failed_written = 0
+        self._interval = _SECONDS_A_PART[0]
+        self._flushed = time.monotonic()
+        self.schema: Schema = self.about.get("columns", {})
+
+    @classmethod
+    def open(cls, out: str | os.PathLike[str], about: Mapping[str, Any], *, resume: bool) -> FolderStore:
+        """The folder, made or gone on with, for this process alone; `about` is written where there is none yet."""
+        path = Path(out)
+        there = path.is_dir() and any(path.iterdir())
+        if there and not (path / "sweep.json").is_file() and {entry.name for entry in path.iterdir()} - {"lock"}:
+            raise ValueError(f"{path}: it is there already and not a sweep's; give another folder")
+        if (path / "sweep.json").is_file() and not resume:
+            raise ValueError(f"{path}: it holds a sweep already; resume it, or give another folder")
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / "lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise ValueError(f"{path}: another process is at work on this sweep") from None
+        try:
+            if not (path / "sweep.json").is_file():
+                (path / "parts").mkdir(exist_ok=True)
+                made = {"format": FORMAT, "format_number": FORMAT_NUMBER, "parts": _default_form(), **about}
+                write_json(path / "sweep.json", made)
+            store = cls(path)
+            store._lock = lock
+            store._recover()
+        except BaseException:
+            lock.close()
+            raise
+        return store
+
+    # Reading
+
+    def _parts(self) -> list[Path]:
+        return sorted((self.path / "parts").glob(f"*{self._form.ending}"))
+
+    def _numbered(self) -> list[Path]:
+        return [part for part in self._parts() if part.name.startswith("part-")]
+
+    def read(self, names: Sequence[str]) -> dict[str, Column]:
+        kinds = {name: self.schema[name] for name in names}
+        pieces = [self._form.read(part, kinds) for part in self._parts()]
+        return {name: _joined([piece[name] for piece in pieces], kind) for name, kind in kinds.items()}
+
+    def finished(self) -> list[str]:
+        """The ids of the runs that are done."""
+        kinds: Schema = {"run": "text"}
+        return [str(run) for part in self._numbered() for run in np.asarray(self._form.read(part, kinds)["run"])]
+
+    # Writing
+
+    def prepare(self, schema: Schema, about: Mapping[str, Any], arm_of: Callable[[str, int], int] | None) -> None:
+        """Before the first row: failed runs are forgotten, and parts of other columns, or of other numbers of arms,
+        written anew. `about` takes the place of what sweep.json said of the request."""
+        for part in self._parts():
+            if part not in self._numbered():
+                part.unlink()
+        before, self.schema = self.schema, {**schema, **{k: v for k, v in self.schema.items() if k not in schema}}
+        if self.schema != before or arm_of is not None or len(self._numbered()) > _MANY_PARTS:
+            self._write_anew(before, arm_of)
+        self.about |= {**about, "columns": self.schema}
+        write_json(self.path / "sweep.json", self.about)
+        self._flushed = time.monotonic()
+
+    def _write_anew(self, before: Schema, arm_of: Callable[[str, int], int] | None) -> None:
+        """All finished runs in few parts, in a folder that takes the old one's place: a kill leaves one of both."""
+        fresh = self.path / ".parts-new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+        number, rows = 0, list[Row]()
+        for part in self._numbered():
+            columns = self._form.read(part, before)
+            for at in range(len(columns["run"])):
+                row: Row = {name: column[at] for name, column in columns.items()}
+                if arm_of is not None:
+                    row["arm"] = arm_of(row["run"], int(row["seed"]))
+                rows.append({name: _cast(value, self.schema[name]) for name, value in row.items()})
+            if len(rows) >= _ROWS_A_PART:
+                self._write_part(fresh, number, rows)
+                number, rows = number + 1, []
+        if rows:
+            self._write_part(fresh, number, rows)
+        (self.path / "parts").rename(self.path / ".parts-old")
+        fresh.rename(self.path / "parts")
+        shutil.rmtree(self.path / ".parts-old")
+
+    def _recover(self) -> None:
+        """Finishes, or takes back, what a kill in `_write_anew` left."""
+        if not (self.path / "parts").is_dir():
+            (self.path / ".parts-old").rename(self.path / "parts")
+        for name in (".parts-new", ".parts-old"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for rest in (self.path / "parts").glob(".*.part"):
+            rest.unlink()
+
+    def _write_part(self, folder: Path, number: int, rows: Sequence[Row]) -> None:
+        with replacing(folder / f"part-{number:06d}{self._form.ending}") as beside:
+            self._form.write(beside, self.schema, rows)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Keeps the rows, and writes a part when it is time."""
+        for row in rows:
+            (self._failed if row["status"] == "failed" else self._rows).append(row)
+        if len(self._rows) >= _ROWS_A_PART or time.monotonic() - self._flushed >= self._interval:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what is not written yet."""
+        if self._rows:
+            last = self._numbered()[-1:]
+            number = int(last[0].stem.removeprefix("part-")) + 1 if last else 0
+            self._write_part(self.path / "parts", number, self._rows)
+            self._rows = []
+        if len(self._failed) > self._failed_written:
+            with replacing(self.path / "parts" / f"failed{self._form.ending}") as beside:
+                self._form.write(beside, self.schema, self._failed)
+            self._failed_written = len(self._failed)
+        self._flushed = time.monotonic()
+        self._interval = min(1.5 * self._interval, _SECONDS_A_PART[1])
+
+    def close(self) -> None:
+        """Writes the rest and lets the folder go."""
+        if self._lock is not None:
+            try:
+                self.flush()
+            finally:
+                self._lock.close()
+                self._lock = None
+
+
+def _cast(value: Any, kind: Kind) -> Any:
+    """A value of a part in the type that its column has now."""
+    if kind == "text" and not isinstance(value, str):
+        return json.dumps(value.item() if isinstance(value, np.generic) else value)
+    if kind == "float" and isinstance(value, float) and np.isnan(value):
+        return None
+    return value
