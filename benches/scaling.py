@@ -113,7 +113,12 @@ def clocks(study: Study, turns: int = 3) -> dict[str, float]:
 
 def measure_machine() -> Section:
     usable = len(os.sched_getaffinity(0))
-    return _bench.machine(sorted({1, usable}), seconds=0.1)
+    fresh = 1 << 26
+
+    def touch() -> dict[str, Any]:
+        return {"amount": float(np.ones(fresh, np.uint8).nbytes)}
+
+    return _bench.machine(sorted({1, usable}), seconds=0.1) | {"fresh": _bench.best_rate(touch)}
 
 
 LOCAL_SIZES = {"logistic": (4, 32, 256, 2048), "softmax": (4, 32, 256, 1024), "mlp": (8, 32, 128)}
@@ -132,31 +137,44 @@ def measure_local() -> Section:
     return {"points": points}
 
 
+PLACE_ROWS = (("logistic", 32, 10), ("softmax", 512, 4), ("logistic", 16_384, 4))
+
+
 def measure_places() -> Section:
-    """Seconds of work an update against the bytes of all rows: what rows cost that lie farther away."""
-    curves: Section = {}
-    for family, size, rows in (("logistic", 32, 10), ("softmax", 512, 4)):
+    """Seconds of work an update against the bytes of all rows, for rows of several lengths: what those cost that lie
+    farther away than the first cache."""
+    curves = []
+    for family, size, rows in PLACE_ROWS:
         points = []
-        for n in (12, 200, 3000, 40_000 if family == "softmax" else 200_000):
-            study = Study(small(family, size, 1, 4, n_clients=n, rows=rows), 20_000 if family == "logistic" else 2_000)
-            points.append({"bytes": study.data_bytes, "seconds": clocks(study)["work"] / study.updates})
-        curves[family] = {"points": points, "row_bytes": 4 * size, "rows": 4}
-    return curves
+        for n_bytes in (2e4, 3e5, 4e6, 3e7, 3e8):
+            n = max(8, int(n_bytes / (4 * size * rows)))
+            w = small(family, size, 1, 4, n_clients=n, rows=rows, in_flight=4)
+            study = Study(w, max(200, int(1e8 / (w.flops + 1e4)) // w.buffer_size))
+            points.append([study.data_bytes, clocks(study)["work"] / study.updates])
+        curves.append({"points": points, "row_bytes": 4 * size, "drawn": 4 * 4 * size})
+    return {"curves": curves}
 
 
 def measure_engine() -> Section:
-    """Rows that do next to nothing, over buffers of several sizes: what the engine costs a row and a step; and a
-    schedule and a replay of one step: what a run costs however short it is."""
+    """Rows that do next to nothing, over buffers of several sizes: what the engine costs a row and a step; the same over
+    the number of versions at hand; and a schedule and a replay of one step: what a run costs however short it is."""
     points = []
     for size in (1, 4, 16, 64, 256):
         study = Study(small("logistic", 4, buffer_size=size, in_flight=12), 200_000 // size)
         found = clocks(study)
         rest = found["total"] - found["work"] - found["commit"]
         points.append({"K": size, "rest": rest / study.updates, "commit": found["commit"] / study.server_steps})
+    versions = []
+    for in_flight in (10, 100, 1000, 10_000):
+        w = small("logistic", 4, buffer_size=10, in_flight=in_flight, n_clients=2 * in_flight, rows=1)
+        study = Study(w, max(10_000, in_flight))
+        found = clocks(study)
+        rest = (found["total"] - found["work"] - found["commit"]) / study.updates
+        versions.append([found["versions"], rest])
     one = Study(small("logistic", 4, buffer_size=1), 1)
     problem = one.problem()
     rate = _bench.best_rate(lambda: {"amount": float(one.replay(problem, one.schedule()).version)}, 0.5, 100)
-    return {"points": points, "run": 1 / rate}
+    return {"points": points, "versions": versions, "run": 1 / rate}
 
 
 def measure_commit() -> Section:
@@ -322,13 +340,15 @@ class Costs:
     """What each term costs on this machine, in seconds."""
 
     local: dict[str, NDArray[np.float64]]  # by family: update, step, step and weight, row, row and weight
-    places: dict[str, list[tuple[float, float]]]  # by family: bytes of all rows, a byte of a row
+    places: list[tuple[float, list[tuple[float, float]]]]  # by bytes of a row: bytes of all rows, a byte of a row
     engine: NDArray[np.float64]  # of a used arrival, of a server step
+    at_hand: list[tuple[float, float]]  # versions, of a used arrival
     commit: NDArray[np.float64]  # of adding: a step, an arrival
     adding: list[tuple[float, float]]  # bytes of the vectors of a step, of one byte
     bandwidth: list[tuple[float, float]]  # bytes of a working set, of reading one byte, one core
     memory: dict[int, float]  # bytes a second from memory, by cores
     last_cache: float
+    fresh: float  # of the first write to a byte
     in_flight: list[tuple[float, float]]
     clients: list[tuple[float, float]]
     evaluate: dict[str, NDArray[np.float64]]  # by family: a call, a row, a row and weight
@@ -344,13 +364,11 @@ class Costs:
             p = [one for one in sections["evaluate"]["points"] if one["family"] == family]
             rows, d = (np.array([one[name] for one in p], float) for name in ("rows", "dim"))
             evaluate[family] = fit([np.ones(len(p)), rows, rows * d], [one["seconds"] for one in p])
-        places = {}
-        for family, curve in sections["places"].items():
-            near = curve["points"][0]["seconds"]
-            drawn = curve["row_bytes"] * curve["rows"]
-            far = [(one["bytes"], max(one["seconds"] - near, 1e-15) / drawn) for one in curve["points"]]
-            places[family] = far
-        places["mlp"] = places["softmax"]
+        places = []
+        for curve in sections["places"]["curves"]:
+            near = curve["points"][0][1]
+            far = [(at, max((seconds - near) / curve["drawn"], 1e-14)) for at, seconds in curve["points"]]
+            places.append((float(curve["row_bytes"]), far))
         points = sections["engine"]["points"]
         size = np.array([one["K"] for one in points], float)
         engine = fit([np.ones(len(points)), 1 / size], [one["rest"] for one in points])
@@ -365,11 +383,13 @@ class Costs:
             local,
             places,
             engine,
+            sections["engine"]["versions"],
             commit,
             adding,
             [(row["MiB"] * 2**20, 1e-9 / row["read"]) for row in alone],
             {row["threads"]: 1e9 * row["read"] for row in rows if row["place"] == "memory"},
             float(list(sections["machine"]["caches"].values())[-1]),
+            1 / sections["machine"]["fresh"],
             sections["schedule"]["in flight"],
             sections["schedule"]["clients"],
             evaluate,
@@ -377,13 +397,29 @@ class Costs:
         )
 
     def versions(self, study: Study) -> float:
-        """Models held at a time: a version lives until the slowest of the K tasks that start on it has arrived."""
+        """The most models at hand at a time: a version is kept until the slowest of the K tasks that start on it, of
+        those that arrive before the end, has arrived. In a long run 1 + C / K * (1 + 1/2 + ... + 1/K)."""
         w = study.workload
-        harmonic = sum(1 / k for k in range(1, w.buffer_size + 1))
-        return 1 + w.in_flight / w.buffer_size * harmonic
+        mean = w.in_flight / w.buffer_size  # steps that a task takes
+        age = np.arange(study.server_steps)
+        most = 0.0
+        for step in np.unique(np.linspace(1, study.server_steps, 40).astype(int)):
+            before_end = 1 - math.exp(-(study.server_steps - step) / mean)
+            at_work = before_end * np.exp(-age[:step] / mean)
+            most = max(most, float(np.sum(1 - (1 - at_work) ** w.buffer_size)))
+        return 1 + most
+
+    def far_byte(self, row_bytes: float, all_bytes: float) -> float:
+        """Seconds more for a byte of a row than if it lay in the first cache."""
+        points = [(length, along(curve, all_bytes)) for length, curve in self.places]
+        return along(points, row_bytes)
 
     def store_bytes(self, study: Study) -> float:
         return 4.0 * study.workload.dim * self.versions(study)
+
+    def window_bytes(self, study: Study) -> float:
+        """Deltas that wait: a step's and a few ahead, as a power of two."""
+        return 4.0 * study.workload.dim * 2 ** math.ceil(math.log2(study.workload.buffer_size + 4))
 
     def terms(self, study: Study) -> dict[str, float]:
         """Seconds of one replay on one core, by what they go to."""
@@ -392,23 +428,26 @@ class Costs:
         a0, a1, a2, a3, a4 = self.local[study.family]
         local = a0 + w.steps * (a1 + a2 * w.dim + w.batch * (a3 + a4 * w.dim))
         model = 4.0 * w.dim
-        far = max(0.0, along(self.bandwidth, self.store_bytes(study)) - along(self.bandwidth, model)) * model
+        held = (self.store_bytes(study), self.window_bytes(study))
+        far = sum(max(0.0, along(self.bandwidth, place) - along(self.bandwidth, model)) for place in held) * model
         moved = 4.0 * (w.buffer_size + 2) * w.dim
         adding = self.commit[0] + self.commit[1] * w.buffer_size + moved * along(self.adding, moved)
         c0, c1, c2 = self.evaluate[study.family]
         rows = w.n_clients * w.rows
-        at_memory = study.data_bytes * along(self.bandwidth, study.data_bytes)
+        far_byte = self.far_byte(4.0 * w.features, study.data_bytes)
+        at_hand = max(0.0, along(self.at_hand, self.versions(study)) - self.at_hand[0][1])
         arrival = along(self.in_flight, w.in_flight)
         arrival += max(0.0, along(self.clients, w.n_clients) - along(self.clients, 2 * w.in_flight))
         return {
             "run": self.run,
             "schedule": u * arrival,
             "local SGD": u * local,
-            "rows from afar": u * drawn * along(self.places[study.family], study.data_bytes),
-            "versions from afar": u * far,
-            "engine": u * self.engine[0] + study.server_steps * self.engine[1],
+            "rows from afar": u * drawn * far_byte,
+            "models from afar": u * far,
+            "fresh memory": self.fresh * sum(held),
+            "engine": u * (self.engine[0] + at_hand) + study.server_steps * self.engine[1],
             "adding": study.server_steps * adding,
-            "evaluation": study.evaluations * max(c0 + c1 * rows + c2 * rows * w.dim, at_memory),
+            "evaluation": study.evaluations * (c0 + c1 * rows + c2 * rows * w.dim + far_byte * study.data_bytes),
         }
 
     def seconds(self, study: Study) -> float:
@@ -419,7 +458,7 @@ class Costs:
         w, u = study.workload, study.updates
         rows = max(0.0, 1 - self.last_cache / study.data_bytes)
         drawn = 4.0 * w.features * min(w.steps * w.batch, w.rows)
-        own = self.store_bytes(study) + 4.0 * w.dim * w.buffer_size
+        own = self.store_bytes(study) + self.window_bytes(study)
         models = max(0.0, 1 - self.last_cache / (beside * own))
         moved = 3.0 * u + 2.0 * study.server_steps  # model read, delta written and read; model read and written
         return rows * (u * drawn + study.evaluations * study.data_bytes) + models * 4.0 * w.dim * moved
@@ -434,13 +473,13 @@ class Costs:
         least = min(bounds, key=lambda name: bounds[name])
         return bounds[least], least
 
-    def on_threads(self, study: Study, threads: int) -> float:
-        """Seconds of one replay on so many threads: adding and handing out are one thread's at a time."""
+    def most_threads(self, study: Study) -> float:
+        """How often faster one replay can become by threads: handing out and adding are one thread's at a time, and
+        no more tasks than are in flight can be worked on at once."""
         t = self.terms(study)
-        parallel = t["local SGD"] + t["rows from afar"] + t["versions from afar"] + t["engine"] + t["adding"]
         one_at_a_time = t["engine"] + t["adding"]
-        useful = min(threads, study.workload.in_flight)
-        return t["run"] + t["schedule"] + max(parallel / useful, one_at_a_time) + t["evaluation"] / threads
+        shared = one_at_a_time + t["local SGD"] + t["rows from afar"] + t["models from afar"]
+        return min(shared / one_at_a_time, float(study.workload.in_flight))
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ._sweep_results import SweepResults
 
 __all__ = [
+    "RISING",
     "Band",
     "Paired",
     "Table",
@@ -44,7 +45,7 @@ Axis = Literal["step", "time", "updates"]
 
 _RESAMPLES = 4000
 _POINTS = 200  # of a band whose runs were evaluated at different places
-_RISING = ("accuracy",)
+RISING = ("accuracy",)  # metrics that are better when they are larger
 
 
 # ---- arrays ----
@@ -350,6 +351,6 @@ def first_at(history: Mapping[str, NDArray[Any]], metric: str, target: float, ax
     if metric not in history:
         raise ValueError(f"metric: the histories have {', '.join(history) or 'no rows'}, not {metric!r}")
     values = history[metric]
-    hit = values >= target if metric in _RISING else values <= target
+    hit = values >= target if metric in RISING else values <= target
     at = int(np.argmax(hit)) if hit.any() else len(values) - 1
     return float(history[axis][at]), bool(hit.any())
