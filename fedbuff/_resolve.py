@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, Literal, Protocol, cast
 
@@ -268,6 +268,33 @@ def _fill_uniform_arrivals(n: int, size: int, bound: int, oldest: bool, seed: in
     columns.step_rows[:] = np.arange(1, steps + 1) * size
     columns.step_time[:] = columns.step_rows
     columns.started[:] = np.bincount(version, minlength=steps)
+
+
+def plans_of(
+    source: Trace | DelayModel,
+    strategy: Any,
+    seeds: Sequence[int],
+    concurrency: int | None = None,
+    *,
+    server_steps: int | None = None,
+    max_time: float | None = None,
+    arrivals: int | None = None,
+    start_rate: float | None = None,
+    start_process: StartProcess = "constant",
+    in_flight: InFlight = "redraw",
+    timeout: float | None = None,
+) -> tuple[list[Plan], int]:
+    """What `schedule` tells its resolver, for each of the seeds, and how many rows to make room for at first."""
+
+    def request(seed: int) -> _Request:
+        ends = server_steps, max_time, arrivals
+        return _Request(source, strategy, concurrency, *ends, seed, start_rate, start_process, in_flight, timeout)
+
+    first = request(seeds[0])
+    if isinstance(getattr(source, "client_speed", None), Distribution):  # drawn by seed
+        return [request(seed).plan for seed in seeds], first.expected_rows()
+    words = [key_words(seed_of(seed)) for seed in seeds]
+    return [first.plan._replace(seed_low=low, seed_high=high) for low, high in words], first.expected_rows()
 
 
 # ---- what is asked for ----

@@ -63,8 +63,8 @@ from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
 from ._recorder import sample_log
 from ._replay import AnyProblem, Replay, Stop, replay
 from ._replay import _Evaluation as Evaluation
+from ._resolve import plans_of, uniform_arrivals
 from ._resolve import schedule as resolve
-from ._resolve import uniform_arrivals
 from ._schedule import Schedule
 from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
 from ._study_data import SAMPLE, HeldOut, RowReader, Rows, hold_out
@@ -643,6 +643,11 @@ class StudyConfig:
             return made
         with _at("schedule", (*inspect.signature(resolve).parameters,)):
             return resolve(source, self.strategy, **options, seed=seed)
+
+    def plans(self, seeds: Sequence[int]) -> tuple[list[Any], int]:
+        """What a resolver is told for each seed, and how many rows to expect; of delays only."""
+        with _at("schedule", (*inspect.signature(resolve).parameters,)):
+            return plans_of(cast(Any, self.source), self.strategy, seeds, **self.schedule_options)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -1,21 +1,16 @@
 """`sweep`: a configuration, a grid of changes and seeds; every run once, on threads, processes or a cluster.
 
-The arms of a sweep differ from the base in a few tables. So tables are made, hashed and turned into objects one by one,
-and once: arms with the same table [problem] share the problem, and so on. A run is known by the hash of its arm's
-tables and its seed.
+A run is known by the hash of its arm's tables and its seed. What is asked for and not done yet is cut into batches of
+about equal time, and rows are kept as batches come back.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,32 +21,26 @@ from numpy.typing import NDArray
 from . import backends
 from ._checks import count
 from ._files import optional
-from ._history import Result
 from ._pool import Batches, Crew
-from ._replay import make_loop
 from ._run_folder import first_difference, provenance
-from ._schedule import Schedule, Status
 from ._study_config import (
     SECTIONS,
     ConfigError,
     StudyConfig,
     UnknownKeyError,
-    at_replay,
     combinations,
     default_metrics,
-    merged,
     read_tables,
     seeds_of,
 )
-from ._study_data import Rows, load_rows, save_rows
-from ._sweep_results import HISTORY, SweepResults
-from ._sweep_store import FolderStore, Kind, MemoryStore, Row, Schema
+from ._study_data import save_rows
+from ._sweep_results import SweepResults
+from ._sweep_store import HISTORY, FolderStore, Kind, MemoryStore, Row, Schema
+from ._sweep_worker import HISTORY_COLUMNS, Arms, Changes, Pair, Setup, Workshop, explain, run_batch, text_of
 
 __all__ = ["SweepInterrupted", "arms_of", "sweep"]
 
-Changes = dict[str, Any]
 Base = StudyConfig | Mapping[str, Any] | str | os.PathLike[str]
-Pair = tuple[int, int]  # an arm and a seed
 
 _RUN: Schema = {
     "status": "text",
@@ -63,22 +52,6 @@ _RUN: Schema = {
     "seconds": "float",
     "model_sha256": "text",
 }
-_HISTORY: Schema = {"step": "ints", "time": "floats", "updates": "ints", "staleness_mean": "floats"}
-_HISTORY |= {"staleness_max": "ints"}
-
-# What each property of a StudyConfig is made of.
-_MADE_OF: dict[str, tuple[str, ...]] = {
-    "strategy": ("strategy",),
-    "local": ("local", "problem"),
-    "schedule_options": ("schedule",),
-    "replay_options": ("replay",),
-    "_model": ("trace",),
-    "_problem_and_test": ("problem",),
-    "held_out_rows": ("problem",),
-    "source": ("trace", "problem"),
-}
-_LARGE = ("_problem_and_test", "held_out_rows", "source")
-_LARGE_KEPT = 4
 _SECONDS_A_BATCH = 0.05  # on threads here
 _SECONDS_A_REMOTE_BATCH = 0.5
 
@@ -113,215 +86,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A table of an arm, and its hash."""
-
-    table: Any
-    key: bytes
-
-
-class Arms:
-    """Arms as changes of a base; their tables, each made once for all arms that have it."""
-
-    def __init__(self, base: StudyConfig, changes: Mapping[int, Changes]) -> None:
-        self.base, self.changes = base, dict(changes)
-        nothing = Section(None, b"\0" * 16)
-        self._base = {
-            name: Section(base.tables[name], _digest(_text(base.tables[name]))) if name in base.tables else nothing
-            for name in SECTIONS
-        }
-        self._made: dict[tuple[str, str], Section] = {}
-
-    def sections(self, arm: int) -> dict[str, Section]:
-        by_section: dict[str, Changes] = {}
-        for path, value in self.changes[arm].items():
-            by_section.setdefault(path.partition(".")[0], {})[path] = value
-        made = dict(self._base)
-        for name, changes in by_section.items():
-            if name not in SECTIONS:
-                known = ", ".join(SECTIONS)
-                hint = "give seeds to the sweep" if name in ("seed", "seeds") else f"a sweep varies {known}"
-                raise UnknownKeyError(name, hint)
-            key = name, _text(changes)
-            if key not in self._made:
-                whole = merged({name: self._base[name].table} if name in self.base.tables else {}, changes)[name]
-                self._made[key] = Section(whole, _digest(_text(whole)))
-            made[name] = self._made[key]
-        return made
-
-    def key(self, arm: int) -> bytes:
-        """The hash of the arm's tables."""
-        return b"".join(section.key for section in self.sections(arm).values())
-
-    def runs(self, seeds: Sequence[int]) -> Iterator[tuple[str, Pair]]:
-        """The id of every run, with its arm and seed."""
-        tails = [seed.to_bytes(8, "little") for seed in seeds]
-        for arm in range(len(self.changes)):
-            begin = hashlib.blake2b(self.key(arm), digest_size=12)
-            for seed, tail in zip(seeds, tails, strict=True):
-                whole = begin.copy()
-                whole.update(tail)
-                yield whole.hexdigest(), (arm, seed)
-
-
-class Workshop:
-    """Configurations of arms, with everything that equal tables make shared between them."""
-
-    def __init__(self, arms: Arms, mapped: Mapping[str, str] | None = None) -> None:
-        self.arms = arms
-        self._mapped = mapped or {}  # folders of rows, by their key
-        self._shared: dict[tuple[str, bytes], Any] = {}
-        self._large: dict[tuple[str, bytes], None] = {}  # in the order of their last use
-        self._checked: set[bytes] = set()
-        self._lock = threading.RLock()
-        self._rows: tuple[str | None, Rows] | None = None
-        self._schedule: tuple[Any, Schedule] | None = None
-
-    def config(self, arm: int) -> StudyConfig:
-        """The arm's configuration; a ConfigError where its tables cannot be."""
-        sections = self.arms.sections(arm)
-        keys = {name: b"".join(sections[part].key for part in parts) for name, parts in _MADE_OF.items()}
-        with self._lock:
-            ready = {name: self._shared[name, key] for name, key in keys.items() if (name, key) in self._shared}
-            tables = {name: section.table for name, section in sections.items() if section.table is not None}
-            problem = sections["problem"].key
-            made = self.arms.base.with_sections(tables, ready, checked=problem in self._checked)
-            self._checked.add(problem)
-            self._keep(made, keys)
-        return made
-
-    def _keep(self, config: StudyConfig, keys: Mapping[str, bytes]) -> None:
-        for name, key in keys.items():
-            if name not in config.__dict__:
-                continue
-            self._shared[name, key] = config.__dict__[name]
-            if name in _LARGE:
-                self._large.pop((name, key), None)
-                self._large[name, key] = None
-        while len(self._large) > _LARGE_KEPT * len(_LARGE):
-            oldest = next(iter(self._large))
-            del self._large[oldest], self._shared[oldest]
-
-    def ready(self, arm: int) -> StudyConfig:
-        """The arm's configuration with its problem and its delays, made by one thread for all."""
-        config = self.config(arm)
-        if "_problem_and_test" in config.__dict__ and "source" in config.__dict__:
-            return config
-        with self._lock:
-            config = self.config(arm)
-            if config.rows_key is not None and "_problem_and_test" not in config.__dict__:
-                config.__dict__["rows"] = self.rows(arm)
-            _ = config.problem, config.held_out_rows, config.source
-            sections = self.arms.sections(arm)
-            self._keep(config, {name: b"".join(sections[part].key for part in _MADE_OF[name]) for name in _LARGE})
-        return config
-
-    def rows(self, arm: int) -> Rows:
-        """The data of an arm's problem, in order, for all problems that are made of it."""
-        config = self.config(arm)
-        key = config.rows_key
-        with self._lock:
-            if self._rows is None or self._rows[0] != key:
-                folder = self._mapped.get(str(key))
-                there = folder is not None and Path(folder).is_dir()
-                self._rows = key, load_rows(Path(str(folder))) if there else config.rows.in_order()
-            return self._rows[1]
-
-    def schedule_key(self, arm: int) -> bytes:
-        """The hash of all that the arm's schedules follow from, but the seed."""
-        sections = self.arms.sections(arm)
-        timing = _digest(_text(_timing(self.config(arm).strategy)))
-        return b"".join((sections["trace"].key, sections["schedule"].key, timing, sections["problem"].key))
-
-    def run(self, pairs: Sequence[Pair], threads: int, cancel: NDArray[np.uint8]) -> list[Row]:
-        """The rows of some runs; those that were cancelled are left out."""
-        rows = []
-        for arm, seed in pairs:
-            began = time.perf_counter()
-            try:
-                row = self._run(self.ready(arm), arm, seed, threads, cancel)
-            except _Cancelled:
-                break
-            except Exception as error:
-                row = {"status": "failed", "error": explain(self.arms.changes[arm], error), "exit_reason": ""}
-            row |= {"arm": arm, "seed": seed, "seconds": time.perf_counter() - began}
-            rows.append(row)
-        return rows
-
-    def _run(self, config: StudyConfig, arm: int, seed: int, threads: int, cancel: NDArray[np.uint8]) -> Row:
-        key = self.schedule_key(arm), seed
-        held = self._schedule
-        schedule = held[1] if held is not None and held[0] == key else config.make_schedule(seed)
-        self._schedule = key, schedule
-        with at_replay():
-            loop = make_loop(
-                config.problem, schedule, config.local, **config.replay_arguments(schedule), seed=seed, threads=threads
-            )
-            return row_of(loop.go(_Watch(cancel)), schedule)
-
-
-def explain(changes: Changes, error: BaseException) -> str:
-    """An error with the changes of the arm that it came from."""
-    where = ", ".join(f"{path} = {_text(value)}" for path, value in changes.items()) or "no changes"
-    kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-    return f"{kind}{error} (with {where})"
-
-
-def _timing(strategy: Any) -> dict[str, Any]:
-    """The half of a strategy that a schedule follows from."""
-    either = ("kind", "buffer_size", "max_staleness", "max_wait", "distinct_clients")
-    names = (*either, "clients_per_round", "rate", "over_selection")
-    return {name: getattr(strategy, name, None) for name in names}
-
-
-def row_of(result: Result, schedule: Schedule) -> Row:
-    """What a run came to."""
-    steps = result.version
-    history = {name: result.history[name] for name in result.history}
-    known = {*_HISTORY, "grad_norm_sq_mean"}
-    return {
-        "status": "done",
-        "error": "",
-        "exit_reason": result.exit_reason.value,
-        "server_steps": steps,
-        "time": float(schedule.step_time[steps - 1]) if steps else 0.0,
-        "updates": int(np.count_nonzero((schedule.status == Status.USED) & (schedule.step < steps))),
-        "model_sha256": hashlib.sha256(result.w.tobytes()).hexdigest(),
-        **{name: float(values[-1]) for name, values in history.items() if name not in known},
-        **{HISTORY + name: values for name, values in history.items()},
-    }
-
-
-class _Cancelled(Exception):
-    """The sweep was interrupted: this run is not wanted any more."""
-
-
-class _Watch:
-    """In the place of a progress bar: looks ten times a second whether the run is still wanted."""
-
-    def __init__(self, cancel: NDArray[np.uint8]) -> None:
-        self._cancel = cancel
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def update(self, arrivals: int) -> None:
-        if self._cancel[0]:
-            raise _Cancelled
 
 
 # ---- the sweep ----
@@ -431,7 +195,7 @@ class _Request:
         """The arm's values of what varied, as their columns hold them."""
         values = {path: self.value(arm, path) for path in self.varied}
         return {
-            path: value if value is None or self.kinds[path] != "text" or isinstance(value, str) else _text(value)
+            path: value if value is None or self.kinds[path] != "text" or isinstance(value, str) else text_of(value)
             for path, value in values.items()
         }
 
@@ -485,7 +249,7 @@ class _Sweep:
     def _compare(self, store: FolderStore, runs: Mapping[str, Pair]) -> Callable[[str, int], int] | None:
         """Refuses a folder of another sweep; how arms are numbered now, where that has changed."""
         request, about = self._request, store.about
-        found = first_difference(about["base"], json.loads(_text(request.tables)))
+        found = first_difference(about["base"], json.loads(text_of(request.tables)))
         if found is not None:
             key, old, new = found
             raise ConfigError(f"{key}: {store.path} was made with {old}, this is {new}; give another folder")
@@ -498,7 +262,7 @@ class _Sweep:
                 f"{self._twice()}: {store.path} has {len(foreign)} runs that are not asked for; "
                 "a larger grid and more seeds may go on with it, for others give another folder"
             )
-        same = all(about[name] == json.loads(_text(request.about[name])) for name in ("grid", "configs"))
+        same = all(about[name] == json.loads(text_of(request.about[name])) for name in ("grid", "configs"))
         return None if same else lambda run, seed: runs[run][0]
 
     def _check(self, pending: Sequence[Pair]) -> tuple[dict[int, str], Schema]:
@@ -523,7 +287,7 @@ class _Sweep:
         schema: Schema = {"run": "text", "arm": "int", "seed": "seed", **request.kinds, **_RUN}
         schema |= dict.fromkeys(metrics, "float")
         mean: Schema = {"grad_norm_sq_mean": "floats"} if "grad_norm_sq" in metrics else {}
-        history: Schema = {**_HISTORY, **dict.fromkeys(metrics, "floats"), **mean}
+        history: Schema = {**HISTORY_COLUMNS, **dict.fromkeys(metrics, "floats"), **mean}
         schema |= {HISTORY + name: kind for name, kind in history.items()}
         return {arm: explain(request.changes[arm], wrong) for arm, wrong in failed.items()}, schema
 
@@ -659,34 +423,6 @@ def _executor(given: Any) -> tuple[Executor, int]:
     raise TypeError(
         f"executor: expected a concurrent.futures.Executor or a distributed.Client, got {type(given).__name__}"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a worker process needs beside the runs themselves; `rows` are folders with the data of problems, by hash."""
-
-    tables: dict[str, Any]
-    folder: Path
-    rows: dict[str, str]
-
-    def key(self) -> str:
-        return hashlib.sha256(_text([self.tables, str(self.folder), self.rows]).encode()).hexdigest()
-
-
-_workshops: dict[str, Workshop] = {}
-_workshops_lock = threading.Lock()
-
-
-def run_batch(setup: Setup, changes: dict[int, Changes], pairs: Sequence[Pair]) -> list[Row]:
-    """Runs of a sweep in a worker process, which keeps the data for the next ones."""
-    key = setup.key()
-    with _workshops_lock:
-        if key not in _workshops:
-            _workshops.clear()
-            _workshops[key] = Workshop(Arms(StudyConfig(setup.tables, setup.folder), {}), setup.rows)
-        workshop = _workshops[key]
-        workshop.arms.changes.update(changes)
-    return workshop.run(pairs, 1, np.zeros(1, np.uint8))
 
 
 class _Mapped:

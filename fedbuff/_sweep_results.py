@@ -14,11 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from . import _sweep_statistics as statistics
 from ._files import optional
 from ._sweep_statistics import Axis, Band, Method, Paired, Table
-from ._sweep_store import Column, FolderStore, MemoryStore, Ragged, take
+from ._sweep_store import HISTORY, Column, FolderStore, MemoryStore, Ragged, take
 
 __all__ = ["SweepResults", "load_sweep"]
-
-HISTORY = "history."
 
 
 class SweepResults:

@@ -29,6 +29,7 @@ from ._run_folder import write_json
 
 __all__ = ["Column", "FolderStore", "Kind", "MemoryStore", "Ragged", "Row", "Schema", "read_about"]
 
+HISTORY = "history."  # begins the names of the list columns
 FORMAT = "fedbuff-sweep"
 FORMAT_NUMBER = 1
 

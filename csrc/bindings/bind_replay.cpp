@@ -9,31 +9,12 @@
 #include "bound_problem.hpp"
 #include "custom.hpp"
 #include "numpy_views.hpp"
+#include "read_rule.hpp"
 #include "replay.hpp"
 
 namespace fedbuff::bind {
 
 namespace {
-
-// The fields as Rule.c_fields gives them; what was too stale is not in the rows.
-fb_rule read_rule(const py::object& rule) {
-  const py::dict fields = rule.attr("c_fields")();
-  const auto whole = [&](const char* name) { return fields[name].cast<std::int64_t>(); };
-  const auto number = [&](const char* name) { return fields[name].cast<double>(); };
-  fb_rule c = FB_RULE_INIT;
-  c.base = static_cast<std::int32_t>(whole("base"));
-  c.norm = static_cast<std::int32_t>(whole("norm"));
-  c.optimizer = static_cast<std::int32_t>(whole("optimizer"));
-  c.buffer_size = whole("buffer_size");
-  c.n_clients = whole("n_clients");
-  c.lr = number("lr");
-  c.momentum = number("momentum");
-  c.beta1 = number("beta1");
-  c.beta2 = number("beta2");
-  c.epsilon = number("epsilon");
-  c.weight_decay = number("weight_decay");
-  return c;
-}
 
 // A Python function as a client's work: called with the GIL, as function(client, task, w, delta_out).
 template <class T>
@@ -114,12 +95,6 @@ CustomProblem<T> read_custom(std::uintptr_t gradient, std::uintptr_t context, py
   const auto* counts = static_cast<const std::int64_t*>(rows.data());
   return {reinterpret_cast<GradientFunction<T>>(gradient), reinterpret_cast<void*>(context), dim,
           std::vector<std::int64_t>(counts, counts + rows.size())};
-}
-
-LocalConfig read_local(const py::object& local) {
-  const auto number = [&](const char* name) { return local.attr(name).cast<double>(); };
-  return {local.attr("steps").cast<std::int64_t>(), number("lr"), number("momentum"), number("weight_decay"),
-          number("prox")};
 }
 
 template <class T>

@@ -10,5 +10,6 @@ void bind_problem(pybind11::module_& module);
 void bind_aggregate(pybind11::module_& module);
 void bind_limits(pybind11::module_& module);
 void bind_replay(pybind11::module_& module);
+void bind_packed(pybind11::module_& module);
 
 }  // namespace fedbuff::bind

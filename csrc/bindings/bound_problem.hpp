@@ -135,6 +135,7 @@ class BoundProblem {
   }
 
   const Problem<T>& problem() const { return work_.problem(); }
+  Workspace<T>& workspace() { return work_; }
 
  private:
   py::ssize_t dim() const { return work_.problem().dim; }

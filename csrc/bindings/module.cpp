@@ -9,4 +9,5 @@ PYBIND11_MODULE(_core, module) {
   fedbuff::bind::bind_aggregate(module);
   fedbuff::bind::bind_limits(module);
   fedbuff::bind::bind_replay(module);
+  fedbuff::bind::bind_packed(module);
 }

@@ -1,0 +1,149 @@
+// Whole runs for Python, many to a crossing: the GIL is released once for all of them.
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bindings.hpp"
+#include "bound_problem.hpp"
+#include "numpy_views.hpp"
+#include "packed_runs.hpp"
+#include "read_plan.hpp"
+#include "read_rule.hpp"
+
+namespace fedbuff::bind {
+
+namespace {
+
+// The fields of fedbuff.Stop; None is no limit.
+RunLimits read_limits(const py::object& stop) {
+  RunLimits limits;
+  if (stop.is_none()) {
+    return limits;
+  }
+  const auto read = [&](const char* name, auto& limit) {
+    const py::object value = stop.attr(name);
+    if (!value.is_none()) {
+      limit = value.cast<std::decay_t<decltype(limit)>>();
+    }
+  };
+  read("server_steps", limits.server_steps);
+  read("time", limits.time);
+  read("updates", limits.updates);
+  read("loss", limits.loss);
+  read("grad_norm_sq", limits.grad_norm_sq);
+  read("accuracy", limits.accuracy);
+  return limits;
+}
+
+RunMetric read_metric(const std::string& name) {
+  if (name == "loss") {
+    return RunMetric::Loss;
+  }
+  if (name == "grad_norm_sq") {
+    return RunMetric::GradNormSq;
+  }
+  if (name == "accuracy") {
+    return RunMetric::Accuracy;
+  }
+  throw py::value_error("metrics: " + name + " is not evaluated here");
+}
+
+template <class T>
+class BoundArm {
+ public:
+  BoundArm(const py::object& rule, BoundProblem<T>& problem, BoundProblem<T>* held_out, const py::object& local,
+           const py::object& batch, const py::object& s, const py::object& e, std::int64_t window_bytes,
+           std::int64_t eval_every, const std::vector<std::string>& metrics, const py::object& stop) {
+    const py::ssize_t n = problem.problem().n_clients;
+    arm_.rule = read_rule(rule);
+    arm_.problem = &problem.workspace();
+    arm_.held_out = held_out == nullptr ? nullptr : &held_out->workspace();
+    arm_.local = read_local(local);
+    arm_.batch = input<std::int64_t>(batch, "batch", {n});
+    arm_.s = input<double>(s, "s", {kAny});
+    arm_.n_s = py::len(s);
+    arm_.e = input<double>(e, "e", {n});
+    arm_.window_bytes = window_bytes;
+    arm_.eval_every = eval_every;
+    for (const std::string& name : metrics) {
+      arm_.metrics.push_back(read_metric(name));
+    }
+    arm_.limits = read_limits(stop);
+  }
+
+  const PackedArm<T>& arm() const { return arm_; }
+
+ private:
+  PackedArm<T> arm_;
+};
+
+// Runs of several arms along each of several plans: for each, (end, version, updates, staleness, time, seconds, w,
+// history), in the order of the plans and then of their arms. `w0` has a row per plan.
+template <class T>
+py::list run_all(const std::vector<py::object>& plans, std::int64_t expected_rows, const py::object& w0,
+                 const std::vector<std::vector<const BoundArm<T>*>>& arms, int threads, const py::object& cancel) {
+  const auto n = static_cast<py::ssize_t>(plans.size());
+  if (arms.size() != plans.size()) {
+    throw py::value_error("arms: expected a list for every plan");
+  }
+  const T* starts = input<T>(w0, "w0", {n, kAny});
+  const py::ssize_t dim = py::reinterpret_borrow<py::array>(w0).shape(1);
+  const auto* flag = input<std::uint8_t>(cancel, "cancel", {1});
+  std::vector<SchedulePlan> read;
+  std::vector<std::vector<const PackedArm<T>*>> packed(plans.size());
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    read.push_back(read_plan(plans[i]));
+    for (const BoundArm<T>* one : arms[i]) {
+      const Problem<T>& problem = one->arm().problem->problem();
+      if (problem.dim != dim || problem.n_clients != read[i].n_clients) {
+        throw py::value_error("arms: their problem has other clients than the plan, or another size than w0");
+      }
+      packed[i].push_back(&one->arm());
+    }
+  }
+  std::vector<std::vector<PackedResult<T>>> results;
+  {
+    const py::gil_scoped_release released;
+    PackedRuns runs(threads, flag);
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      results.push_back(runs.run<T>(read[i], expected_rows, starts + static_cast<py::ssize_t>(i) * dim, packed[i]));
+    }
+  }
+  py::list made;
+  for (const auto& of_plan : results) {
+    for (const PackedResult<T>& r : of_plan) {
+      const py::ssize_t columns = r.n_columns;
+      const py::ssize_t rows = columns == 0 ? 0 : static_cast<py::ssize_t>(r.history.size()) / columns;
+      made.append(py::make_tuple(static_cast<int>(r.end), r.version, r.updates, r.staleness, r.time, r.seconds,
+                                 py::array_t<T>(static_cast<py::ssize_t>(r.w.size()), r.w.data()),
+                                 py::array_t<double>({rows, columns}, r.history.data())));
+    }
+  }
+  return made;
+}
+
+template <class T>
+void bind_one(py::module_& module, const char* arm, const char* run) {
+  using Bound = BoundArm<T>;
+  py::class_<Bound>(module, arm)
+      .def(py::init<const py::object&, BoundProblem<T>&, BoundProblem<T>*, const py::object&, const py::object&,
+                    const py::object&, const py::object&, std::int64_t, std::int64_t, const std::vector<std::string>&,
+                    const py::object&>(),
+           py::arg("rule"), py::arg("problem"), py::arg("held_out").none(true), py::arg("local"), py::arg("batch"),
+           py::arg("s"), py::arg("e"), py::arg("window_bytes"), py::arg("eval_every"), py::arg("metrics"),
+           py::arg("stop").none(true), py::keep_alive<1, 3>(), py::keep_alive<1, 4>(), py::keep_alive<1, 6>(),
+           py::keep_alive<1, 7>(), py::keep_alive<1, 8>());
+  module.def(run, &run_all<T>, py::arg("plans"), py::arg("expected_rows"), py::arg("w0"), py::arg("arms"),
+             py::arg("threads"), py::arg("cancel"));
+}
+
+}  // namespace
+
+void bind_packed(py::module_& module) {
+  bind_one<float>(module, "PackedArmF32", "run_packed_f32");
+  bind_one<double>(module, "PackedArmF64", "run_packed_f64");
+}
+
+}  // namespace fedbuff::bind

@@ -1,0 +1,42 @@
+// A rule and local options, from Python to the core.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+#include "fedbuff/fedbuff.h"
+#include "problem.hpp"
+
+namespace fedbuff::bind {
+
+namespace py = pybind11;
+
+// The fields as Rule.c_fields gives them; what was too stale is not in the rows.
+inline fb_rule read_rule(const py::object& rule) {
+  const py::dict fields = rule.attr("c_fields")();
+  const auto whole = [&](const char* name) { return fields[name].cast<std::int64_t>(); };
+  const auto number = [&](const char* name) { return fields[name].cast<double>(); };
+  fb_rule c = FB_RULE_INIT;
+  c.base = static_cast<std::int32_t>(whole("base"));
+  c.norm = static_cast<std::int32_t>(whole("norm"));
+  c.optimizer = static_cast<std::int32_t>(whole("optimizer"));
+  c.buffer_size = whole("buffer_size");
+  c.n_clients = whole("n_clients");
+  c.lr = number("lr");
+  c.momentum = number("momentum");
+  c.beta1 = number("beta1");
+  c.beta2 = number("beta2");
+  c.epsilon = number("epsilon");
+  c.weight_decay = number("weight_decay");
+  return c;
+}
+
+// The fields of fedbuff.backends._spec.LocalSpec.
+inline LocalConfig read_local(const py::object& local) {
+  const auto number = [&](const char* name) { return local.attr(name).cast<double>(); };
+  return {local.attr("steps").cast<std::int64_t>(), number("lr"), number("momentum"), number("weight_decay"),
+          number("prox")};
+}
+
+}  // namespace fedbuff::bind
