@@ -20,7 +20,7 @@ from ._sweep import _study as study_of
 from ._sweep_results import SweepResults
 from ._sweep_statistics import RISING, Table, arm_labels
 
-__all__ = ["TuneResults", "tune"]
+__all__ = ["TuneResults", "about", "tune"]
 
 _BUDGETS = ("server_steps", "max_time", "arrivals")
 _EVALUATIONS = 100
@@ -137,7 +137,7 @@ def tune(
     found = search.conclude(rungs)
     if folder is not None:
         with replacing(folder / "tune.json") as beside:
-            beside.write_text(json.dumps(_about(found), indent=1) + "\n")
+            beside.write_text(json.dumps(about(found), indent=1) + "\n")
     return found
 
 
@@ -286,7 +286,7 @@ def _paths(arms: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(path for arm in arms for path in arm))
 
 
-def _about(found: TuneResults) -> dict[str, Any]:
+def about(found: TuneResults) -> dict[str, Any]:
     """What tune.json holds; a median that is infinite is null there."""
     rows = [
         {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}

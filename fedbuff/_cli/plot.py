@@ -228,12 +228,12 @@ def convergence(runs: tuple[Path, ...], metric: str, against: str, output: Path)
 def sweep(folder: Path, metric: str, against: Axis, level: float, output: Path) -> None:
     """The arms of a sweep: means over the seeds and the bands that cover them; and the table of the last values.
 
-    FOLDER is what `fedbuff sweep` wrote to.
+    FOLDER is what `fedbuff sweep` wrote to, or a rung of `fedbuff tune`.
 
     \b
     Examples:
-      fedbuff plot sweep sweeps/sizes -o sizes.svg
-      fedbuff plot sweep sweeps/sizes --metric accuracy --against updates -o accuracy.png
+      fedbuff plot sweep tuned/rung-1 -o rung.svg
+      fedbuff plot sweep tuned/rung-1 --metric accuracy --against updates -o accuracy.png
     """
     results = load_sweep(folder)
     save(output, lambda: plots.sweep(results, metric=metric, axis=against, level=level))

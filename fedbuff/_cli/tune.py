@@ -1,0 +1,65 @@
+"""fedbuff tune"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .._study_config import StudyConfig
+from .._tune import about
+from .._tune import tune as run_all
+from ._shared import A_FILE, NEW_PATH, echo_json, json_option, set_option
+from .compare import Numbers
+
+
+@click.command()
+@click.argument("config", type=A_FILE)
+@click.option("-o", "--output", type=NEW_PATH, required=True, help="The folder for the rungs and tune.json.")
+@click.option("--target", metavar="METRIC=VALUE", help="What to reach: accuracy=0.9, loss=0.5.")
+@click.option("--buffer-size", "-K", "buffer_sizes", type=Numbers(), default=None, help="Buffer sizes, as in 5,10,20.")
+@click.option("--concurrency", "-C", "concurrencies", type=Numbers(), default=None, help="Tasks at work, as in 10,30.")
+@click.option("--seeds", metavar="N | FIRST:END", help="How many seeds the last rung has, or which, as in 0:8.")
+@click.option("--eta", type=int, default=3, show_default=True, help="The best 1/eta of a rung go on to the next.")
+@click.option("--threads", type=int, help="Runs at once; without it, as many as there are cores.")
+@set_option
+@json_option
+def tune(
+    config: Path,
+    output: Path,
+    target: str | None,
+    buffer_sizes: list[int] | None,
+    concurrencies: list[int] | None,
+    seeds: str | None,
+    eta: int,
+    threads: int | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Which buffer size and concurrency reach a target in the least virtual time, by successive halving.
+
+    All combinations run on a small part of the schedule's budget and of the seeds, the best 1/eta of them on eta times
+    as much, and so on to all of it; each rung is a sweep in OUTPUT/rung-1, rung-2, ... Without sizes and concurrencies,
+    the grid of the table [sweep]. The same command goes on with a folder where it was stopped.
+
+    \b
+    Examples:
+      fedbuff tune run.toml -o tuned -K 1,2,4 -C 3,6 --seeds 4 --target accuracy=0.6
+      fedbuff plot sweep tuned/rung-1 --metric accuracy -o rung.svg
+    """
+    if target is not None:
+        settings = (*settings, f"target={{{target}}}")
+    found = run_all(
+        StudyConfig.read(config, settings),
+        buffer_sizes=buffer_sizes,
+        concurrencies=concurrencies,
+        seeds=int(seeds) if seeds is not None and seeds.isdecimal() else seeds,
+        eta=eta,
+        out=output,
+        threads=threads,
+    )
+    if as_json:
+        echo_json(about(found))
+    else:
+        click.echo(str(found))
+    return 0
