@@ -47,7 +47,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -238,9 +238,14 @@ def _pop_kind(path: str, values: Tables, kinds: Mapping[str, Any] | Sequence[str
     return str(kind)
 
 
+@cache
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
+
+
 def _call(function: Callable[..., Any], path: str, values: Mapping[str, Any], **given: Any) -> Any:
     """function(**values, **given), where the values are a table's: the function's parameters are its known keys."""
-    parameters = inspect.signature(function).parameters
+    parameters = _parameters(function)
     known = [name for name in parameters if name not in given]
     _refuse_unknown(path, values, known)
     for name in known:
@@ -443,7 +448,7 @@ class StudyConfig:
     def schedule_options(self) -> Tables:
         values = _table(self.tables, "schedule")
         given = ("source", "strategy", "seed")
-        known = [name for name in inspect.signature(resolve).parameters if name not in given]
+        known = [name for name in _parameters(resolve) if name not in given]
         _refuse_unknown("schedule", values, known)
         return values
 
@@ -641,12 +646,12 @@ class StudyConfig:
             given = {"buffer_size": size, "server_steps": options["server_steps"], "seed": seed}
             made: Schedule = _call(uniform_arrivals, "trace", values, **given)
             return made
-        with _at("schedule", (*inspect.signature(resolve).parameters,)):
+        with _at("schedule", (*_parameters(resolve),)):
             return resolve(source, self.strategy, **options, seed=seed)
 
     def plans(self, seeds: Sequence[int]) -> tuple[list[Any], int]:
         """What a resolver is told for each seed, and how many rows to expect; of delays only."""
-        with _at("schedule", (*inspect.signature(resolve).parameters,)):
+        with _at("schedule", (*_parameters(resolve),)):
             return plans_of(cast(Any, self.source), self.strategy, seeds, **self.schedule_options)
 
     @property
@@ -655,7 +660,8 @@ class StudyConfig:
         asked = self.replay_options.metrics
         if asked is not None:
             return asked
-        return tuple(name for name in ("loss", "accuracy") if name == "loss" or hasattr(self.problem, name))
+        has_accuracy = callable(getattr(self.problem, "accuracy", None))
+        return ("loss", "accuracy") if has_accuracy else ("loss",)
 
     def check(self, schedule: Schedule) -> None:
         """Refuses before any work what `make_replay` would refuse: delays for others, metrics that there are not."""

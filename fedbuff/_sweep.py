@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ThreadPoolExecutor
 from functools import cached_property
@@ -35,7 +36,7 @@ from ._study_config import (
 )
 from ._study_data import save_rows
 from ._sweep_results import SweepResults
-from ._sweep_store import HISTORY, FolderStore, Kind, MemoryStore, Row, Schema
+from ._sweep_store import HISTORY, ROWS, FolderStore, Kind, MemoryStore, Row, Schema
 from ._sweep_worker import HISTORY_COLUMNS, Arms, Changes, Pair, Setup, Workshop, explain, run_batch, text_of
 
 __all__ = ["SweepInterrupted", "arms_of", "sweep"]
@@ -217,8 +218,10 @@ class _Sweep:
     """One call of `sweep`."""
 
     def __init__(self, request: _Request, executor: Any, threads: int, progress: bool | None) -> None:
-        self._request, self._executor, self._threads, self._progress = request, executor, threads, progress
+        self._request, self._threads, self._progress = request, threads, progress
+        self._executor = None if executor is None else _executor(executor)
         self._workshop = Workshop(request.arms)
+        self._out: Path | None = None
 
     def go(self, out: str | os.PathLike[str] | None, resume: bool) -> SweepResults:
         request = self._request
@@ -231,9 +234,13 @@ class _Sweep:
             memory = MemoryStore(schema)
             self._work(memory, pending, failed, runs)
             return SweepResults(memory, request.changes)
-        store = FolderStore.open(out, {"base": request.tables, **request.about, **_about(request.base)}, resume=resume)
+        if not (Path(out) / "sweep.json").exists():
+            self._check(list(runs.values()))  # nothing is written where the grid is wrong
+        self._out = Path(out)
+        made_of = provenance(request.base)
+        store = FolderStore.open(out, {"base": request.tables, **request.about, "provenance": made_of}, resume=resume)
         try:
-            arm_of = self._compare(store, runs)
+            arm_of = self._compare(store, runs, made_of["inputs"])
             done = set(store.finished())
             pending = [pair for run, pair in runs.items() if run not in done]
             failed, schema = self._check(pending)
@@ -246,14 +253,16 @@ class _Sweep:
     def _twice(self) -> str:
         return "configs" if self._request.about["configs"] is not None else "grid"
 
-    def _compare(self, store: FolderStore, runs: Mapping[str, Pair]) -> Callable[[str, int], int] | None:
+    def _compare(
+        self, store: FolderStore, runs: Mapping[str, Pair], inputs: Mapping[str, str]
+    ) -> Callable[[str], int] | None:
         """Refuses a folder of another sweep; how arms are numbered now, where that has changed."""
         request, about = self._request, store.about
         found = first_difference(about["base"], json.loads(text_of(request.tables)))
         if found is not None:
             key, old, new = found
             raise ConfigError(f"{key}: {store.path} was made with {old}, this is {new}; give another folder")
-        for name, sha256 in _about(request.base)["provenance"]["inputs"].items():
+        for name, sha256 in inputs.items():
             if about["provenance"]["inputs"].get(name, sha256) != sha256:
                 raise ConfigError(f"{name}: the file has changed since {store.path} was made; give another folder")
         foreign = [run for run in store.finished() if run not in runs]
@@ -263,7 +272,7 @@ class _Sweep:
                 "a larger grid and more seeds may go on with it, for others give another folder"
             )
         same = all(about[name] == json.loads(text_of(request.about[name])) for name in ("grid", "configs"))
-        return None if same else lambda run, seed: runs[run][0]
+        return None if same else lambda run: runs[run][0]
 
     def _check(self, pending: Sequence[Pair]) -> tuple[dict[int, str], Schema]:
         """The arms that cannot be, with their errors, and the columns of the results.
@@ -348,10 +357,10 @@ class _Sweep:
                 crew = Crew(lambda pairs: pool.submit(self._workshop.run, pairs, inner, cancel), batches, 2 * workers)
                 self._follow(crew, batches, keep, cancel, patient=True)
             return
-        executor, workers = _executor(self._executor)
-        with _Mapped(self._workshop, groups) as mapped:
+        executor, workers = self._executor
+        with _Mapped(self._workshop, groups, self._out) as mapped:
             base = self._request.base
-            setup = Setup(base.tables, base.folder, mapped)
+            setup = Setup(uuid.uuid4().hex, base.tables, base.folder.resolve(), mapped)
             changes = self._request.changes
 
             def submit(pairs: list[Pair]) -> Any:
@@ -407,10 +416,6 @@ def _metrics(config: StudyConfig) -> tuple[str, ...]:
     return default_metrics(config.tables["problem"]["kind"]) if asked is None else asked
 
 
-def _about(base: StudyConfig) -> dict[str, Any]:
-    return {"folder": str(base.folder.resolve()), "provenance": provenance(base)}
-
-
 # ---- elsewhere ----
 
 
@@ -428,11 +433,12 @@ def _executor(given: Any) -> tuple[Executor, int]:
 class _Mapped:
     """Folders with the rows of the problems, each array a file that worker processes map into their memory."""
 
-    def __init__(self, workshop: Workshop, groups: Sequence[Sequence[Pair]]) -> None:
-        self._workshop, self._groups = workshop, groups
+    def __init__(self, workshop: Workshop, groups: Sequence[Sequence[Pair]], out: Path | None) -> None:
+        self._workshop, self._groups, self._out = workshop, groups, out
 
     def __enter__(self) -> dict[str, str]:
-        self._folder = tempfile.TemporaryDirectory(prefix="fedbuff-sweep-")
+        # In the folder of the results where there is one: other machines may see it.
+        self._folder = tempfile.TemporaryDirectory(prefix=ROWS, dir=self._out)
         made: dict[str, str] = {}
         for arm in dict.fromkeys(group[0][0] for group in self._groups):
             config = self._workshop.config(arm)
@@ -443,7 +449,7 @@ class _Mapped:
                 rows = self._workshop.rows(arm)
             except (ConfigError, OSError):
                 continue  # the runs will say it
-            made[key] = str(Path(self._folder.name) / key)
+            made[key] = str(Path(self._folder.name).resolve() / key)
             save_rows(Path(made[key]), rows)
         return made
 

@@ -30,6 +30,8 @@ from ._run_folder import write_json
 __all__ = ["Column", "FolderStore", "Kind", "MemoryStore", "Ragged", "Row", "Schema", "read_about"]
 
 HISTORY = "history."  # begins the names of the list columns
+_NEW, _OLD, _GENERATION = ".parts-new", ".parts-old", ".generation"
+ROWS = ".fedbuff-rows-"  # begins the names of folders with data that workers map
 FORMAT = "fedbuff-sweep"
 FORMAT_NUMBER = 1
 
@@ -268,7 +270,7 @@ class FolderStore:
     # Reading
 
     def _parts(self) -> list[Path]:
-        return sorted((self.path / "parts").glob(f"*{self._form.ending}"))
+        return sorted(self._folder().glob(f"*{self._form.ending}"))
 
     def _numbered(self) -> list[Path]:
         return [part for part in self._parts() if part.name.startswith("part-")]
@@ -285,22 +287,32 @@ class FolderStore:
 
     # Writing
 
-    def prepare(self, schema: Schema, about: Mapping[str, Any], arm_of: Callable[[str, int], int] | None) -> None:
+    def prepare(self, schema: Schema, about: Mapping[str, Any], arm_of: Callable[[str], int] | None) -> None:
         """Before the first row: failed runs are forgotten, and parts of other columns, or of other numbers of arms,
         written anew. `about` takes the place of what sweep.json said of the request."""
         for part in self._parts():
             if part not in self._numbered():
                 part.unlink()
-        before, self.schema = self.schema, {**schema, **{k: v for k, v in self.schema.items() if k not in schema}}
-        if self.schema != before or arm_of is not None or len(self._numbered()) > _MANY_PARTS:
-            self._write_anew(before, arm_of)
+        before = self.schema
+        if not schema.items() <= before.items():
+            names = dict.fromkeys([*schema, *before])
+            lists = [name for name in names if name.startswith(HISTORY)]
+            plain = [name for name in names if not name.startswith(HISTORY)]
+            self.schema = {name: (before | schema)[name] for name in [*plain, *lists]}
         self.about |= {**about, "columns": self.schema}
-        write_json(self.path / "sweep.json", self.about)
+        parts = len(self._numbered())
+        if parts > _MANY_PARTS or (parts and (self.schema != before or arm_of is not None)):
+            self._write_anew(before, arm_of)
+        else:
+            write_json(self.path / "sweep.json", self.about)
         self._flushed = time.monotonic()
 
-    def _write_anew(self, before: Schema, arm_of: Callable[[str, int], int] | None) -> None:
-        """All finished runs in few parts, in a folder that takes the old one's place: a kill leaves one of both."""
-        fresh = self.path / ".parts-new"
+    def _write_anew(self, before: Schema, arm_of: Callable[[str], int] | None) -> None:
+        """All finished runs in few parts, in a folder that takes the old one's place.
+
+        From the moment that sweep.json names its generation, the new folder is the one that counts.
+        """
+        fresh = self.path / _NEW
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
         number, rows = 0, list[Row]()
@@ -309,23 +321,38 @@ class FolderStore:
             for at in range(len(columns["run"])):
                 row: Row = {name: column[at] for name, column in columns.items()}
                 if arm_of is not None:
-                    row["arm"] = arm_of(row["run"], int(row["seed"]))
+                    row["arm"] = arm_of(row["run"])
                 rows.append({name: _cast(value, self.schema[name]) for name, value in row.items()})
             if len(rows) >= _ROWS_A_PART:
                 self._write_part(fresh, number, rows)
                 number, rows = number + 1, []
         if rows:
             self._write_part(fresh, number, rows)
-        (self.path / "parts").rename(self.path / ".parts-old")
-        fresh.rename(self.path / "parts")
-        shutil.rmtree(self.path / ".parts-old")
+        self.about["generation"] = self.about.get("generation", 0) + 1
+        (fresh / _GENERATION).write_text(str(self.about["generation"]), encoding="utf-8")
+        write_json(self.path / "sweep.json", self.about)
+        self._put_in_place()
+
+    def _put_in_place(self) -> None:
+        if (self.path / "parts").is_dir():
+            (self.path / "parts").rename(self.path / _OLD)
+        (self.path / _NEW).rename(self.path / "parts")
+        (self.path / "parts" / _GENERATION).unlink()
+        shutil.rmtree(self.path / _OLD)
+
+    def _folder(self) -> Path:
+        """Where the parts are; beside their place only after a kill."""
+        marker = self.path / _NEW / _GENERATION
+        if marker.is_file() and marker.read_text(encoding="utf-8") == str(self.about.get("generation")):
+            return marker.parent
+        return self.path / "parts"
 
     def _recover(self) -> None:
-        """Finishes, or takes back, what a kill in `_write_anew` left."""
-        if not (self.path / "parts").is_dir():
-            (self.path / ".parts-old").rename(self.path / "parts")
-        for name in (".parts-new", ".parts-old"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
+        """Finishes, or takes back, what a kill left."""
+        if self._folder().name == _NEW:
+            self._put_in_place()
+        for left in (self.path / _NEW, self.path / _OLD, *self.path.glob(f"{ROWS}*")):
+            shutil.rmtree(left, ignore_errors=True)
         for rest in (self.path / "parts").glob(".*.part"):
             rest.unlink()
 

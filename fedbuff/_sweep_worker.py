@@ -92,8 +92,18 @@ class Arms:
             for name in SECTIONS
         }
         self._made: dict[tuple[str, str], Section] = {}
+        self._of_arm: dict[int, dict[str, Section]] = {}
 
     def sections(self, arm: int) -> dict[str, Section]:
+        """The arm's tables by name; one without a table where there is none."""
+        made = self._of_arm.get(arm)
+        if made is None:
+            if len(self._of_arm) >= _MOST_PACKED:
+                self._of_arm.clear()
+            made = self._of_arm[arm] = self._make_sections(arm)
+        return made
+
+    def _make_sections(self, arm: int) -> dict[str, Section]:
         by_section: dict[str, Changes] = {}
         for path, value in self.changes[arm].items():
             by_section.setdefault(path.partition(".")[0], {})[path] = value
@@ -136,8 +146,8 @@ class Workshop:
         self._checked: set[bytes] = set()
         self._lock = threading.RLock()
         self._rows: tuple[str | None, Rows] | None = None
-        self._schedule: tuple[Any, Schedule] | None = None
-        self._packed: dict[int, Any] = {}
+        self._last = threading.local()  # a thread's last schedule, with its key
+        self._packed: dict[int, tuple[Any, tuple[str, ...]]] = {}  # with their metrics
         self._tables: dict[bytes, NDArray[np.float64]] = {}  # staleness weights, by the table [strategy]
         self._by_client: dict[tuple[Any, ...], NDArray[Any]] = {}  # weights and batch sizes
 
@@ -218,11 +228,11 @@ class Workshop:
         """Runs in the core, one crossing for all; the rows, and the pairs that want the long way."""
         by_seed: dict[int, list[int]] = {}
         others: list[Pair] = []
-        packed: dict[int, Any] = {}
+        packed: dict[int, tuple[Any, tuple[str, ...]]] = {}
         for arm, seed in pairs:
             if arm not in packed:
                 packed[arm] = self._packed_arm(arm)
-            if packed[arm] is None:
+            if packed[arm][0] is None:
                 others.append((arm, seed))
             else:
                 by_seed.setdefault(seed, []).append(arm)
@@ -236,14 +246,13 @@ class Workshop:
         w0 = np.stack([first.problem.init(seed) for seed in by_seed])
         core: Any = import_module("fedbuff._core")
         run = core.run_packed_f32 if w0.dtype == np.float32 else core.run_packed_f64
-        arms = [[packed[arm] for arm in chosen] for chosen in by_seed.values()]
+        arms = [[packed[arm][0] for arm in chosen] for chosen in by_seed.values()]
         found = run(plans, expected_rows, w0, arms, threads, cancel)
         rows, again = [], []
         done = [(arm, seed) for seed, chosen in by_seed.items() for arm in chosen]
         for (arm, seed), (end, *numbers) in zip(done, found, strict=True):
             if end < len(_ENDS):
-                metrics = self.config(arm).metrics
-                rows.append({"arm": arm, "seed": seed, **_packed_row(_ENDS[end], metrics, *numbers)})
+                rows.append({"arm": arm, "seed": seed, **_packed_row(_ENDS[end], packed[arm][1], *numbers)})
             elif end == _SHORT_TABLE and self._lengthen(arm, numbers[2] + 1):
                 again.append((arm, seed))
             elif end != _CANCELLED:
@@ -253,17 +262,16 @@ class Workshop:
             rows, others = rows + more, others + rest
         return rows, others
 
-    def _packed_arm(self, arm: int) -> Any:
-        """An arm as the core takes it; None where it has something that only the long way can do, or refuse."""
-        if arm in self._packed:
-            return self._packed[arm]
-        made = None
-        try:
+    def _packed_arm(self, arm: int) -> tuple[Any, tuple[str, ...]]:
+        """An arm as the core takes it, and its metrics; None where only the long way can do it, or refuse it."""
+        known = self._packed.get(arm)
+        if known is not None:
+            return known
+        made: tuple[Any, tuple[str, ...]] = None, ()
+        with suppress(Exception):  # the long way meets the same error, and says it
             config = self.ready(arm)
             if backend_name() == "cpp" and _can_be_packed(config):
-                made = self._pack(config, arm)
-        except Exception:
-            made = None  # the long way meets the same error, and says it
+                made = self._pack(config, arm), config.metrics
         if len(self._packed) >= _MOST_PACKED:
             self._packed.clear()
         self._packed[arm] = made
@@ -298,11 +306,12 @@ class Workshop:
         )
 
     def _shared_array(self, key: tuple[Any, ...], make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        if key not in self._by_client:
+        made = self._by_client.get(key)
+        if made is None:
             if len(self._by_client) >= _MOST_ARRAYS:
                 self._by_client.clear()
-            self._by_client[key] = make()
-        return self._by_client[key]
+            made = self._by_client[key] = make()
+        return made
 
     def _table(self, key: bytes, rule: Rule, size: int) -> NDArray[np.float64]:
         """Staleness weights, at least so many where the function gives them."""
@@ -323,9 +332,9 @@ class Workshop:
 
     def _run(self, config: StudyConfig, arm: int, seed: int, threads: int, cancel: NDArray[np.uint8]) -> Row:
         key = self.schedule_key(arm), seed
-        held = self._schedule
-        schedule = held[1] if held is not None and held[0] == key else config.make_schedule(seed)
-        self._schedule = key, schedule
+        if getattr(self._last, "key", None) != key:
+            self._last.schedule, self._last.key = config.make_schedule(seed), key
+        schedule: Schedule = self._last.schedule
         with at_replay():
             loop = make_loop(
                 config.problem, schedule, config.local, **config.replay_arguments(schedule), seed=seed, threads=threads
@@ -433,27 +442,30 @@ class _Watch:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a worker process needs beside the runs themselves; `rows` are folders with the data of problems, by hash."""
+    """What a worker process needs beside the runs themselves.
 
+    sweep  no other sweep has it: arms are known by their number in one
+    rows   folders with the data of problems, by its key
+    """
+
+    sweep: str
     tables: dict[str, Any]
     folder: Path
     rows: dict[str, str]
 
-    def key(self) -> str:
-        return hashlib.sha256(text_of([self.tables, str(self.folder), self.rows]).encode()).hexdigest()
 
-
-_workshops: dict[str, Workshop] = {}
+_workshops: dict[str, Workshop] = {}  # of this process, by sweep
 _workshops_lock = threading.Lock()
+_MOST_WORKSHOPS = 2
 
 
 def run_batch(setup: Setup, changes: dict[int, Changes], pairs: Sequence[Pair]) -> list[Row]:
     """Runs of a sweep in a worker process, which keeps the data for the next ones."""
-    key = setup.key()
     with _workshops_lock:
-        if key not in _workshops:
-            _workshops.clear()
-            _workshops[key] = Workshop(Arms(StudyConfig(setup.tables, setup.folder), {}), setup.rows)
-        workshop = _workshops[key]
+        if setup.sweep not in _workshops:
+            while len(_workshops) >= _MOST_WORKSHOPS:
+                del _workshops[next(iter(_workshops))]
+            _workshops[setup.sweep] = Workshop(Arms(StudyConfig(setup.tables, setup.folder), {}), setup.rows)
+        workshop = _workshops[setup.sweep]
         workshop.arms.changes.update(changes)
     return workshop.run(pairs, 1, np.zeros(1, np.uint8))

@@ -13,6 +13,7 @@ namespace fedbuff {
 namespace {
 
 constexpr double kSecondsAPiece = 0.1;
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -181,7 +182,8 @@ class PackedRun {
         }
         const double began = now();
         const ReplayExit exit = replay_.run(std::min(next - replay_.version(), piece_), threads_);
-        piece_ = now() - began < kSecondsAPiece ? 2 * piece_ : std::max<std::int64_t>(1, piece_ / 2);
+        piece_ =
+            now() - began < kSecondsAPiece ? std::min(2 * piece_, kMostSteps) : std::max<std::int64_t>(1, piece_ / 2);
         if (exit == ReplayExit::Diverged) {
           return RunEnd::Diverged;
         }

@@ -15,7 +15,7 @@ from .._version import __version__
 
 __all__ = ["cli", "main"]
 
-BAD_INPUT, DIVERGED, INTERRUPTED = 2, 3, 130
+BAD_INPUT, DIVERGED, FAILED_RUNS, INTERRUPTED = 2, 3, 4, 130
 
 
 class Commands(click.Group):
@@ -65,7 +65,7 @@ def cli(ctx: click.Context, cflags: bool, libs: bool, cmakedir: bool) -> None:
 
     \b
     Exit codes: 0 done; 1 a fault of fedbuff's own; 2 bad input, nothing was written; 3 the model diverged;
-    130 interrupted. FEDBUFF_TRACEBACK=1 shows where an error came from.
+    4 runs of a sweep failed; 130 interrupted. FEDBUFF_TRACEBACK=1 shows where an error came from.
     """
     asked = {"cflags": cflags, "libs": libs, "get_cmake_dir": cmakedir}
     if any(asked.values()):

@@ -16,6 +16,7 @@ EXTRAS = {
     "plot": "matplotlib",
     "report": "plotly",
     "torch": "torch",
+    "cluster": "distributed",
 }
 
 

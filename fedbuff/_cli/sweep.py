@@ -1,0 +1,109 @@
+"""fedbuff sweep"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from .. import _files
+from .._study_config import ConfigError, StudyConfig, parse_setting, seeds_of
+from .._sweep import sweep as run_sweep
+from .._sweep_results import SweepResults
+from . import FAILED_RUNS
+from ._shared import A_FILE, NEW_PATH, echo_json, echo_table, json_option, set_option
+
+
+@click.command()
+@click.argument("config", type=A_FILE)
+@click.option("-o", "--out", type=NEW_PATH, help="The folder for the results; without it, only the table is made.")
+@click.option(
+    "--grid",
+    "grids",
+    multiple=True,
+    metavar="KEY=[...]",
+    help="Values to try, in the place of [sweep.grid]; repeatable.",
+)
+@click.option("--seeds", metavar="FIRST:END", help="Seeds, as 0:100 or 1,2,3.")
+@click.option("--threads", type=int, help="How many runs at once; without it, one for every core.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask cluster at this address, as tcp://host:8786.")
+@click.option("--resume/--no-resume", default=True, help="Go on with a folder that is there; so it is by default.")
+@set_option
+@json_option
+def sweep(
+    config: Path,
+    out: Path | None,
+    grids: tuple[str, ...],
+    seeds: str | None,
+    threads: int | None,
+    scheduler: str | None,
+    resume: bool,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Every combination of a grid, with every seed: a table of arms, and one data set of runs.
+
+    The grid is the configuration's table [sweep.grid], or the options. All arms meet the same delays and batches. What
+    was done is kept in the folder; the same command goes on from there. The exit code is 4 where a run failed.
+
+    \b
+    Examples:
+      fedbuff sweep run.toml -o sweeps/sizes --grid "strategy.buffer_size=[1, 2, 4]" --seeds 0:3
+      fedbuff sweep run.toml -o sweeps/sizes --grid "strategy.buffer_size=[1, 2, 4]" --seeds 0:5
+    """
+    study = StudyConfig.read(config, settings)
+    chosen = None if seeds is None else seeds_of(_seeds(seeds), "seeds")
+    with ExitStack() as stack:
+        executor = None
+        if scheduler is not None:
+            distributed = _files.optional("distributed", "cluster", "--scheduler")
+            executor = stack.enter_context(distributed.Client(scheduler))
+        results = run_sweep(
+            study, _grid(grids), seeds=chosen, executor=executor, out=out, resume=resume, threads=threads
+        )
+    rows = table(results)
+    if as_json:
+        echo_json({"out": out, "runs": len(results), "failed": results.failed, "arms": rows})
+    else:
+        echo_table(rows)
+    for error in dict.fromkeys(row["error"] for row in results.failed):
+        click.echo(f"failed: {error}", err=True)
+    if results.failed:
+        click.echo(f"{len(results.failed)} of {len(results)} runs failed", err=True)
+    return FAILED_RUNS if results.failed else 0
+
+
+def _seeds(text: str) -> Any:
+    if ":" in text:
+        return text
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"expected 0:100 or 1,2,3, got {text!r}", param_hint="--seeds") from None
+
+
+def _grid(given: tuple[str, ...]) -> dict[str, Any] | None:
+    pairs = [parse_setting(text) for text in given]
+    grid = dict(pairs)
+    if len(grid) < len(pairs):
+        raise ConfigError("grid: a key stands there twice")
+    return grid or None
+
+
+def table(results: SweepResults) -> list[dict[str, Any]]:
+    """A row per arm: what it changes, its runs, and means over its seeds."""
+    arm, done = results.column("arm"), results.column("status") == "done"
+    names = [name for name in results.columns if "." not in name]
+    shown = [name for name in ("server_steps", "time", *names[names.index("model_sha256") + 1 :]) if name in names]
+    varied = list(dict.fromkeys(path for changes in results.arms for path in changes))
+    rows = []
+    for number, changes in enumerate(results.arms):
+        mine = (arm == number) & done
+        row: dict[str, Any] = {"arm": number, **{path: changes.get(path) for path in varied}}
+        row |= {"done": int(mine.sum()), "failed": int(((arm == number) & ~done).sum())}
+        row |= {name: float(np.mean(results.column(name)[mine])) if mine.any() else None for name in shown}
+        rows.append(row)
+    return rows
