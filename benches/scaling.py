@@ -156,8 +156,8 @@ def measure_places() -> Section:
 
 
 def measure_engine() -> Section:
-    """Rows that do next to nothing, over buffers of several sizes: what the engine costs a row and a step; the same over
-    the number of versions at hand; and a schedule and a replay of one step: what a run costs however short it is."""
+    """Rows that do next to nothing, over buffers of several sizes: what the engine costs a row and a step; the same
+    over the number of versions at hand; and a schedule and a replay of one step: what the shortest run costs."""
     points = []
     for size in (1, 4, 16, 64, 256):
         study = Study(small("logistic", 4, buffer_size=size, in_flight=12), 200_000 // size)

@@ -1,4 +1,5 @@
-"""docs/scaling.md and its figures, from what scaling.py measured and modelled. Every number on the page comes from there."""
+"""docs/scaling.md and its figures, from what scaling.py measured and modelled. Every number on the page comes from "
+"there."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ FORMULAS = {
     "schedule": ("A t_arrival(C, n)", "the event loop: queue of C tasks, state of n clients"),
     "local SGD": ("U (a0 + Q (a1 + a2 d + b (a3 + a4 d)))", "rows and model in the first caches"),
     "rows from afar": ("U r t_far(row, data)", "r bytes of rows that a task draws, from where all n clients' rows lie"),
-    "models from afar": ("U 4 d (t_read(V 4 d) + t_read(W 4 d) - 2 t_read(4 d))", "the version read, the delta written"),
+    "models from afar": (
+        "U 4 d (t_read(V 4 d) + t_read(W 4 d) - 2 t_read(4 d))",
+        "the version read, the delta written",
+    ),
     "fresh memory": ("4 d (V + W) t_fresh", "pages of versions and deltas, at their first touch"),
     "engine": ("U (e0 + e(V)) + T e1", "handing a row out, counting references, closing a step"),
     "adding": ("T (c0 + c1 K + 4 d (K + 2) t_add)", "K deltas and the model in one pass"),
@@ -64,13 +68,16 @@ def _opening(data: Any, costs: Costs) -> str:
         [
             "# Scaling",
             "",
-            "How many replays a second a machine gives, and what will stop it: a model made of costs that were measured "
+            "How many replays a second a machine gives, and what will stop it: a model made of costs that were "
+            "measured "
             "on the machine below, its error beside whole replays that it was not fitted on, and what it says on paper "
             "about machines that we do not have.",
             "",
-            "- **Many runs, one core each**: replays are independent, so `fb.sweep` gives each core its own. One replay "
+            "- **Many runs, one core each**: replays are independent, so `fb.sweep` gives each core its own. One "
+            "replay "
             "on several threads is for one that is long, or too large to hold several of.",
-            "- **Small models are bound by the cores**, and grow with them; models that no cache holds, and rows of many "
+            "- **Small models are bound by the cores**, and grow with them; models that no cache holds, and rows of "
+            "many "
             "clients, are bound by the memory that all cores share.",
             "- **Evaluation** reads every row: see its share below before you choose `eval_every`.",
             f"- **10^8 clients** are a matter of seconds where only the schedule is asked for: {run['arrivals']:,} "
@@ -107,7 +114,8 @@ def _model(costs: Costs, data: Any) -> str:
         "## The model",
         "",
         "One replay on one core takes the sum of these. T server steps of K updates each, U = T K; A arrivals; E "
-        "evaluations; d weights; Q local steps of b rows; n clients, R rows in all; C tasks in flight; V versions held and "
+        "evaluations; d weights; Q local steps of b rows; n clients, R rows in all; C tasks in flight; V versions held "
+        "and "
         "W deltas that wait.",
         "",
         "| term | seconds | what it is |",
@@ -189,7 +197,8 @@ def _checks(checks: Any, costs: Costs) -> str:
     lines = [
         "## Predicted and measured",
         "",
-        f"Whole replays, schedule included, best of four; none of them was fitted on. Milliseconds a replay: one alone on "
+        f"Whole replays, schedule included, best of four; none of them was fitted on. Milliseconds a replay: one alone "
+        f"on "
         f"one core; and {cores} at a time, one on each core.",
         "",
         f"| | d | n | C | K | T | alone, model | measured | error | {cores} at a time, model | measured | error |",
@@ -200,13 +209,15 @@ def _checks(checks: Any, costs: Costs) -> str:
         rate, _ = costs.rate(CHECKS[name], cores, costs.memory[cores])
         lines.append(
             f"| {name} | {w.dim:,} | {w.n_clients:,} | {w.in_flight:,} | {w.buffer_size} "
-            f"| {CHECKS[name].server_steps:,} | {1e3 * costs.seconds(CHECKS[name]):.3g} | {1e3 * checks[name]['one']:.3g} | {one:+.0%} "
+            f"| {CHECKS[name].server_steps:,} | {1e3 * costs.seconds(CHECKS[name]):.3g} | "
+            f"{1e3 * checks[name]['one']:.3g} | {one:+.0%} "
             f"| {1e3 / rate:.3g} | {1e3 * checks[name]['beside']:.3g} | {beside:+.0%} |"
         )
     lines += [
         "",
         "W1, W2 and W3 are those of [performance](performance.md). The model adds what a processor partly overlaps and "
-        "knows nothing of what two replays do to each other's caches, or of Python's lock inside a run; short replays of "
+        "knows nothing of what two replays do to each other's caches, or of Python's lock inside a run; short replays "
+        "of "
         "tiny updates side by side show that most.",
     ]
     return "\n".join(lines)
@@ -222,7 +233,8 @@ def _limits(checks: Any, costs: Costs) -> str:
         "- **Bandwidth**: rows and models beyond the last cache share one memory. The column says at how many cores "
         "that becomes the bound, were the bandwidth all that this machine has.",
         "- **Evaluation**: its share of the time.",
-        "- **Serial commit**: within one replay adding and handing out are one thread's at a time, and only C tasks can "
+        "- **Serial commit**: within one replay adding and handing out are one thread's at a time, and only C tasks "
+        "can "
         "be at work: the column is the most that threads could gain, beside what they gain here.",
         "",
         f"| | V, model | V, measured | store | window | memory-bound from | evaluation | threads at most "
@@ -254,8 +266,10 @@ def _paper(costs: Costs) -> str:
     lines = [
         "## A bigger machine, on paper",
         "",
-        "Nothing here was measured but the costs: replays a second by the model, of the server steps above, for cores like these. Two numbers each: "
-        f"were the memory's bandwidth to grow with the cores, {per_core / 1e9:.3g} GB/s for each, and were it to stay at "
+        "Nothing here was measured but the costs: replays a second by the model, of the server steps above, for cores "
+        "like these. Two numbers each: "
+        f"were the memory's bandwidth to grow with the cores, {per_core / 1e9:.3g} GB/s for each, and were it to stay "
+        f"at "
         f"the {whole / 1e9:.3g} GB/s of this whole machine. A real machine lies between. Worker "
         "processes are assumed, so that Python's lock does not bind; a `-` says that the memory does not either.",
         "",
@@ -295,7 +309,8 @@ def _sizes(costs: Costs) -> str:
     base = CHECKS["W2"]
     few = replace(base, workload=replace(base.workload, n_clients=200))
     lines = [
-        "Along one size at a time, from W2 (d: of 200 clients), on one core: replays a second, and the bytes that one replay holds (store and "
+        "Along one size at a time, from W2 (d: of 200 clients), on one core: replays a second, and the bytes that one "
+        "replay holds (store and "
         "window; the rows are shared by all).",
         "",
         "| what | value | replays/s | held | rows |",
@@ -312,7 +327,8 @@ def _sizes(costs: Costs) -> str:
             study = replace(base, workload=changed, server_steps=base.updates // changed.buffer_size)
             held = costs.store_bytes(study) + costs.window_bytes(study)
             lines.append(
-                f"| {what} | {value:,} | {_rate(1 / costs.seconds(study))} | {_bytes(held)} | {_bytes(study.data_bytes)} |"
+                f"| {what} | {value:,} | {_rate(1 / costs.seconds(study))} | {_bytes(held)} | "
+                f"{_bytes(study.data_bytes)} |"
             )
     return "\n".join(lines)
 
@@ -322,7 +338,8 @@ def _clients(clients: Any) -> str:
         f"## {CLIENTS:,} clients, schedule only",
         "",
         "Run here, not on paper: `fb.iter_schedule` over a `DelayModel` with exponential times, buffers of "
-        f"{CLIENT_BUFFER:,}, in chunks of a million rows that are looked at and let go. Each line is a process of its own, with its peak memory; a mark per client, to count those "
+        f"{CLIENT_BUFFER:,}, in chunks of a million rows that are looked at and let go. Each line is a process of its "
+        f"own, with its peak memory; a mark per client, to count those "
         "that were seen, is the reader's own and is part of it.",
         "",
         "| in flight | arrivals | server steps | seconds | ns an arrival | peak MiB | before | marks | clients seen "
@@ -333,13 +350,16 @@ def _clients(clients: Any) -> str:
         lines.append(
             f"| {run['in flight']:,} | {run['arrivals']:,} | {run['steps']:,} | {run['seconds']:.1f} "
             f"| {1e9 * run['seconds'] / run['arrivals']:.0f} | {run['peak'] / 2**20:,.0f} "
-            f"| {run['import_peak'] / 2**20:,.0f} | {run['mark'] / 2**20:,.0f} | {run['seen']:,} | {run['staleness']:.4g} "
+            f"| {run['import_peak'] / 2**20:,.0f} | {run['mark'] / 2**20:,.0f} | {run['seen']:,} | "
+            f"{run['staleness']:.4g} "
             f"| {(run['in flight'] - 1) / CLIENT_BUFFER:.4g} |"
         )
     lines += [
         "",
-        "A client costs four bytes, its count of tasks; a task in flight some tens, its place in the queue; the rest is the "
-        "chunk. Tasks in flight, and not clients, are bounded, by 2^26. Mean staleness tends to (C - 1) / K, the identity "
+        "A client costs four bytes, its count of tasks; a task in flight some tens, its place in the queue; the rest "
+        "is the "
+        "chunk. Tasks in flight, and not clients, are bounded, by 2^26. Mean staleness tends to (C - 1) / K, the "
+        "identity "
         "of a closed loop; from below where the run is short beside the time that C tasks take.",
     ]
     return "\n".join(lines)

@@ -49,4 +49,4 @@ def _expansion(z: float, freedom: int) -> float:
         (((3 * z2 + 19) * z2 + 17) * z2 - 15) / 384,
         ((((79 * z2 + 776) * z2 + 1482) * z2 - 1920) * z2 - 945) / 92160,
     )
-    return z * (1 + sum(term / freedom ** (k + 1) for k, term in enumerate(terms)))
+    return z * (1.0 + sum(term / float(freedom) ** k for k, term in enumerate(terms, 1)))

@@ -74,7 +74,7 @@ def tune(
     target: Mapping[str, float] | None = None,
     buffer_sizes: Sequence[int] | None = None,
     concurrencies: Sequence[int] | None = None,
-    seeds: Sequence[int] | str | None = None,
+    seeds: int | Sequence[int] | str | None = None,
     eta: int = 3,
     executor: Any = None,
     out: str | os.PathLike[str] | None = None,
@@ -109,8 +109,8 @@ def tune(
     seeds          how many, a list, or "0:8"; None: the base's
     eta            the best 1/eta go on
 
-    The others are those of `sweep`: with `out`, each rung is a sweep in a folder rung-1, rung-2, ... of it, and the same
-    call goes on where it was stopped. A run ends where it reaches the target. An arm that cannot run fails alone.
+    The others are those of `sweep`: with `out`, each rung is a sweep in a folder rung-1, rung-2, ... of it, and the
+    same call goes on where it was stopped. A run ends where it reaches the target. An arm that cannot run fails alone.
     """
     config = study_of(base)
     if target is not None:
@@ -175,7 +175,9 @@ class _Search:
         if isinstance(seeds, int) and not isinstance(seeds, bool):
             seeds = list(range(count("seeds", seeds)))
         own = config.sweep_options.get("seeds", config.seeds)
-        self.seeds = own if seeds is None else seeds_of(seeds if isinstance(seeds, str) else list(seeds), "seeds")
+        self.seeds: list[int] = (
+            list(own) if seeds is None else list(seeds_of(seeds if isinstance(seeds, str) else list(seeds), "seeds"))
+        )
         self._budget = {name: v for name in _BUDGETS if (v := config.schedule_options.get(name)) is not None}
         if not self._budget:
             raise ConfigError("schedule: give max_time, server_steps or arrivals, the budget of the last rung")
@@ -189,7 +191,7 @@ class _Search:
             self.n_rungs += 1
 
     def n_arms(self, rung: int) -> int:
-        return max(min(2, len(self.arms)), math.ceil(len(self.arms) / self.eta**rung))
+        return max(min(2, len(self.arms)), math.ceil(len(self.arms) / float(self.eta) ** rung))
 
     def n_seeds(self, share: float) -> int:
         return max(min(2, len(self.seeds)), math.ceil(len(self.seeds) * share))
@@ -227,7 +229,7 @@ class _Search:
         return made
 
     def conclude(self, rungs: Sequence[Rung]) -> TuneResults:
-        metric, value = self.target
+        metric = self.target[0]
         rows: list[dict[str, Any]] = []
         placed: set[int] = set()
         for number, rung in reversed(list(enumerate(rungs, 1))):

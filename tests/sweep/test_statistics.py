@@ -213,7 +213,9 @@ def test_a_diverged_run_never_reaches_the_target() -> None:
 
 
 def test_a_seed_that_one_arm_lacks_is_said() -> None:
-    runs: Any = Runs([{"a": 1}, {"a": 2}], [run(0, 0, [3]), run(0, 1, [4]), run(0, 2, [7]), run(1, 0, [1]), run(1, 1, [1])])
+    runs: Any = Runs(
+        [{"a": 1}, {"a": 2}], [run(0, 0, [3]), run(0, 1, [4]), run(0, 2, [7]), run(1, 0, [1]), run(1, 1, [1])]
+    )
     made = statistics.paired(runs, 0, 1, "loss", 0.95, "student")
     assert made.n == 2 and made.difference == 2.5
     assert made.notes == ["a=2: no runs of the seeds 2", "1 seeds are in one of the two only: 2"]

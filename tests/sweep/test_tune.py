@@ -23,8 +23,8 @@ BASE: dict[str, Any] = {
     "schedule": {"max_time": 20.0, "concurrency": 6},
     "replay": {"eval_every": 1},
 }
-LOWEST = float(np.mean(np.var([center for center in BASE["problem"]["centers"]], axis=0)))  # of each coordinate
-TARGET = {"loss": 0.5 * 2 * LOWEST + 0.05}
+LOWEST = 0.5 * float(np.var(BASE["problem"]["centers"], axis=0).sum())
+TARGET = {"loss": LOWEST + 0.05}
 GRID = {"local.lr": [0.005, 0.02, 0.08, 0.3]}
 
 
