@@ -125,22 +125,15 @@ class PackedArmF64(_PackedArm): ...
 
 _Run = tuple[int, int, int, int, float, float, _Floats, NDArray[np.float64]]
 
-def run_packed_f32(
-    plans: Sequence[object],
-    expected_rows: int,
-    w0: object,
-    arms: Sequence[Sequence[PackedArmF32]],
-    threads: int,
-    cancel: object,
-) -> list[_Run]: ...
-def run_packed_f64(
-    plans: Sequence[object],
-    expected_rows: int,
-    w0: object,
-    arms: Sequence[Sequence[PackedArmF64]],
-    threads: int,
-    cancel: object,
-) -> list[_Run]: ...
+class PackedRuns:
+    def __init__(self, threads: int, cancel: object) -> None: ...
+    def run_f32(
+        self, plans: Sequence[object], expected_rows: int, w0: object, arms: Sequence[Sequence[PackedArmF32]]
+    ) -> list[_Run]: ...
+    def run_f64(
+        self, plans: Sequence[object], expected_rows: int, w0: object, arms: Sequence[Sequence[PackedArmF64]]
+    ) -> list[_Run]: ...
+
 def philox(seed: int, counter: object, words_out: object) -> None: ...
 def batch_rows(seed: int, client: int, task: int, step: int, n_rows: int, batch: int) -> NDArray[np.int64]: ...
 def normals(seed: int, c0: int, c1: int, c2: int, stream: int, n: int) -> NDArray[np.float64]: ...

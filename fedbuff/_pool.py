@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
 
@@ -36,45 +36,39 @@ def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item], th
 class Batches(Generic[Item]):
     """Items cut into batches that take about `seconds` each, as far as those that are done tell; the last are shorter.
 
-    Items of different groups are never in one batch.
-
     >>> from fedbuff._pool import Batches
-    >>> batches = Batches([[1, 2, 3], [4]], seconds=1.0, workers=2)
-    >>> batches.take(), batches.take(), batches.take(), batches.take(), batches.take()
-    ([1], [2], [3], [4], [])
+    >>> batches = Batches(range(40), seconds=1.0, workers=2)
+    >>> batches.take()
+    [0]
+    >>> batches.note(1, seconds=0.2)
+    >>> batches.take()
+    [1, 2, 3, 4, 5]
     """
 
-    def __init__(self, groups: Iterable[Sequence[Item]], seconds: float, workers: int) -> None:
-        self._groups = deque(deque(group) for group in groups)
-        self._left = sum(map(len, self._groups))
+    def __init__(self, items: Iterable[Item], seconds: float, workers: int) -> None:
+        self._items = deque(items)
         self._seconds, self._workers = seconds, workers
-        self._spent, self._done = 0.0, 0
+        self._spent = self._done = 0.0
         self._again: deque[list[Item]] = deque()
 
     def take(self) -> list[Item]:
         """The next batch; nothing where all are taken."""
         if self._again:
             return self._again.popleft()
-        while self._groups and not self._groups[0]:
-            self._groups.popleft()
-        if not self._groups:
-            return []
-        group = self._groups[0]
-        size = min(self._size(), len(group))
-        self._left -= size
-        return [group.popleft() for _ in range(size)]
+        size = min(self._size(), len(self._items))
+        return [self._items.popleft() for _ in range(size)]
 
     def _size(self) -> int:
         if not self._done:
             return 1
         fitting = self._seconds * self._done / max(self._spent, 1e-9)
         # Half of what is left, shared out: nobody works on for long after the others.
-        return max(1, int(min(fitting, self._left / (2 * self._workers))))
+        return max(1, int(min(fitting, len(self._items) / (2 * self._workers))))
 
     def note(self, items: int, seconds: float) -> None:
         """So many items took so long."""
         # What was seen lately counts most: arms differ.
-        self._spent, self._done = 0.5 * self._spent + seconds, 0.5 * self._done + items  # type: ignore[assignment]
+        self._spent, self._done = 0.5 * self._spent + seconds, 0.5 * self._done + items
 
     def give_back(self, items: Iterable[Item]) -> None:
         """These are to be done again, each in a batch of its own."""
@@ -89,14 +83,19 @@ class Crew(Generic[Item, Result]):
         self._at_work: dict[Future[Result], list[Item]] = {}
 
     def next(self) -> list[tuple[list[Item], Future[Result]]]:
-        """Keeps everybody busy until a batch ends; nothing where all have ended."""
+        """Keeps everybody busy until a batch ends: those that ended; nothing where all have been let go."""
         while len(self._at_work) < self._room and (batch := self._batches.take()):
             self._at_work[self._submit(batch)] = batch
         ended, _ = wait(self._at_work, return_when=FIRST_COMPLETED)
-        return [(self._at_work.pop(future), future) for future in ended]
+        return [(self._at_work[future], future) for future in ended]
+
+    def let_go(self, future: Future[Result]) -> None:
+        """What this one gave is in good hands."""
+        del self._at_work[future]
 
     def stop(self, patient: bool) -> list[Future[Any]]:
-        """Calls off what has not begun; the futures that ended well, those at work too where `patient`."""
+        """Calls off what has not begun; the futures that ended well and were not let go, with those at work where
+        `patient`."""
         for future in self._at_work:
             future.cancel()
         if patient:

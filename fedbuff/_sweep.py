@@ -320,53 +320,49 @@ class _Sweep:
         )
         with bar:
             keep([_failed_row(pair, failed[pair[0]]) for pair in pending if pair[0] in failed])
-            groups = self._groups([pair for pair in pending if pair[0] not in failed])
             try:
-                self._run_all(groups, keep)
+                self._run_all(self._in_order([pair for pair in pending if pair[0] not in failed]), keep)
             except KeyboardInterrupt as interrupt:
                 store.flush()
                 raise SweepInterrupted(SweepResults(store, self._request.changes)) from interrupt
 
-    def _groups(self, pending: Sequence[Pair]) -> list[list[Pair]]:
-        """Runs that share a problem and the rules of their schedules, seed by seed."""
-        groups: dict[tuple[bytes, bytes], list[Pair]] = {}
-        keys: dict[int, tuple[bytes, bytes]] = {}
-        for arm, seed in pending:
-            if arm not in keys:
-                keys[arm] = self._request.arms.sections(arm)["problem"].key, self._workshop.schedule_key(arm)
-            groups.setdefault(keys[arm], []).append((arm, seed))
+    def _in_order(self, pending: Sequence[Pair]) -> list[Pair]:
+        """Runs that share a problem stand together, so that few are held at once; so do those of a schedule."""
         place = {seed: at for at, seed in enumerate(self._request.seeds)}
-        ordered = [sorted(group, key=lambda pair: (place[pair[1]], pair[0])) for group in groups.values()]
-        # Groups of one problem stand together, so that few problems are held at once.
-        first: dict[bytes, int] = {}
-        for at, (problem, _) in enumerate(groups):
-            first.setdefault(problem, at)
-        order = sorted(range(len(ordered)), key=lambda at: first[list(groups)[at][0]])
-        return [ordered[at] for at in order]
+        problems: dict[bytes, int] = {}
+        schedules: dict[bytes, int] = {}
+        key: dict[int, tuple[int, int]] = {}
+        for arm in dict.fromkeys(arm for arm, _ in pending):
+            problem = self._request.arms.sections(arm)["problem"].key
+            schedule = self._workshop.schedule_key(arm)
+            key[arm] = (
+                problems.setdefault(problem, len(problems)),
+                schedules.setdefault(schedule, len(schedules)),
+            )
+        return sorted(pending, key=lambda pair: (*key[pair[0]], place[pair[1]], pair[0]))
 
-    def _run_all(self, groups: list[list[Pair]], keep: Callable[[Sequence[Row]], None]) -> None:
+    def _run_all(self, pairs: list[Pair], keep: Callable[[Sequence[Row]], None]) -> None:
         cancel = np.zeros(1, np.uint8)
-        n_runs = sum(map(len, groups))
-        if n_runs == 0:
+        if not pairs:
             return
         if self._executor is None:
-            inner = max(1, self._threads // n_runs)
-            workers = min(self._threads, n_runs)
+            inner = max(1, self._threads // len(pairs))
+            workers = min(self._threads, len(pairs))
             with ThreadPoolExecutor(workers, thread_name_prefix="fedbuff") as pool:
-                batches = Batches(groups, _SECONDS_A_BATCH, workers)
-                crew = Crew(lambda pairs: pool.submit(self._workshop.run, pairs, inner, cancel), batches, 2 * workers)
+                batches = Batches(pairs, _SECONDS_A_BATCH, workers)
+                crew = Crew(lambda batch: pool.submit(self._workshop.run, batch, inner, cancel), batches, 2 * workers)
                 self._follow(crew, batches, keep, cancel, patient=True)
             return
         executor, workers = self._executor
-        with _Mapped(self._workshop, groups, self._out) as mapped:
+        with _Mapped(self._workshop, pairs, self._out) as mapped:
             base = self._request.base
             setup = Setup(uuid.uuid4().hex, base.tables, base.folder.resolve(), mapped)
             changes = self._request.changes
 
-            def submit(pairs: list[Pair]) -> Any:
-                return executor.submit(run_batch, setup, {arm: changes[arm] for arm, _ in pairs}, pairs)
+            def submit(batch: list[Pair]) -> Any:
+                return executor.submit(run_batch, setup, {arm: changes[arm] for arm, _ in batch}, batch)
 
-            batches = Batches(groups, _SECONDS_A_REMOTE_BATCH, workers)
+            batches = Batches(pairs, _SECONDS_A_REMOTE_BATCH, workers)
             crew = Crew(submit, batches, 2 * workers)
             self._follow(crew, batches, keep, cancel, patient=False)
 
@@ -394,6 +390,7 @@ class _Sweep:
                     else:
                         arm, _ = pairs[0]
                         keep([_failed_row(pairs[0], explain(self._request.changes[arm], error))])
+                    crew.let_go(future)
         except BaseException:
             cancel[0] = 1
             for future in crew.stop(patient):
@@ -433,14 +430,15 @@ def _executor(given: Any) -> tuple[Executor, int]:
 class _Mapped:
     """Folders with the rows of the problems, each array a file that worker processes map into their memory."""
 
-    def __init__(self, workshop: Workshop, groups: Sequence[Sequence[Pair]], out: Path | None) -> None:
-        self._workshop, self._groups, self._out = workshop, groups, out
+    def __init__(self, workshop: Workshop, pairs: Sequence[Pair], out: Path | None) -> None:
+        self._workshop, self._pairs, self._out = workshop, pairs, out
 
     def __enter__(self) -> dict[str, str]:
         # In the folder of the results where there is one: other machines may see it.
         self._folder = tempfile.TemporaryDirectory(prefix=ROWS, dir=self._out)
         made: dict[str, str] = {}
-        for arm in dict.fromkeys(group[0][0] for group in self._groups):
+        sections = self._workshop.arms.sections
+        for arm in {sections(arm)["problem"].key: arm for arm, _ in self._pairs}.values():
             config = self._workshop.config(arm)
             key = config.rows_key
             if key is None or key in made:

@@ -110,9 +110,14 @@ class MemoryStore:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._rows: list[Row] = []
+        self._seen: set[str] = set()
 
     def add(self, rows: Iterable[Row]) -> None:
-        self._rows.extend(rows)
+        """Keeps the rows of runs that it does not have: Ctrl-C may come in the middle, and they come once more."""
+        for row in rows:
+            if row["run"] not in self._seen:
+                self._seen.add(row["run"])
+                self._rows.append(row)
 
     def flush(self) -> None:
         pass
@@ -231,7 +236,9 @@ class FolderStore:
         self.about = read_about(out) if about is None else dict(about)
         self._form = _form(self.about["parts"])
         self._lock: IO[bytes] | None = None
-        self._rows: list[Row] = []
+        # Number and rows of the next part; both change at once, so that Ctrl-C has it written again and not twice.
+        self._next: tuple[int, list[Row]] = 0, []
+        self._seen: set[str] = set()
         self._failed: list[Row] = []
         self._failed_written = 0
         self._interval = _SECONDS_A_PART[0]
@@ -305,6 +312,8 @@ class FolderStore:
             self._write_anew(before, arm_of)
         else:
             write_json(self.path / "sweep.json", self.about)
+        last = self._numbered()[-1:]
+        self._next = int(last[0].stem.removeprefix("part-")) + 1 if last else 0, []
         self._flushed = time.monotonic()
 
     def _write_anew(self, before: Schema, arm_of: Callable[[str], int] | None) -> None:
@@ -361,19 +370,20 @@ class FolderStore:
             self._form.write(beside, self.schema, rows)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Keeps the rows, and writes a part when it is time."""
+        """Keeps the rows of runs that it has not seen, and writes a part when it is time."""
         for row in rows:
-            (self._failed if row["status"] == "failed" else self._rows).append(row)
-        if len(self._rows) >= _ROWS_A_PART or time.monotonic() - self._flushed >= self._interval:
+            if row["run"] not in self._seen:
+                self._seen.add(row["run"])
+                (self._failed if row["status"] == "failed" else self._next[1]).append(row)
+        if len(self._next[1]) >= _ROWS_A_PART or time.monotonic() - self._flushed >= self._interval:
             self.flush()
 
     def flush(self) -> None:
         """Writes what is not written yet."""
-        if self._rows:
-            last = self._numbered()[-1:]
-            number = int(last[0].stem.removeprefix("part-")) + 1 if last else 0
-            self._write_part(self.path / "parts", number, self._rows)
-            self._rows = []
+        number, rows = self._next
+        if rows:
+            self._write_part(self.path / "parts", number, rows)
+            self._next = number + 1, []
         if len(self._failed) > self._failed_written:
             with replacing(self.path / "parts" / f"failed{self._form.ending}") as beside:
                 self._form.write(beside, self.schema, self._failed)

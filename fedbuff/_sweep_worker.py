@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ class Arms:
     def __init__(self, base: StudyConfig, changes: Mapping[int, Changes]) -> None:
         self.base, self.changes = base, dict(changes)
         nothing = Section(None, b"\0" * 16)
-        self._base = {
+        self.base_sections = {
             name: Section(base.tables[name], _digest(text_of(base.tables[name]))) if name in base.tables else nothing
             for name in SECTIONS
         }
@@ -107,7 +108,7 @@ class Arms:
         by_section: dict[str, Changes] = {}
         for path, value in self.changes[arm].items():
             by_section.setdefault(path.partition(".")[0], {})[path] = value
-        made = dict(self._base)
+        made = dict(self.base_sections)
         for name, changes in by_section.items():
             if name not in SECTIONS:
                 known = ", ".join(SECTIONS)
@@ -115,7 +116,9 @@ class Arms:
                 raise UnknownKeyError(name, hint)
             key = name, text_of(changes)
             if key not in self._made:
-                whole = merged({name: self._base[name].table} if name in self.base.tables else {}, changes)[name]
+                whole = merged({name: self.base_sections[name].table} if name in self.base.tables else {}, changes)[
+                    name
+                ]
                 self._made[key] = Section(whole, _digest(text_of(whole)))
             made[name] = self._made[key]
         return made
@@ -146,15 +149,23 @@ class Workshop:
         self._checked: set[bytes] = set()
         self._lock = threading.RLock()
         self._rows: tuple[str | None, Rows] | None = None
-        self._last = threading.local()  # a thread's last schedule, with its key
+        self._last = threading.local()  # a thread's last schedule, with its key, and its memory for runs in the core
+        self._schedule_keys: dict[int, bytes] = {}
         self._packed: dict[int, tuple[Any, tuple[str, ...]]] = {}  # with their metrics
         self._tables: dict[bytes, NDArray[np.float64]] = {}  # staleness weights, by the table [strategy]
         self._by_client: dict[tuple[Any, ...], NDArray[Any]] = {}  # weights and batch sizes
+        # What the base has built already; and what is built of its tables here is the base's too.
+        self._of_base = {name: self._key_of(arms.base_sections, parts) for name, parts in _MADE_OF.items()}
+        self._keep(arms.base, self._of_base)
+
+    @staticmethod
+    def _key_of(sections: Mapping[str, Section], parts: Sequence[str]) -> bytes:
+        return b"".join(sections[part].key for part in parts)
 
     def config(self, arm: int) -> StudyConfig:
         """The arm's configuration; a ConfigError where its tables cannot be."""
         sections = self.arms.sections(arm)
-        keys = {name: b"".join(sections[part].key for part in parts) for name, parts in _MADE_OF.items()}
+        keys = {name: self._key_of(sections, parts) for name, parts in _MADE_OF.items()}
         with self._lock:
             ready = {name: self._shared[name, key] for name, key in keys.items() if (name, key) in self._shared}
             tables = {name: section.table for name, section in sections.items() if section.table is not None}
@@ -172,6 +183,8 @@ class Workshop:
             if name in _LARGE:
                 self._large.pop((name, key), None)
                 self._large[name, key] = None
+                if key == self._of_base[name]:
+                    self.arms.base.__dict__.setdefault(name, config.__dict__[name])
         while len(self._large) > _LARGE_KEPT * len(_LARGE):
             oldest = next(iter(self._large))
             del self._large[oldest], self._shared[oldest]
@@ -187,7 +200,7 @@ class Workshop:
                 config.__dict__["rows"] = self.rows(arm)
             _ = config.problem, config.held_out_rows, config.source
             sections = self.arms.sections(arm)
-            self._keep(config, {name: b"".join(sections[part].key for part in _MADE_OF[name]) for name in _LARGE})
+            self._keep(config, {name: self._key_of(sections, _MADE_OF[name]) for name in _LARGE})
         return config
 
     def rows(self, arm: int) -> Rows:
@@ -203,13 +216,22 @@ class Workshop:
 
     def schedule_key(self, arm: int) -> bytes:
         """The hash of all that the arm's schedules follow from, but the seed."""
+        known = self._schedule_keys.get(arm)
+        if known is not None:
+            return known
         sections = self.arms.sections(arm)
         timing = _digest(text_of(_timing(self.config(arm).strategy)))
-        return b"".join((sections["trace"].key, sections["schedule"].key, timing, sections["problem"].key))
+        made = b"".join((sections["trace"].key, sections["schedule"].key, timing, sections["problem"].key))
+        self._schedule_keys[arm] = made
+        return made
 
     def run(self, pairs: Sequence[Pair], threads: int, cancel: NDArray[np.uint8]) -> list[Row]:
-        """The rows of runs that share a problem and the rules of their schedules; cancelled ones are left out."""
-        rows, others = self._run_packed(pairs, threads, cancel)
+        """The rows of runs; cancelled ones are left out."""
+        rows: list[Row] = []
+        others: list[Pair] = []
+        for _, group in groupby(pairs, lambda pair: self.schedule_key(pair[0])):
+            more, rest = self._run_packed(list(group), threads, cancel)
+            rows, others = rows + more, others + rest
         for arm, seed in others:
             began = time.perf_counter()
             try:
@@ -225,7 +247,8 @@ class Workshop:
     def _run_packed(
         self, pairs: Sequence[Pair], threads: int, cancel: NDArray[np.uint8]
     ) -> tuple[list[Row], list[Pair]]:
-        """Runs in the core, one crossing for all; the rows, and the pairs that want the long way."""
+        """Runs that share the rules of their schedules in the core, one crossing for all; the rows, and the pairs that
+        want the long way."""
         by_seed: dict[int, list[int]] = {}
         others: list[Pair] = []
         packed: dict[int, tuple[Any, tuple[str, ...]]] = {}
@@ -244,10 +267,10 @@ class Workshop:
         except ConfigError:
             return [], list(pairs)
         w0 = np.stack([first.problem.init(seed) for seed in by_seed])
-        core: Any = import_module("fedbuff._core")
-        run = core.run_packed_f32 if w0.dtype == np.float32 else core.run_packed_f64
+        runs = self._runs(threads, cancel)
+        run = runs.run_f32 if w0.dtype == np.float32 else runs.run_f64
         arms = [[packed[arm][0] for arm in chosen] for chosen in by_seed.values()]
-        found = run(plans, expected_rows, w0, arms, threads, cancel)
+        found = run(plans, expected_rows, w0, arms)
         rows, again = [], []
         done = [(arm, seed) for seed, chosen in by_seed.items() for arm in chosen]
         for (arm, seed), (end, *numbers) in zip(done, found, strict=True):
@@ -261,6 +284,14 @@ class Workshop:
             more, rest = self._run_packed(again, threads, cancel)
             rows, others = rows + more, others + rest
         return rows, others
+
+    def _runs(self, threads: int, cancel: NDArray[np.uint8]) -> Any:
+        """This thread's memory for runs in the core."""
+        made = getattr(self._last, "runs", None)
+        if made is None or made[0] is not cancel:
+            core: Any = import_module("fedbuff._core")
+            made = self._last.runs = cancel, core.PackedRuns(threads, cancel)
+        return made[1]
 
     def _packed_arm(self, arm: int) -> tuple[Any, tuple[str, ...]]:
         """An arm as the core takes it, and its metrics; None where only the long way can do it, or refuse it."""
@@ -457,6 +488,7 @@ class Setup:
 _workshops: dict[str, Workshop] = {}  # of this process, by sweep
 _workshops_lock = threading.Lock()
 _MOST_WORKSHOPS = 2
+_NEVER = np.zeros(1, np.uint8)
 
 
 def run_batch(setup: Setup, changes: dict[int, Changes], pairs: Sequence[Pair]) -> list[Row]:
@@ -468,4 +500,4 @@ def run_batch(setup: Setup, changes: dict[int, Changes], pairs: Sequence[Pair]) 
             _workshops[setup.sweep] = Workshop(Arms(StudyConfig(setup.tables, setup.folder), {}), setup.rows)
         workshop = _workshops[setup.sweep]
         workshop.arms.changes.update(changes)
-    return workshop.run(pairs, 1, np.zeros(1, np.uint8))
+    return workshop.run(pairs, 1, _NEVER)

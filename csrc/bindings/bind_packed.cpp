@@ -79,18 +79,27 @@ class BoundArm {
   PackedArm<T> arm_;
 };
 
+// The memory of a thread's runs; one thread at a time may use it.
+class BoundRuns {
+ public:
+  BoundRuns(int threads, const py::object& cancel) : runs_(threads, input<std::uint8_t>(cancel, "cancel", {1})) {}
+  PackedRuns& core() { return runs_; }
+
+ private:
+  PackedRuns runs_;
+};
+
 // Runs of several arms along each of several plans: for each, (end, version, updates, staleness, time, seconds, w,
 // history), in the order of the plans and then of their arms. `w0` has a row per plan.
 template <class T>
-py::list run_all(const std::vector<py::object>& plans, std::int64_t expected_rows, const py::object& w0,
-                 const std::vector<std::vector<const BoundArm<T>*>>& arms, int threads, const py::object& cancel) {
+py::list run_all(BoundRuns& runs, const std::vector<py::object>& plans, std::int64_t expected_rows,
+                 const py::object& w0, const std::vector<std::vector<const BoundArm<T>*>>& arms) {
   const auto n = static_cast<py::ssize_t>(plans.size());
   if (arms.size() != plans.size()) {
     throw py::value_error("arms: expected a list for every plan");
   }
   const T* starts = input<T>(w0, "w0", {n, kAny});
   const py::ssize_t dim = py::reinterpret_borrow<py::array>(w0).shape(1);
-  const auto* flag = input<std::uint8_t>(cancel, "cancel", {1});
   std::vector<SchedulePlan> read;
   std::vector<std::vector<const PackedArm<T>*>> packed(plans.size());
   for (std::size_t i = 0; i < plans.size(); ++i) {
@@ -106,9 +115,9 @@ py::list run_all(const std::vector<py::object>& plans, std::int64_t expected_row
   std::vector<std::vector<PackedResult<T>>> results;
   {
     const py::gil_scoped_release released;
-    PackedRuns runs(threads, flag);
     for (std::size_t i = 0; i < read.size(); ++i) {
-      results.push_back(runs.run<T>(read[i], expected_rows, starts + static_cast<py::ssize_t>(i) * dim, packed[i]));
+      results.push_back(
+          runs.core().run<T>(read[i], expected_rows, starts + static_cast<py::ssize_t>(i) * dim, packed[i]));
     }
   }
   py::list made;
@@ -125,9 +134,9 @@ py::list run_all(const std::vector<py::object>& plans, std::int64_t expected_row
 }
 
 template <class T>
-void bind_one(py::module_& module, const char* arm, const char* run) {
+void bind_arm(py::module_& module, const char* name) {
   using Bound = BoundArm<T>;
-  py::class_<Bound>(module, arm)
+  py::class_<Bound>(module, name)
       .def(py::init<const py::object&, BoundProblem<T>&, BoundProblem<T>*, const py::object&, const py::object&,
                     const py::object&, const py::object&, std::int64_t, std::int64_t, const std::vector<std::string>&,
                     const py::object&>(),
@@ -135,15 +144,17 @@ void bind_one(py::module_& module, const char* arm, const char* run) {
            py::arg("s"), py::arg("e"), py::arg("window_bytes"), py::arg("eval_every"), py::arg("metrics"),
            py::arg("stop").none(true), py::keep_alive<1, 3>(), py::keep_alive<1, 4>(), py::keep_alive<1, 6>(),
            py::keep_alive<1, 7>(), py::keep_alive<1, 8>());
-  module.def(run, &run_all<T>, py::arg("plans"), py::arg("expected_rows"), py::arg("w0"), py::arg("arms"),
-             py::arg("threads"), py::arg("cancel"));
 }
 
 }  // namespace
 
 void bind_packed(py::module_& module) {
-  bind_one<float>(module, "PackedArmF32", "run_packed_f32");
-  bind_one<double>(module, "PackedArmF64", "run_packed_f64");
+  bind_arm<float>(module, "PackedArmF32");
+  bind_arm<double>(module, "PackedArmF64");
+  py::class_<BoundRuns>(module, "PackedRuns")
+      .def(py::init<int, const py::object&>(), py::arg("threads"), py::arg("cancel"), py::keep_alive<1, 3>())
+      .def("run_f32", &run_all<float>, py::arg("plans"), py::arg("expected_rows"), py::arg("w0"), py::arg("arms"))
+      .def("run_f64", &run_all<double>, py::arg("plans"), py::arg("expected_rows"), py::arg("w0"), py::arg("arms"));
 }
 
 }  // namespace fedbuff::bind

@@ -13,6 +13,7 @@ namespace fedbuff {
 namespace {
 
 constexpr double kSecondsAPiece = 0.1;
+constexpr std::int64_t kRowsAtOnce = 8192;  // few enough to stay in the cache
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -55,14 +56,20 @@ class ResolvedSchedule {
   std::int64_t rows_before(std::int64_t step) const { return rows_before_[at(step)]; }
   std::int64_t staleness(std::int64_t used_row) const { return staleness_[at(used_[at(used_row)])]; }
 
+  // Gives the replay the rows of some steps from this one on; returns the first step that it was not given.
   template <class T>
-  void feed(Replay<T>& replay, const PackedArm<T>& arm) {
+  std::int64_t feed(Replay<T>& replay, const PackedArm<T>& arm, std::int64_t step) {
+    std::int64_t end = step + 1;
+    while (end < n_steps_ && rows_before(end) - rows_before(step) < kRowsAtOnce) {
+      ++end;
+    }
     rows_.clear();
-    for (const std::int64_t row : used_) {
-      const std::size_t i = at(row);
+    for (std::int64_t used = rows_before(step); used < rows_before(end); ++used) {
+      const std::size_t i = at(used_[at(used)]);
       rows_.push_back({client_[i], task_[i], version_[i], step_[i], arm.s[staleness_[i]], arm.e[client_[i]]});
     }
-    replay.add(rows_.data(), static_cast<std::int64_t>(rows_.size()), references_.data(), n_steps_);
+    replay.add(rows_.data(), static_cast<std::int64_t>(rows_.size()), references_.data() + step, end - step);
+    return end;
   }
 
  private:
@@ -157,7 +164,6 @@ class PackedRun {
         replay_(arm.rule, dim_, w0, *work_, arm.window_bytes) {}
 
   PackedResult<T> go() {
-    schedule_.feed(replay_, arm_);
     result_.end = run();
     result_.version = replay_.version();
     result_.updates = schedule_.rows_before(replay_.version());
@@ -180,8 +186,11 @@ class PackedRun {
         if (is_set(cancel_)) {
           return RunEnd::Cancelled;
         }
+        if (fed_ <= replay_.version()) {
+          fed_ = schedule_.feed(replay_, arm_, fed_);
+        }
         const double began = now();
-        const ReplayExit exit = replay_.run(std::min(next - replay_.version(), piece_), threads_);
+        const ReplayExit exit = replay_.run(std::min(std::min(next, fed_) - replay_.version(), piece_), threads_);
         piece_ =
             now() - began < kSecondsAPiece ? std::min(2 * piece_, kMostSteps) : std::max<std::int64_t>(1, piece_ / 2);
         if (exit == ReplayExit::Diverged) {
@@ -315,6 +324,7 @@ class PackedRun {
   std::unique_ptr<ClientWork<T>> work_;
   Replay<T> replay_;
   PackedResult<T> result_;
+  std::int64_t fed_ = 0;     // steps that the replay has the rows of
   std::int64_t piece_ = 64;  // server steps between two looks at the flag
   std::int64_t evaluated_ = -1;
   std::int64_t n_evaluations_ = 0;

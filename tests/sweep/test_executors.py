@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import equal
+from sweep_checks import equal
 
 import fedbuff as fb
 from fedbuff._pool import Batches

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import equal, same_as_alone
+from sweep_checks import equal, same_as_alone
 
 import fedbuff as fb
 from fedbuff import backends
