@@ -197,7 +197,7 @@ def _checks(checks: Any, costs: Costs) -> str:
     lines = [
         "## Predicted and measured",
         "",
-        "Whole replays, schedule included, best of four. No cost was fitted on them; the terms of the model were chosen "
+        "Whole replays, schedule included, best of four. No cost was fitted on them; the model's terms were chosen "
         "with the first ones in sight, and those marked * were first run when it was done. Milliseconds a replay: one "
         f"alone on one core; and {cores} at a time, one on each core.",
         "",
@@ -269,8 +269,8 @@ def _paper(costs: Costs) -> str:
         "Nothing here was measured but the costs: replays a second by the model, of the server steps above, for cores "
         "like these. Two numbers each: "
         f"were the memory's bandwidth to grow with the cores, {per_core / 1e9:.3g} GB/s for each, and were it to stay "
-        f"at "
-        f"the {whole / 1e9:.3g} GB/s of this whole machine. A real machine lies between. Worker "
+        f"at the {whole / 1e9:.3g} GB/s of this whole machine. A real machine lies between; its last cache, which the "
+        "model leaves as large as this one's, is larger. Worker "
         "processes are assumed, so that Python's lock does not bind; a `-` says that the memory does not either.",
         "",
         "| | " + " | ".join(f"{p} core{'s' * (p > 1)}" for p in PAPER_CORES) + " |",

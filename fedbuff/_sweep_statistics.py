@@ -234,24 +234,32 @@ def _values(results: SweepResults, metric: str, notes: list[str]) -> list[dict[i
     return found
 
 
+def _by_arm(results: SweepResults) -> list[NDArray[np.int64]]:
+    """The rows of each arm."""
+    arm = results.column("arm")
+    order = np.argsort(arm, kind="stable")
+    return np.split(order, np.searchsorted(arm[order], np.arange(1, len(results.arms))))
+
+
 def _kept(results: SweepResults, notes: list[str]) -> list[list[int]]:
     """By arm, the rows of runs that came to an end; why others did not goes to the notes."""
-    arm, status, reason = (results.column(name) for name in ("arm", "status", "exit_reason"))
-    seeds = results.column("seed").tolist()
-    every = set(seeds)
+    failed, diverged = results.column("status") == "failed", results.column("exit_reason") == "diverged"
+    seeds = results.column("seed")
+    every = np.unique(seeds)
     kept = []
-    for at, label in enumerate(arm_labels(results.arms)):
-        rows = np.flatnonzero(arm == at).tolist()
-        failed = [row for row in rows if status[row] == "failed"]
-        diverged = [row for row in rows if reason[row] == "diverged"]
-        missing = sorted(every - {seeds[row] for row in rows})
-        for left_out, why in ((failed, "failed"), (diverged, "diverged")):
-            if left_out:
-                notes.append(f"{label}: {len(left_out)} of {len(rows)} runs {why} and are left out")
-        if missing:
-            notes.append(f"{label}: no runs of the seeds {', '.join(map(str, missing))}")
-        kept.append([row for row in rows if row not in failed and row not in diverged])
+    for rows, label in zip(_by_arm(results), arm_labels(results.arms), strict=True):
+        for left_out, why in ((failed[rows], "failed"), (diverged[rows], "diverged")):
+            if left_out.any():
+                notes.append(f"{label}: {np.count_nonzero(left_out)} of {len(rows)} runs {why} and are left out")
+        missing = np.setdiff1d(every, seeds[rows])
+        if missing.size:
+            notes.append(f"{label}: no runs of the seeds {_some(missing.tolist())}")
+        kept.append(rows[~failed[rows] & ~diverged[rows]].tolist())
     return kept
+
+
+def _some(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds[:5])) + (f" and {len(seeds) - 5} others" if len(seeds) > 5 else "")
 
 
 def table(results: SweepResults, metric: str, level: float, method: Method) -> Table:
@@ -311,7 +319,7 @@ def paired(results: SweepResults, a: Any, b: Any, metric: str, level: float, met
     notes = [text for text in notes if text.startswith((f"{labels[first]}:", f"{labels[second]}:"))]
     alone = sorted(set(values[first]) ^ set(values[second]))
     if alone:
-        notes.append(f"{len(alone)} seeds are in one of the two only: {', '.join(map(str, alone))}")
+        notes.append(f"{len(alone)} seeds are in one of the two only: {_some(alone)}")
     return Paired(labels[first], labels[second], metric, level, len(seeds), mean, low, high, ratio, notes)
 
 
@@ -323,24 +331,24 @@ def time_to(results: SweepResults, metric: str, target: float, axis: Axis, level
     number("target", target, low=-math.inf)
     notes: list[str] = []
     rows = []
-    arm_of, status, reason = (results.column(name) for name in ("arm", "status", "exit_reason"))
-    for at, (arm, label) in enumerate(zip(results.arms, arm_labels(results.arms), strict=True)):
-        mine = np.flatnonzero((arm_of == at) & (status == "done")).tolist()
-        failed = int(np.count_nonzero((arm_of == at) & (status == "failed")))
-        found = [first_at(results.history(row), metric, target, axis) for row in mine]
+    done, diverged = results.column("status") == "done", results.column("exit_reason") == "diverged"
+    for arm, label, of_arm in zip(results.arms, arm_labels(results.arms), _by_arm(results), strict=True):
+        mine = of_arm[done[of_arm]]
+        failed = len(of_arm) - len(mine)
+        found = [first_at(results.history(int(row)), metric, target, axis) for row in mine]
         reached = np.array([hit for _, hit in found], np.bool_)
         times = np.array([time for time, _ in found], np.float64)
-        times[~reached & np.array([reason[row] == "diverged" for row in mine], np.bool_)] = math.inf
+        times[~reached & diverged[mine]] = math.inf
         if failed:
-            notes.append(f"{label}: {failed} of {failed + len(mine)} runs failed and are left out")
+            notes.append(f"{label}: {failed} of {len(of_arm)} runs failed and are left out")
         if not reached.all():
             never = times[~reached]
             watched = never[np.isfinite(never)]
             after = f" by {axis} {watched.min():.4g}" if watched.size else ""
             notes.append(f"{label}: {never.size} of {len(mine)} runs did not reach it{after}; there is no mean")
-        whole = bool(mine) and bool(reached.all())
+        whole = len(mine) > 0 and bool(reached.all())
         mean, low, high = (float(each) for each in interval(times if whole else [], level, method))
-        median = survival_median(times, reached) if mine else math.nan
+        median = survival_median(times, reached) if len(mine) else math.nan
         row = {**_cells(results.arms, arm), "n": len(mine), "reached": int(reached.sum())}
         rows.append(row | {"median": median, "mean": mean, "low": low, "high": high})
     return Table(rows, notes)
