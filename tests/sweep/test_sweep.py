@@ -178,6 +178,11 @@ def test_data_is_read_once(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(_study_config, "_read_rows", lambda config: made.append(1) or original(config))
     results = fb.sweep(base, {"problem.l2": [0.0, 0.1, 0.2], "local.lr": [0.1, 0.2]}, seeds=[0], threads=2)
     assert len(results) == 6 and len(made) == 1
+    made.clear()
+    config = fb.StudyConfig(base)
+    for lr in (0.1, 0.2):
+        fb.sweep(config, {"local.lr": [lr]}, seeds=[0])
+    assert config.problem.n_clients == 12 and len(made) == 1
 
 
 # Results
