@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ._study_data import sample_digits
     from ._sweep import sweep
     from ._sweep_results import SweepResults, load_sweep
+    from ._tune import tune
 
 __all__ = [
     "MLP",
@@ -111,6 +112,7 @@ __all__ = [
     "sweep",
     "theory",
     "traces",
+    "tune",
     "uniform_arrivals",
 ]
 
@@ -122,6 +124,7 @@ _LATER_NAMES = {
     "load_sweep": "._sweep_results",
     "sample_digits": "._study_data",
     "sweep": "._sweep",
+    "tune": "._tune",
 }
 
 

@@ -45,6 +45,7 @@ _COLUMN_TYPES: dict[str, type[np.generic]] = {
 }
 _ROW_NAMES = tuple(_COLUMN_TYPES)[:8]
 _STEP_NAMES = tuple(_COLUMN_TYPES)[8:]
+_SPEED_BLOCK = 1 << 13  # temporaries stay in the cache
 _IF_BUSY = {"redraw": reference.REDRAW, "skip": reference.SKIP, "allow": reference.OVERLAP}
 _POLICY = {"wait": reference.WAIT, "pause": reference.PAUSE, "abort": reference.ABORT}
 
@@ -435,7 +436,7 @@ class _Request:
                 and _largest(source, name) == 0.0
                 for i, name in enumerate(("wait", "download", "compute", "upload"))
             ]
-            factor = plan.speed if plan.speed.size else np.ones(plan.n_clients)
+            factor = plan.speed if plan.speed.size else np.ones(1)
             others = none[0] and none[1] and none[3]
             timeless = np.flatnonzero((factor == 0.0) | none[2]) if others else np.zeros(0, np.int64)
         if timeless.size:
@@ -551,28 +552,37 @@ def _delay_fields(source: Trace | DelayModel, seed: int) -> dict[str, Any]:
     for i, law in enumerate(laws):
         if law.kind != "empirical":
             params[i, : len(law.params)] = law.params
-    speed = np.ones(source.n_clients)
-    if isinstance(source.client_speed, Distribution):
-        law = source.client_speed
-        samples = getattr(law, "samples", None)
-        speed = draw(law.kind, law.params, samples, seed, np.arange(source.n_clients), 0, COMPONENT_SPEED)
-    elif source.client_speed is not None:
-        speed = np.asarray(source.client_speed, np.float64)
-    if source.n_samples is not None:
-        speed = speed * source.n_samples
     return {
         "recorded": False,
         "kinds": np.array([KINDS.index(law.kind) for law in laws], np.int64),
         "params": params,
         "sample_offsets": np.concatenate([[0], np.cumsum([pool.size for pool in pools])]).astype(np.int64),
         "samples": np.concatenate(pools),
-        "speed": nothing if source.client_speed is None and source.n_samples is None else np.ascontiguousarray(speed),
+        "speed": _speed(source, seed),
         "row_offsets": no_rows,
         "row_wait": nothing,
         "row_duration": nothing,
         "row_ok": np.zeros(0, np.uint8),
         "wrap": True,
     }
+
+
+def _speed(model: DelayModel, seed: int) -> NDArray[np.float64]:
+    """What multiplies each client's compute time; empty where nothing does. Drawn in blocks: clients may be 10^8."""
+    if model.client_speed is None and model.n_samples is None:
+        return np.zeros(0)
+    speed = np.ones(model.n_clients)
+    if isinstance(model.client_speed, Distribution):
+        law = model.client_speed
+        samples = getattr(law, "samples", None)
+        for first in range(0, model.n_clients, _SPEED_BLOCK):
+            clients = np.arange(first, min(first + _SPEED_BLOCK, model.n_clients))
+            speed[clients] = draw(law.kind, law.params, samples, seed, clients, 0, COMPONENT_SPEED)
+    elif model.client_speed is not None:
+        speed *= model.client_speed
+    if model.n_samples is not None:
+        speed *= model.n_samples
+    return speed
 
 
 def _window_fields(availability: Availability | None, n: int) -> dict[str, Any]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from . import _sweep_statistics as statistics
 from ._files import optional
+from ._sweep_statistics import Axis, Band, Method, Paired, Table
 from ._sweep_store import HISTORY, Column, FolderStore, MemoryStore, Ragged, take
 
 __all__ = ["SweepResults", "load_sweep"]
@@ -125,6 +127,68 @@ class SweepResults:
         if history:
             return pd.DataFrame(self.histories())
         return pd.DataFrame({name: self.column(name) for name in self.columns if not name.startswith(HISTORY)})
+
+    def table(self, metric: str = "loss", *, level: float = 0.95, method: Method = "student") -> Table:
+        """A row for each arm: its changes, the number of runs n, and the metric's mean at the end with the interval
+        that covers the true mean with probability `level`.
+
+        method  "student", Student's t; or "bootstrap", quantiles of resampled means
+        """
+        return statistics.table(self, metric, level, method)
+
+    def band(
+        self,
+        metric: str = "loss",
+        axis: Axis = "time",
+        *,
+        level: float = 0.95,
+        method: Method = "student",
+        at: ArrayLike | None = None,
+    ) -> list[Band]:
+        """For each arm, mean and interval of a metric along "step", "time" or "updates", over its seeds.
+
+        at  where; None: where the runs were evaluated, or at even distances as far as all runs of the arm reach. A
+            metric keeps its value until the next evaluation; it is NaN where a run has ended.
+        """
+        return statistics.bands(self, metric, axis, level, method, at)
+
+    def paired(
+        self,
+        a: int | Mapping[str, Any],
+        b: int | Mapping[str, Any],
+        *,
+        metric: str = "loss",
+        level: float = 0.95,
+        method: Method = "student",
+    ) -> Paired:
+        """The mean difference between two arms, seed by seed: both met the same delays and batches.
+
+        a, b  arms: their numbers, or changes that only they have, as in {"strategy.buffer_size": 5}
+        """
+        return statistics.paired(self, a, b, metric, level, method)
+
+    def time_to(
+        self,
+        metric: str,
+        target: float,
+        *,
+        axis: Axis = "time",
+        level: float = 0.95,
+        method: Method = "student",
+    ) -> Table:
+        """A row for each arm: how many of its n runs reached the target (accuracy at or above it, others at or below),
+        the median by Kaplan and Meier, and, where all did, the mean with its interval.
+
+        axis  "time" (virtual), "step" or "updates"
+        """
+        return statistics.time_to(self, metric, target, axis, level, method)
+
+    def show(self, metric: str = "loss", axis: Axis = "time", *, level: float = 0.95, ax: Any = None) -> Any:
+        """Prints `table` and draws `plots.sweep`; returns the axes."""
+        from .plots import sweep
+
+        print(self.table(metric, level=level))
+        return sweep(self, metric=metric, axis=axis, level=level, ax=ax)
 
     def __repr__(self) -> str:
         counts = Counter(self.column("status").tolist())

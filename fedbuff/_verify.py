@@ -23,6 +23,7 @@ from ._replay import Replay
 from ._resolve import UNIFORM_ARRIVALS, uniform_arrivals
 from ._schedule import Schedule
 from ._strategy import FedBuff, rule_of
+from ._student import student
 from ._theorem import (
     Bound,
     Condition,
@@ -314,31 +315,8 @@ def _interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
     if not np.isfinite(values).all():
         return math.inf, math.inf, math.inf
     mean = float(values.mean())
-    half = _student(_CONFIDENCE, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    half = student(_CONFIDENCE, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
     return mean, max(0.0, mean - half), mean + half
-
-
-def _student(confidence: float, freedom: int) -> float:
-    """The t for which P(|t_freedom| <= t) = confidence, by bisection; for whole degrees of freedom P is elementary."""
-
-    def inside(t: float) -> float:
-        angle = math.atan(t / math.sqrt(freedom))
-        cosine = math.cos(angle)
-        term, total = (cosine, 0.0) if freedom % 2 else (1.0, 0.0)
-        for k in range(1 + freedom % 2, freedom, 2):
-            total += term
-            term *= cosine**2 * k / (k + 1)
-        if freedom % 2:
-            return 2.0 / math.pi * (angle + math.sin(angle) * total)
-        return math.sin(angle) * total
-
-    low, high = 0.0, 1.0
-    while inside(high) < confidence:
-        high *= 2.0
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if inside(middle) < confidence else (low, middle)
-    return high
 
 
 def _built_in(problem: object) -> None:

@@ -227,7 +227,7 @@ class LoopOver final : public EventLoop {
   Windows windows_;
   BatchDraws draws_;
   Queue queue_;           // holds the slots
-  EventHeap boundaries_;  // the next opening or closing of each client's windows, where eligibility is tracked
+  EventHeap boundaries_;  // the next opening or closing of each client's windows, by client, where it is tracked
   std::vector<std::uint32_t> clients_;  // tasks started, and kBusy
   std::vector<std::uint8_t> open_;      // tracked: inside a window; rounds take whomever, and their tasks wait
   ClientSet eligible_;                  // tracked
@@ -326,8 +326,8 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
   const bool plain = plan.window_policy == WindowPolicy::None && plan.max_wait == kInfinity && !plan.distinct_clients &&
                      (!plan.recorded || plan.wrap) && !overlap_ &&
                      (!drawn || (plan.mode == Mode::Pool && plan.n_slots <= plan.n_clients / 2));
-  if (plan.n_clients >= static_cast<std::int64_t>(Event::kMaxSlots) - 1) {
-    throw std::length_error("at most 67,108,862 clients");
+  if (plan.n_slots >= static_cast<std::int64_t>(Event::kMaxSlots) - 1) {
+    throw std::length_error("more than 67,108,862 tasks in flight: give a smaller concurrency");
   }
   clients_.assign(n, 0);
   entered_.assign(plan.distinct_clients ? n : 0, -1);
@@ -344,7 +344,7 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
         open_[c] = windows_.available(c, 0.0) ? 1 : 0;
         const double boundary = open_[c] != 0 ? windows_.close(c, 0.0) : windows_.next_open(c, 0.0);
         if (boundary < kInfinity) {
-          boundaries_.put(Event::make(boundary, 0, 0, c));
+          boundaries_.put(Event::at(boundary, c));
         }
       }
       eligible_.set(c, open_[c] != 0 && tasks_left(c, 0));
@@ -477,7 +477,7 @@ template <class Queue>
 void LoopOver<Queue>::cross_boundaries(double time, std::uint64_t& created) {
   while (!boundaries_.empty() && boundaries_.top().time() <= time) {
     const double boundary = boundaries_.top().time();
-    const std::uint32_t client = boundaries_.top().slot();
+    const auto client = static_cast<std::uint32_t>(boundaries_.top().order);
     boundaries_.take();
     if (!tasks_left(client, clients_[client] & ~kBusy)) {
       boundaries_.close();
@@ -487,7 +487,7 @@ void LoopOver<Queue>::cross_boundaries(double time, std::uint64_t& created) {
     update<false>(client);
     const double next = open_[client] != 0 ? windows_.close(client, boundary) : windows_.next_open(client, boundary);
     if (next < kInfinity) {
-      boundaries_.put(Event::make(next, 0, 0, client));
+      boundaries_.put(Event::at(next, client));
     } else {
       boundaries_.close();
     }

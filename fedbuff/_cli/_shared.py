@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from .._run_folder import find_runs, plain
 from .._schedule import Schedule
 from .._strategy import FedAsync, FedAvg, FedBuff
 from .._study_config import StudyConfig
+from .._text_table import aligned, show
 from .._trace import ArrivalLog, Trace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -141,17 +141,8 @@ def echo_json(value: Any) -> None:
 
 def echo_table(rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows of equal keys as aligned columns, numbers to the right."""
-    if not rows:
-        return
-    names = list(rows[0])
-    cells = [[show(row[name]) for name in names] for row in rows]
-    widths = [max(len(name), *(len(line[at]) for line in cells)) for at, name in enumerate(names)]
-    numeric = [all(isinstance(row[name], int | float | None) for row in rows) for name in names]
-    for line in [names, *cells]:
-        parts = [
-            text.rjust(w) if right else text.ljust(w) for text, w, right in zip(line, widths, numeric, strict=True)
-        ]
-        click.echo("  ".join(parts).rstrip())
+    for line in aligned(rows):
+        click.echo(line)
 
 
 def echo_facts(facts: Mapping[str, Any]) -> None:
@@ -163,11 +154,3 @@ def echo_facts(facts: Mapping[str, Any]) -> None:
         elif isinstance(value, list | tuple):
             value = " ".join(show(part) for part in value)
         click.echo(f"{name.replace('_', ' '):{width}}  {show(value)}")
-
-
-def show(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)

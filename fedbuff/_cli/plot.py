@@ -14,6 +14,8 @@ import numpy as np
 from .. import plots
 from .._files import file_format, optional, replacing
 from .._run_folder import find_runs
+from .._sweep_results import load_sweep
+from .._sweep_statistics import Axis
 from .._trace import ArrivalLog
 from ._shared import (
     A_FILE,
@@ -34,7 +36,7 @@ output_option = click.option("-o", "--output", type=NEW_PATH, required=True, hel
 
 @click.group()
 def plot() -> None:
-    """Pictures of traces, schedules and runs, as SVG, PNG or PDF.
+    """Pictures of traces, schedules, runs and sweeps, as SVG, PNG or PDF.
 
     \b
     Examples:
@@ -215,6 +217,27 @@ def convergence(runs: tuple[Path, ...], metric: str, against: str, output: Path)
     """
     found = {run.name: [seed.history for seed in run.seeds] for folder in runs for run in find_runs(folder)}
     save(output, lambda: plots.convergence(found, metric=metric, against=against))
+
+
+@plot.command()
+@click.argument("folder", type=EXISTING)
+@click.option("--metric", default="loss", show_default=True, help="A metric of the histories.")
+@click.option("--against", type=click.Choice(["time", "step", "updates"]), default="time", show_default=True)
+@click.option("--level", type=float, default=0.95, show_default=True, help="The probability that a band covers a mean.")
+@output_option
+def sweep(folder: Path, metric: str, against: Axis, level: float, output: Path) -> None:
+    """The arms of a sweep: means over the seeds and the bands that cover them; and the table of the last values.
+
+    FOLDER is what `fedbuff sweep` wrote to, or a rung of `fedbuff tune`.
+
+    \b
+    Examples:
+      fedbuff plot sweep tuned/rung-1 -o rung.svg
+      fedbuff plot sweep tuned/rung-1 --metric accuracy --against updates -o accuracy.png
+    """
+    results = load_sweep(folder)
+    save(output, lambda: plots.sweep(results, metric=metric, axis=against, level=level))
+    click.echo(str(results.table(metric, level=level)))
 
 
 @plot.command()

@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._checks import choice
 from .._history import Result
+from .._sweep_results import SweepResults
+from .._sweep_statistics import Axis
 from ._style import COLOURS, add_legend, line_style, named, new_axes
 
 Columns = Mapping[str, NDArray[Any]]
@@ -37,11 +39,24 @@ def convergence(
         if len(seeds) > 1:
             ax.fill_between(x, y.min(axis=0), y.max(axis=0), color=style["color"], alpha=0.2, linewidth=0)
         ax.plot(x, y.mean(axis=0), label=name or None, **style)
-    if metric == "grad_norm_sq":
-        ax.set_yscale("log")
-    ax.set_xlabel(_AGAINST[against])
-    ax.set_ylabel(_METRICS.get(metric, metric))
+    _label(ax, metric, against)
     add_legend(ax, given)
+    return ax
+
+
+def sweep(
+    results: SweepResults, *, metric: str = "loss", axis: Axis = "time", level: float = 0.95, ax: Any = None
+) -> Any:
+    """The arms of a sweep: the mean of a metric over the seeds, and the band that covers it with probability `level`,
+    along virtual "time", server "step" or client "updates"; as far as all runs of an arm reach."""
+    ax = new_axes(ax)
+    made = results.band(metric, axis, level=level)
+    for band in made:
+        style = line_style(band.arm)
+        ax.fill_between(band.x, band.low, band.high, color=style["color"], alpha=0.2, linewidth=0)
+        ax.plot(band.x, band.mean, label=f"{band.label} (n={band.n})", **style)
+    _label(ax, metric, axis)
+    add_legend(ax, [band.label for band in made])
     return ax
 
 
@@ -85,6 +100,13 @@ def rate(
     ax.set_ylabel("GB/s")
     add_legend(ax, [*given, "limit" if limit is not None else ""])
     return ax
+
+
+def _label(ax: Any, metric: str, against: str) -> None:
+    if metric == "grad_norm_sq":
+        ax.set_yscale("log")
+    ax.set_xlabel(_AGAINST[against])
+    ax.set_ylabel(_METRICS.get(metric, metric))
 
 
 def _is_named(runs: Any) -> bool:

@@ -59,7 +59,9 @@ def test_every_example_works(fedbuff: Run, folder: Path) -> None:
     (folder / "matrix.txt").write_text("0.5 1.0\n0.6 1.5\n")
     (folder / "rates.csv").write_text("d,ours,theirs,limit\n1e4,8,4,10\n1e6,9,4,10\n")
     given = [text for path, command in sorted(ALL.items()) for text in examples(command) if path[:1] != ("bench",)]
-    first = [text for text in given if " replay " in text and "--resume" not in text]
+    first = [
+        text for text in given if re.search(" (replay|sweep|tune) ", text) and not re.search("--resume|plot", text)
+    ]
     done: set[str] = set()
     for text in [*first, *given]:
         words = shlex.split(text)[1:]
@@ -315,6 +317,11 @@ def test_compare_tables_and_the_best_of_tried(fedbuff: Run, folder: Path) -> Non
         ("compare run.toml -o run -K 2,0", r"fedbuff: strategy\.buffer_size: expected an int >= 1"),
         ("compare run.toml -o run -K 2 -C 9", r"fedbuff: schedule\.concurrency is 9: there are only 6 clients"),
         ("compare run.toml -o run -K 2 --target speed=3", r"fedbuff: target\.speed: unknown key"),
+        ("tune run.toml -o run -K 1,2", r"fedbuff: target: missing"),
+        ("tune run.toml -o run --target accuracy=0.9", r"fedbuff: grid: tuning needs two arms or more"),
+        ("tune run.toml -o run -K 1,2 --target accuracy=0.9 --eta 1", r"fedbuff: eta: expected an int >= 2"),
+        ("tune run.toml -o run -K 1,2 --target accuracy=0.9 --seeds x", r"fedbuff: Invalid value for --seeds"),
+        ("plot sweep . -o s.svg", r"fedbuff: \.: "),
         ("plot schedule delays.csv --server-steps 3 -o s.bmp", r"fedbuff: s\.bmp: the name must end in"),
         ("plot convergence . -o s.svg", r"fedbuff: \.: no run that is done"),
         ("report .", r"fedbuff: \.: no run that is done"),
@@ -328,6 +335,22 @@ def test_bad_input_is_one_line_and_writes_nothing(arguments: str, message: str, 
     assert ran.code == 2 and re.match(message, ran.err), ran.err
     assert ran.err.count("\n") == 1 and ran.out == ""
     assert sorted(folder.rglob("*")) == before
+
+
+def test_tune(fedbuff: Run, folder: Path) -> None:
+    words = ("tune", "run.toml", "-o", "tuned", "-K", "1,2,4,-1", "--seeds", "0:4", "--eta", "2", "--target")
+    ran = fedbuff(*words, "accuracy=0.5", "--json")
+    about = json.loads(ran.out)
+    assert ran.code == 4 and about == json.loads((folder / "tuned" / "tune.json").read_text())
+    assert about["winner"] == {"strategy.buffer_size": about["ranking"][0]["strategy.buffer_size"]}
+    assert about["notes"][-1] == "1 of 4 arms could not run: buffer_size=-1"
+    again = fedbuff(*words, "accuracy=0.5")
+    assert again.code == 4 and "best: buffer_size=" in again.out
+    pictured = fedbuff("plot", "sweep", "tuned/rung-2", "--metric", "accuracy", "-o", "arms.svg")
+    assert pictured.code == 0 and (folder / "arms.svg").stat().st_size > 5000
+    assert pictured.out.splitlines()[1].split() == ["strategy.buffer_size", "n", "mean", "low", "high"]
+    other = fedbuff(*words, "accuracy=0.6")
+    assert other.code == 2 and "replay.stop.accuracy" in other.err
 
 
 def test_a_traceback_on_request(fedbuff: Run, monkeypatch: pytest.MonkeyPatch) -> None:

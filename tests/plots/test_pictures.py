@@ -112,6 +112,29 @@ def test_a_result_is_drawn_as_its_history() -> None:
     assert np.all(line(ax, 0)[1] == 3.0) and line(ax, 1)[1] == pytest.approx(run.history["grad_norm_sq_mean"])
 
 
+def test_a_sweep_is_drawn_as_its_bands(capsys: pytest.CaptureFixture[str]) -> None:
+    base = {
+        "problem": {"kind": "quadratic", "centers": [[0.0], [2.0], [7.0]], "noise_variance": 1.0},
+        "trace": {"kind": "model", "n_clients": 3, "compute": {"kind": "exponential", "scale": 1.0}},
+        "strategy": {"kind": "fedbuff", "buffer_size": 2},
+        "local": {"steps": 1, "lr": 0.1, "batch_size": 1},
+        "schedule": {"server_steps": 20},
+    }
+    results = fb.sweep(base, {"strategy.buffer_size": [2, -1, 3]}, seeds=range(5), progress=False)
+    for axis, label in (("time", "virtual time (s)"), ("step", "server steps"), ("updates", "client updates")):
+        ax = fb.plots.sweep(results, metric="loss", axis=axis, level=0.9)
+        bands = results.band("loss", axis, level=0.9)
+        assert ax.get_xlabel() == label and len(ax.lines) == len(bands) == 2
+        for number, band in enumerate(bands):
+            assert line(ax, number)[1] == pytest.approx(band.mean)
+            edge = ax.collections[number].get_paths()[0].vertices[:, 1]
+            assert edge.max() == pytest.approx(band.high.max()) and edge.min() == pytest.approx(band.low.min())
+        texts = [text.get_text() for text in ax.get_legend().get_texts()]
+        assert texts == ["buffer_size=2 (n=5)", "buffer_size=3 (n=5)"]
+    ax = results.show("loss", "step")
+    assert capsys.readouterr().out == f"{results.table('loss')}\n" and len(ax.lines) == 2
+
+
 def test_rate_beside_the_limit() -> None:
     ax = fb.plots.rate([1e4, 1e6], {"fused": [8.0, 9.0], "plain": [4.0, 5.0]}, limit=10.0)
     assert [line(ax, number)[1].tolist() for number in range(3)] == [[8.0, 9.0], [4.0, 5.0], [10.0, 10.0]]

@@ -10,6 +10,7 @@ import pytest
 
 import fedbuff as fb
 from fedbuff._strategy import FedAsync, FedAvg, FedBuff
+from fedbuff.backends._portable_math import COMPONENT_SPEED, draw
 
 EXPONENTIAL = fb.Exponential(1.0)
 
@@ -342,3 +343,28 @@ def test_an_arrival_log_refuses_distinct_clients() -> None:
     log = fb.ArrivalLog([0, 0], [1.0, 2.0], version=[0, 0])
     with pytest.raises(ValueError, match="distinct_clients would change it"):
         fb.schedule(log, fb.FedBuff(2, distinct_clients=True))
+
+
+def test_clients_may_outnumber_what_an_event_can_name() -> None:
+    """An event names one of 2^26 tasks in flight, not a client."""
+    n = 70_000_000
+    made = fb.schedule(model(n), FedBuff(10), 50, arrivals=2000, seed=3)
+    made.check()
+    assert made.client.max() > 2**26
+    starts = np.lexsort((made.start_time, made.client))
+    assert np.all(np.diff(made.task[starts])[np.diff(made.client[starts]) == 0] == 1)
+    with pytest.raises(ValueError, match="tasks in flight: give a smaller concurrency"):
+        fb.schedule(model(n), FedBuff(10), arrivals=10)
+
+
+def test_client_speeds_are_drawn_in_blocks() -> None:
+    n = 20_000
+    speed = fb.LogNormal(0.0, 1.0)
+    drawn = fb.schedule(model(n, compute=fb.Constant(1.0), client_speed=speed), FedBuff(10), arrivals=n, seed=5)
+    first = drawn.task == 0
+    took = np.full(n, np.nan)
+    took[drawn.client[first]] = (drawn.arrive_time - drawn.start_time)[first]
+    expected = draw("log_normal", (0.0, 1.0), None, 5, np.arange(n), 0, COMPONENT_SPEED)
+    known = ~np.isnan(took)
+    np.testing.assert_array_equal(took[known], expected[known])
+    assert known[: n // 2].any() and known[n // 2 :].any()

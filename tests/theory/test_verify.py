@@ -11,7 +11,8 @@ import pytest
 
 import fedbuff as fb
 from fedbuff._pool import map_in_threads
-from fedbuff._verify import _interval, _student
+from fedbuff._student import student
+from fedbuff._verify import _interval
 
 theory = fb.theory
 RNG = np.random.default_rng(0)
@@ -192,7 +193,7 @@ def test_refusals() -> None:
 def test_students_t() -> None:
     # the tables' values for 99 %, two-sided
     for freedom, expected in {1: 63.657, 2: 9.925, 3: 5.841, 7: 3.499, 8: 3.355, 30: 2.750}.items():
-        assert _student(0.99, freedom) == pytest.approx(expected, abs=6e-4)
+        assert student(0.99, freedom) == pytest.approx(expected, abs=6e-4)
     mean, low, high = _interval(np.array([1.0, 2.0, 3.0]))
     assert (mean, low, high) == pytest.approx((2.0, 0.0, 2.0 + 9.925 / math.sqrt(3)), abs=1e-3)
 

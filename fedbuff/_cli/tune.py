@@ -1,0 +1,79 @@
+"""fedbuff tune"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from .. import _files
+from .._study_config import StudyConfig
+from .._tune import about
+from .._tune import tune as run_all
+from . import FAILED_RUNS
+from ._shared import A_FILE, NEW_PATH, echo_json, json_option, set_option
+from .compare import Numbers
+from .sweep import _seeds as seeds_of_text
+
+
+@click.command()
+@click.argument("config", type=A_FILE)
+@click.option("-o", "--output", type=NEW_PATH, required=True, help="The folder for the rungs and tune.json.")
+@click.option("--target", metavar="METRIC=VALUE", help="What to reach: accuracy=0.9, loss=0.5.")
+@click.option("--buffer-size", "-K", "buffer_sizes", type=Numbers(), default=None, help="Buffer sizes, as in 5,10,20.")
+@click.option("--concurrency", "-C", "concurrencies", type=Numbers(), default=None, help="Tasks at work, as in 10,30.")
+@click.option("--seeds", metavar="FIRST:END", help="Seeds of the last rung, as 0:8 or 1,2,3.")
+@click.option("--eta", type=int, default=3, show_default=True, help="The best 1/eta of a rung go on to the next.")
+@click.option("--threads", type=int, help="How many runs at once; without it, one for every core.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask cluster at this address, as tcp://host:8786.")
+@set_option
+@json_option
+def tune(
+    config: Path,
+    output: Path,
+    target: str | None,
+    buffer_sizes: list[int] | None,
+    concurrencies: list[int] | None,
+    seeds: str | None,
+    eta: int,
+    threads: int | None,
+    scheduler: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Which buffer size and concurrency reach a target in the least virtual time, by successive halving.
+
+    All combinations run on a small part of the schedule's budget and of the seeds, the best 1/eta of them on eta times
+    as much, and so on to all of it; each rung is a sweep in OUTPUT/rung-1, rung-2, ... Without sizes and concurrencies,
+    the grid of the table [sweep]. The same command goes on with a folder where it was stopped. The exit code is 4 where
+    a combination could not run.
+
+    \b
+    Examples:
+      fedbuff tune run.toml -o tuned -K 1,2,4 -C 3,6 --seeds 0:4 --target accuracy=0.6
+      fedbuff plot sweep tuned/rung-1 --metric accuracy -o rung.svg
+    """
+    if target is not None:
+        settings = (*settings, f"target={{{target}}}")
+    study = StudyConfig.read(config, settings)
+    with ExitStack() as stack:
+        executor = None
+        if scheduler is not None:
+            distributed = _files.optional("distributed", "cluster", "--scheduler")
+            executor = stack.enter_context(distributed.Client(scheduler))
+        found = run_all(
+            study,
+            buffer_sizes=buffer_sizes,
+            concurrencies=concurrencies,
+            seeds=None if seeds is None else seeds_of_text(seeds),
+            eta=eta,
+            executor=executor,
+            out=output,
+            threads=threads,
+        )
+    if as_json:
+        echo_json(about(found))
+    else:
+        click.echo(str(found))
+    return FAILED_RUNS if found.rungs[0].failed else 0
