@@ -255,14 +255,13 @@ def test_python_upload(benchmark: Any) -> None:
     dim, n = 1_000_000, 20
     delta = np.random.default_rng(0).standard_normal(dim).astype(np.float32)
     server = fb.Server(np.zeros(dim, np.float32), fb.FedBuff(buffer_size=K))
-    total, other = np.zeros_like(delta), np.empty_like(delta)
+    w, total, other, scaled = np.zeros_like(delta), np.zeros_like(delta), np.zeros_like(delta), np.zeros_like(delta)
 
     def upload() -> None:
         for _ in range(n):
             server.upload(delta, server.download()[0])
 
     def kernel() -> None:
-        w = np.zeros_like(delta)
         for k in range(n):
             source, target = (total, other) if k % 2 == 0 else (other, total)
             _core.accumulate(source, delta, 1.0, None, None, target)
@@ -270,14 +269,14 @@ def test_python_upload(benchmark: Any) -> None:
                 _core.sgd_step(w, target, 0.1, 1.0, 0.0, None, w)
 
     def numpy() -> None:
-        w, sum_, scaled = np.zeros_like(delta), np.zeros_like(delta), np.empty_like(delta)
         for k in range(n):
             assert np.isfinite(delta).all()
             np.multiply(delta, np.float32(1.0), out=scaled)
-            sum_ += scaled
+            np.add(total, scaled, out=total)
             if k % K == K - 1:
-                w -= np.float32(0.1) * sum_
-                sum_[:] = 0
+                np.multiply(total, np.float32(0.1), out=scaled)
+                np.subtract(w, scaled, out=w)
+                total[:] = 0
 
     runs: dict[str, Callable[[], None]] = {"upload": upload, "kernel": kernel, "numpy": numpy}
     try:
@@ -286,16 +285,15 @@ def test_python_upload(benchmark: Any) -> None:
         pass
     else:
         torch.set_num_threads(1)
-        tensor = torch.from_numpy(delta)
+        tensor, model, summed = torch.from_numpy(delta), torch.zeros(dim), torch.zeros(dim)
 
         def pytorch() -> None:
-            w, sum_ = torch.zeros(dim), torch.zeros(dim)
             for k in range(n):
                 assert torch.isfinite(tensor).all()
-                sum_.add_(tensor, alpha=1.0)
+                summed.add_(tensor, alpha=1.0)
                 if k % K == K - 1:
-                    w.sub_(sum_, alpha=0.1)
-                    sum_.zero_()
+                    model.sub_(summed, alpha=0.1)
+                    summed.zero_()
 
         runs["torch"] = pytorch
     best = dict.fromkeys(runs, 1e9)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,19 +92,12 @@ def replay_stream(name: str, updates: str) -> Turn:
 
 
 def aggregate(dim: str, threads: str = "1", dtype: str = "float32") -> Turn:
-    """fb.aggregate; with more threads, each has its part of the vectors."""
     deltas, weights, model = vectors(int(dim), np.dtype(dtype))
     times = max(1, min(1000, 20_000_000 // len(model)))  # small ones many times, but within rounding of the formula
-    parts = _bench.split(len(model), int(threads))
-
-    def work(part: slice) -> None:
-        for _ in range(times):
-            fb.aggregate(model[part], [delta[part] for delta in deltas], weights, lr=0.1, out=model[part])
-
-    pool = ThreadPoolExecutor(len(parts))
 
     def run() -> dict[str, Any]:
-        list(pool.map(work, parts))
+        for _ in range(times):
+            fb.aggregate(model, deltas, weights, lr=0.1, out=model, threads=int(threads))
         return {"amount": moved(deltas) * times}
 
     return checked(run, lambda: model, deltas, weights, times)

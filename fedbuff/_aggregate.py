@@ -10,9 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import backends
 from ._arrays import as_array, as_vector, model_dtype
-from ._checks import number
+from ._checks import count, number
+from ._pool import map_in_threads, split
 
 __all__ = ["aggregate"]
+
+_LEAST_PART = 1 << 16  # numbers that are worth a thread
 
 
 def aggregate(
@@ -22,6 +25,7 @@ def aggregate(
     *,
     lr: float = 1.0,
     out: NDArray[np.floating] | None = None,
+    threads: int = 1,
 ) -> NDArray[np.floating]:
     """w - lr * sum_k weights[k] * deltas[k], in one pass over memory, added in the order of k.
 
@@ -29,7 +33,8 @@ def aggregate(
     >>> fb.aggregate(np.zeros(2), [np.ones(2), np.array([1.0, 3.0])], lr=0.5)
     array([-1., -2.])
 
-    The same bits as adding the deltas to a `DeltaBuffer` one by one and stepping. `out` may be `w`.
+    The same bits as adding the deltas to a `DeltaBuffer` one by one and stepping, on any number of threads, each of
+    which has its part of the vectors. `out` may be `w`.
     """
     array = as_array("w", w)
     dtype = model_dtype("w", array.dtype)
@@ -45,5 +50,14 @@ def aggregate(
         raise ValueError("out: read-only; pass an array that may be written")
     if any(np.may_share_memory(target, view) for view in views):
         raise ValueError("out: shares memory with a delta; pass another array")
-    backends.current().aggregate(model, views, factors, number("lr", lr), target)
+    scale, backend = number("lr", lr), backends.current()
+
+    def add(part: slice) -> None:
+        backend.aggregate(model[part], [view[part] for view in views], factors, scale, target[part])
+
+    n_parts = min(count("threads", threads), model.size // _LEAST_PART)
+    if n_parts > 1:
+        map_in_threads(add, split(model.size, n_parts), n_parts)
+    else:
+        backend.aggregate(model, views, factors, scale, target)
     return target if out is None else out

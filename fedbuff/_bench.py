@@ -28,6 +28,7 @@ from ._arrays import aligned_copy
 from ._config import config
 from ._delays import DelayModel, Exponential
 from ._local import LocalSGD
+from ._pool import split
 from ._problems import MLP, Problem, Softmax
 from ._replay import replay
 from ._resolve import _Request, make_resolver, new_columns, schedule
@@ -48,13 +49,11 @@ __all__ = [
     "setting",
     "sgd_rates",
     "sgd_turn",
-    "split",
 ]
 
 Turn = Callable[[], dict[str, Any]]
 Row = dict[str, Any]
 
-_LINE = 16  # elements: parts of a vector begin at cache lines
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 
@@ -77,12 +76,6 @@ def best_rates(turns: Sequence[Turn], seconds: float = 0.3) -> list[float]:
         for i, turn in enumerate(turns):
             best[i] = max(best[i], best_rate(turn, seconds / 3, 1))
     return best
-
-
-def split(n: int, threads: int) -> list[slice]:
-    """0..n in as many parts as there are threads, beginning at cache lines; fewer where n is small."""
-    each = max(1, -(-n // (threads * _LINE))) * _LINE
-    return [slice(begin, min(begin + each, n)) for begin in range(0, n, each)]
 
 
 @contextmanager

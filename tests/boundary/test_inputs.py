@@ -181,6 +181,18 @@ def test_out_is_not_the_input(writer: str) -> None:
         call[writer]()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_aggregate_has_the_same_bits_on_any_number_of_threads(dtype: str) -> None:
+    generator = np.random.default_rng(7)
+    w, *deltas = generator.standard_normal((5, 200_003)).astype(dtype)
+    want = fb.aggregate(w, deltas, [0.5, 1.0, -2.0, 0.1], lr=0.1)
+    for threads in (2, 3, 8):
+        got = fb.aggregate(w, deltas, [0.5, 1.0, -2.0, 0.1], lr=0.1, threads=threads)
+        np.testing.assert_array_equal(got, want)
+    with pytest.raises(ValueError, match="threads"):
+        fb.aggregate(w, deltas, threads=0)
+
+
 def test_aggregate_in_place() -> None:
     w, deltas = good(), [good(), 2 * good()]
     want = fb.aggregate(w, deltas, [0.5, 1.0], lr=0.1)
