@@ -197,9 +197,9 @@ def _checks(checks: Any, costs: Costs) -> str:
     lines = [
         "## Predicted and measured",
         "",
-        "Whole replays, schedule included, best of four. No cost was fitted on them; the model's terms were chosen "
-        "with the first ones in sight, and those marked * were first run when it was done. Milliseconds a replay: one "
-        f"alone on one core; and {cores} at a time, one on each core.",
+        "Whole replays, schedule included, the fastest of several. No cost was fitted on them; the model's terms were "
+        "chosen with the first ones in sight, and those marked * were first run when it was done. "
+        f"Milliseconds a replay: one alone on one core; and {cores} at a time, one on each core.",
         "",
         f"| | d | n | C | K | T | alone, model | measured | error | {cores} at a time, model | measured | error |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
