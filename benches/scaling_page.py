@@ -84,7 +84,8 @@ def _opening(data: Any, costs: Costs) -> str:
             f"arrivals of {CLIENTS:,} clients took {run['seconds']:.0f} s and {run['peak'] / 2**20:,.0f} MiB.",
             "",
             f"Of {len(errors)} predictions, {within} are within 20 % of what was measured; the worst is off by "
-            f"{max(errors):.0%}. This page is written by `benches/scaling.py`; no number on it was typed.",
+            f"{max(errors):.0%}. This page is written by `benches/scaling.py`, which measures all it tells of this "
+            "machine.",
         ]
     )
 

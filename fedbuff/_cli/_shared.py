@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +29,10 @@ NEW_PATH = click.Path(path_type=Path)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for a program to read.")
 seed_option = click.option("--seed", type=int, default=0, show_default=True, help="The key of every draw.")
+threads_option = click.option("--threads", type=int, help="How many runs at once; without it, one for every core.")
+scheduler_option = click.option(
+    "--scheduler", metavar="ADDRESS", help="Run on the Dask cluster at this address, as tcp://host:8786."
+)
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration; repeatable."
 )
@@ -154,3 +159,23 @@ def echo_facts(facts: Mapping[str, Any]) -> None:
         elif isinstance(value, list | tuple):
             value = " ".join(show(part) for part in value)
         click.echo(f"{name.replace('_', ' '):{width}}  {show(value)}")
+
+
+def parse_seeds(text: str) -> Any:
+    """Seeds as 0:100 or 1,2,3."""
+    if ":" in text:
+        return text
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"expected 0:100 or 1,2,3, got {text!r}", param_hint="--seeds") from None
+
+
+@contextmanager
+def cluster_at(address: str | None) -> Iterator[Any]:
+    """A client of the Dask cluster at the address; None for None, which is this process."""
+    if address is None:
+        yield None
+        return
+    with _files.optional("distributed", "cluster", "--scheduler").Client(address) as client:
+        yield client

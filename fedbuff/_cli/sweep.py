@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from .. import _files
 from .._study_config import ConfigError, StudyConfig, parse_setting, seeds_of
 from .._sweep import sweep as run_sweep
 from .._sweep_results import SweepResults
 from . import FAILED_RUNS
-from ._shared import A_FILE, NEW_PATH, echo_json, echo_table, json_option, set_option
+from ._shared import (
+    A_FILE,
+    NEW_PATH,
+    cluster_at,
+    echo_json,
+    echo_table,
+    json_option,
+    parse_seeds,
+    scheduler_option,
+    set_option,
+    threads_option,
+)
 
 
 @click.command()
@@ -28,8 +37,8 @@ from ._shared import A_FILE, NEW_PATH, echo_json, echo_table, json_option, set_o
     help="Values to try, in the place of [sweep.grid]; repeatable.",
 )
 @click.option("--seeds", metavar="FIRST:END", help="Seeds, as 0:100 or 1,2,3.")
-@click.option("--threads", type=int, help="How many runs at once; without it, one for every core.")
-@click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask cluster at this address, as tcp://host:8786.")
+@threads_option
+@scheduler_option
 @click.option("--resume/--no-resume", default=True, help="Go on with a folder that is there; so it is by default.")
 @set_option
 @json_option
@@ -55,12 +64,8 @@ def sweep(
       fedbuff sweep run.toml -o sweeps/sizes --grid "strategy.buffer_size=[1, 2, 4]" --seeds 0:5
     """
     study = StudyConfig.read(config, settings)
-    chosen = None if seeds is None else seeds_of(_seeds(seeds), "seeds")
-    with ExitStack() as stack:
-        executor = None
-        if scheduler is not None:
-            distributed = _files.optional("distributed", "cluster", "--scheduler")
-            executor = stack.enter_context(distributed.Client(scheduler))
+    chosen = None if seeds is None else seeds_of(parse_seeds(seeds), "seeds")
+    with cluster_at(scheduler) as executor:
         results = run_sweep(
             study, _grid(grids), seeds=chosen, executor=executor, out=out, resume=resume, threads=threads
         )
@@ -74,15 +79,6 @@ def sweep(
     if results.failed:
         click.echo(f"{len(results.failed)} of {len(results)} runs failed", err=True)
     return FAILED_RUNS if results.failed else 0
-
-
-def _seeds(text: str) -> Any:
-    if ":" in text:
-        return text
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"expected 0:100 or 1,2,3, got {text!r}", param_hint="--seeds") from None
 
 
 def _grid(given: tuple[str, ...]) -> dict[str, Any] | None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from .. import _files
 from .._study_config import StudyConfig
 from .._tune import about
 from .._tune import tune as run_all
 from . import FAILED_RUNS
-from ._shared import A_FILE, NEW_PATH, echo_json, json_option, set_option
+from ._shared import (
+    A_FILE,
+    NEW_PATH,
+    cluster_at,
+    echo_json,
+    json_option,
+    parse_seeds,
+    scheduler_option,
+    set_option,
+    threads_option,
+)
 from .compare import Numbers
-from .sweep import _seeds as seeds_of_text
 
 
 @click.command()
@@ -25,8 +32,8 @@ from .sweep import _seeds as seeds_of_text
 @click.option("--concurrency", "-C", "concurrencies", type=Numbers(), default=None, help="Tasks at work, as in 10,30.")
 @click.option("--seeds", metavar="FIRST:END", help="Seeds of the last rung, as 0:8 or 1,2,3.")
 @click.option("--eta", type=int, default=3, show_default=True, help="The best 1/eta of a rung go on to the next.")
-@click.option("--threads", type=int, help="How many runs at once; without it, one for every core.")
-@click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask cluster at this address, as tcp://host:8786.")
+@threads_option
+@scheduler_option
 @set_option
 @json_option
 def tune(
@@ -57,16 +64,12 @@ def tune(
     if target is not None:
         settings = (*settings, f"target={{{target}}}")
     study = StudyConfig.read(config, settings)
-    with ExitStack() as stack:
-        executor = None
-        if scheduler is not None:
-            distributed = _files.optional("distributed", "cluster", "--scheduler")
-            executor = stack.enter_context(distributed.Client(scheduler))
+    with cluster_at(scheduler) as executor:
         found = run_all(
             study,
             buffer_sizes=buffer_sizes,
             concurrencies=concurrencies,
-            seeds=None if seeds is None else seeds_of_text(seeds),
+            seeds=None if seeds is None else parse_seeds(seeds),
             eta=eta,
             executor=executor,
             out=output,
