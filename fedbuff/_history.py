@@ -75,8 +75,8 @@ class Result:
     """The end of a replay.
 
     stats  most_versions and most_window are the most models and deltas that were held at once; work_seconds (clients'
-           work over all threads), commit_seconds (adding and stepping), wait_seconds and eval_seconds say where the
-           time went
+           work over all threads), commit_seconds (adding and stepping, of small models by every 64th step),
+           wait_seconds and eval_seconds say where the time went
     """
 
     w: NDArray[np.floating[Any]]

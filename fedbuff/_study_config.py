@@ -309,6 +309,8 @@ def _strategy(values: Tables) -> Strategy:
         return made
     if kind != "fedbuff":
         raise ConfigError(f"strategy.preset: {kind} has none, fedbuff has")
+    if not isinstance(preset, str):
+        raise ConfigError(f"strategy.preset: expected a name, got {type(preset).__name__}")
     known = (*inspect.signature(FedBuff).parameters, *_PRESET_OPTIONS.get(preset, ()))
     _refuse_unknown("strategy", values, known)
     with _at("strategy", (*known, "preset")):

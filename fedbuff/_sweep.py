@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -202,6 +202,8 @@ class _Request:
 
 
 def _listed(seeds: Sequence[int] | str) -> Any:
+    if isinstance(seeds, int):
+        raise TypeError(f'seeds: expected a list, or a range as "0:{max(seeds, 1)}", got an int')
     return seeds if isinstance(seeds, str | list | tuple | range) else list(seeds)
 
 
@@ -243,7 +245,7 @@ class _Sweep:
             arm_of = self._compare(store, runs, made_of["inputs"])
             done = set(store.finished())
             pending = [pair for run, pair in runs.items() if run not in done]
-            failed, schema = self._check(pending)
+            failed, schema = self._check(pending, {runs[run][0] for run in done})
             store.prepare(schema, request.about, arm_of)
             self._work(store, pending, failed, runs)
         finally:
@@ -274,10 +276,11 @@ class _Sweep:
         same = all(about[name] == json.loads(text_of(request.about[name])) for name in ("grid", "configs"))
         return None if same else lambda run: runs[run][0]
 
-    def _check(self, pending: Sequence[Pair]) -> tuple[dict[int, str], Schema]:
+    def _check(self, pending: Sequence[Pair], done: Collection[int] = ()) -> tuple[dict[int, str], Schema]:
         """The arms that cannot be, with their errors, and the columns of the results.
 
-        A key that no arm can have is an error of the grid, and nothing is run.
+        A key that neither the base nor any arm, those that are done among them, can have is an error of the grid, and
+        nothing is run.
         """
         request, failed = self._request, dict[int, ConfigError]()
         possible: set[str] = set()
@@ -290,8 +293,12 @@ class _Sweep:
                 continue
             possible.update(request.changes[arm])
             metrics |= dict.fromkeys(_metrics(config))
+        if any(isinstance(wrong, UnknownKeyError) for wrong in failed.values()):
+            possible.update(path for arm in done for path in request.changes[arm])
         for wrong in failed.values():
-            if isinstance(wrong, UnknownKeyError) and not any(_leads_to(path, wrong.path) for path in possible):
+            if isinstance(wrong, UnknownKeyError) and not (
+                _stands_in(request.tables, wrong.path) or any(_leads_to(path, wrong.path) for path in possible)
+            ):
                 raise wrong
         schema: Schema = {"run": "text", "arm": "int", "seed": "seed", **request.kinds, **_RUN}
         schema |= dict.fromkeys(metrics, "float")
@@ -405,6 +412,15 @@ def _failed_row(pair: Pair, error: str) -> Row:
 def _leads_to(path: str, key: str) -> bool:
     """Whether a change at the path is one of the key, or of a table that holds it."""
     return path == key or key.startswith(f"{path}.")
+
+
+def _stands_in(tables: Mapping[str, Any], path: str) -> bool:
+    value: Any = tables
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return False
+        value = value[name]
+    return True
 
 
 def _metrics(config: StudyConfig) -> tuple[str, ...]:

@@ -111,8 +111,9 @@ class SweepResults:
         assert isinstance(steps, Ragged)
         sizes = np.diff(steps.offsets)
         made: dict[str, NDArray[Any]] = {}
+        varied = {path for changes in self.arms for path in changes}
         for name in self.columns:
-            if name in ("run", "arm", "seed") or ("." in name and not name.startswith(HISTORY)):
+            if name in ("run", "arm", "seed") or name in varied:
                 made[name] = np.repeat(self.column(name), sizes)
         for name in self.columns:
             if name.startswith(HISTORY):

@@ -114,9 +114,10 @@ def tune(
     """
     config = study_of(base)
     if target is not None:
-        config = config.changed({"target": dict(target)})
+        tables = {name: table for name, table in config.tables.items() if name != "target"}  # instead of its own
+        config = StudyConfig({**tables, "target": dict(target)}, config.folder)
     search = _Search(config, _arms(config, grid, buffer_sizes, concurrencies), seeds, count("eta", eta, low=2))
-    folder = None if out is None else Path(out)
+    folder = None if out is None else _own_folder(Path(out))
     rungs: list[Rung] = []
     arms = list(range(len(search.arms)))
     for number in range(search.n_rungs):
@@ -139,6 +140,15 @@ def tune(
         with replacing(folder / "tune.json") as beside:
             beside.write_text(json.dumps(about(found), indent=1) + "\n")
     return found
+
+
+def _own_folder(path: Path) -> Path:
+    """Refuses a folder that holds anything but rungs and what was found with them."""
+    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    foreign = [name for name in sorted(names) if not name.startswith("rung-") and name != "tune.json"]
+    if path.exists() and (foreign or not path.is_dir() or names == {"tune.json"}):
+        raise ValueError(f"{path}: it is there already and not a search's; give another folder")
+    return path
 
 
 def _arms(

@@ -105,6 +105,9 @@ py::list run_all(BoundRuns& runs, const std::vector<py::object>& plans, std::int
   for (std::size_t i = 0; i < plans.size(); ++i) {
     read.push_back(read_plan(plans[i]));
     for (const BoundArm<T>* one : arms[i]) {
+      if (one == nullptr) {
+        throw py::value_error("arms: None is not an arm");
+      }
       const Problem<T>& problem = one->arm().problem->problem();
       if (problem.dim != dim || problem.n_clients != read[i].n_clients) {
         throw py::value_error("arms: their problem has other clients than the plan, or another size than w0");

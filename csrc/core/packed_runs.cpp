@@ -1,6 +1,7 @@
 #include "packed_runs.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <chrono>
 #include <cstddef>
 
@@ -76,8 +77,8 @@ class ResolvedSchedule {
   std::int64_t room_rows() const { return static_cast<std::int64_t>(client_.size()); }
   std::int64_t room_steps() const { return static_cast<std::int64_t>(step_time_.size()); }
 
+  // The two columns that tell the room come last: where memory ends before, there is none that the others lack.
   void grow(std::int64_t rows, std::int64_t steps) {
-    client_.resize(at(rows));
     task_.resize(at(rows));
     version_.resize(at(rows));
     step_.resize(at(rows));
@@ -85,9 +86,10 @@ class ResolvedSchedule {
     start_time_.resize(at(rows));
     arrive_time_.resize(at(rows));
     status_.resize(at(rows));
-    step_time_.resize(at(steps));
     started_.resize(at(steps));
     step_rows_.resize(at(steps));
+    step_time_.resize(at(steps));
+    client_.resize(at(rows));
   }
 
   ScheduleColumns columns_from(std::int64_t row, std::int64_t step) {
@@ -355,7 +357,11 @@ std::vector<PackedResult<T>> PackedRuns::run(const SchedulePlan& plan, std::int6
       result.end = RunEnd::ShortTable;
       result.staleness = schedule_->max_staleness();
     } else {
-      result = PackedRun<T>(*schedule_, *arms[i], w0, plan.seed, threads_, cancel_).go();
+      try {
+        result = PackedRun<T>(*schedule_, *arms[i], w0, plan.seed, threads_, cancel_).go();
+      } catch (const std::exception&) {
+        result.end = RunEnd::Failed;
+      }
     }
     const double ended = now();
     result.seconds = ended - began;

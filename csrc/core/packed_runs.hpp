@@ -32,6 +32,7 @@ enum class RunEnd : int {
   Stalled,     // of the schedule
   ShortTable,  // `staleness` of the result is beyond the arm's table
   Cancelled,
+  Failed,  // an exception, which the long way meets again
 };
 
 struct RunLimits {
@@ -77,8 +78,8 @@ struct PackedResult {
 
 class ResolvedSchedule;
 
-// Keeps the memory of one run for the next. A byte at `cancel` that is not 0 ends runs within about a tenth of a
-// second.
+// Keeps the memory of one run for the next. A byte at `cancel` that is not 0 ends a replay within about a tenth
+// of a second; a schedule that is being resolved, and an evaluation, come to their end first.
 class FB_CORE_API PackedRuns {
  public:
   PackedRuns(int threads, const std::uint8_t* cancel);

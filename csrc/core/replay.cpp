@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -179,7 +180,11 @@ class Replay<T>::Engine {
     }
     std::vector<std::thread> pool;
     for (int t = 1; t < threads; ++t) {
-      pool.emplace_back([this, t] { work(t); });
+      try {
+        pool.emplace_back([this, t] { work(t); });
+      } catch (const std::system_error&) {
+        break;  // no more threads to be had: those there are do the same work
+      }
     }
     work(0);
     for (std::thread& thread : pool) {

@@ -69,7 +69,7 @@ struct ReplayStats {
   std::int64_t most_versions = 0;  // ... and at the worst moment
   std::int64_t window = 0;         // deltas held now
   std::int64_t most_window = 0;    // ... and at the worst moment
-  double commit_seconds = 0;       // adding and stepping
+  double commit_seconds = 0;       // adding and stepping; of small models by every 64th step
   double work_seconds = 0;         // clients' work, over all threads
   double wait_seconds = 0;         // threads with nothing to do
   double secure_seconds = 0;       // of commit_seconds: fixed point, masks and noise

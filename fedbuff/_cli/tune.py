@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .._study_config import StudyConfig
+from .._study_config import StudyConfig, parse_setting
 from .._tune import about
 from .._tune import tune as run_all
 from . import FAILED_RUNS
@@ -61,12 +61,11 @@ def tune(
       fedbuff tune run.toml -o tuned -K 1,2,4 -C 3,6 --seeds 0:4 --target accuracy=0.6
       fedbuff plot sweep tuned/rung-1 --metric accuracy -o rung.svg
     """
-    if target is not None:
-        settings = (*settings, f"target={{{target}}}")
     study = StudyConfig.read(config, settings)
     with cluster_at(scheduler) as executor:
         found = run_all(
             study,
+            target=None if target is None else dict([parse_setting(target)]),
             buffer_sizes=buffer_sizes,
             concurrencies=concurrencies,
             seeds=None if seeds is None else parse_seeds(seeds),

@@ -23,6 +23,7 @@ RECORDED = "client,task,compute\n" + "".join(f"{c},{t},{1 + (c * 5 + t * 3) % 7}
 PACKED: dict[str, dict[str, Any]] = {
     "as it is": {},
     "about a hundred evaluations": {"replay": {"eval_every": 1}, "schedule.server_steps": 250},
+    "more rows than the core is fed at once": {"schedule.server_steps": 9000, "replay.eval_every": 3000},
     "an end between two evaluations": {"schedule.server_steps": 25},
     "all metrics": {"replay.metrics": ["accuracy", "grad_norm_sq", "loss"]},
     "no metrics": {"replay.metrics": []},
@@ -356,3 +357,33 @@ def test_ctrl_c_keeps_what_was_done(quadratic: dict[str, Any], tmp_path: Path) -
     name, returned, kept = ran.stdout.split()
     assert name == "SweepInterrupted" and int(returned) == int(kept), ran.stderr
     assert 5 <= int(kept) < 4000
+
+
+def test_a_kind_that_lacks_a_key_of_the_base_fails_alone(quadratic: Any) -> None:
+    results = fb.sweep(quadratic, {"strategy.kind": ["fedbuff", "fedasync"]}, progress=False)
+    assert results.column("status").tolist() == ["done", "failed"]
+    assert "strategy.buffer_size" in results.failed[0]["error"]
+
+
+def test_the_same_sweep_again_knows_the_keys_of_what_is_done(quadratic: Any, tmp_path: Path) -> None:
+    base = merged(quadratic, {"strategy": {"kind": "fedasync", "mixing": 0.5}})
+    configs = [
+        {"strategy": {"kind": "fedbuff", "buffer_size": 1}},
+        {"strategy.buffer_size": 2},
+        {"strategy": {"kind": "fedbuff"}, "strategy.buffer_size": 3},
+    ]
+    for _ in range(2):
+        results = fb.sweep(base, configs=configs, out=tmp_path / "out", progress=False)
+        assert results.column("status").tolist() == ["done", "failed", "done"]
+
+
+def test_what_is_no_list_of_seeds_or_no_name_is_said(quadratic: Any) -> None:
+    with pytest.raises(TypeError, match='seeds: expected a list, or a range as "0:3", got an int'):
+        fb.sweep(quadratic, seeds=3, progress=False)  # type: ignore[arg-type]
+    results = fb.sweep(quadratic, configs=[{}, {"strategy.preset": []}], progress=False)
+    assert "strategy.preset: expected a name, got list" in results.failed[0]["error"]
+
+
+def test_histories_name_a_whole_table_that_varied(quadratic: Any) -> None:
+    configs = [{"local": {"steps": 1, "lr": 0.5}}, {"local": {"steps": 2, "lr": 0.1}}]
+    assert "local" in fb.sweep(quadratic, configs=configs, progress=False).histories()

@@ -200,3 +200,15 @@ def test_refused(options: dict[str, Any], message: str) -> None:
 def test_a_path_is_given_once() -> None:
     with pytest.raises(TypeError, match=r"grid: it has strategy\.buffer_size already"):
         tune(grid={"strategy.buffer_size": [1, 2]}, buffer_sizes=[1, 2])
+
+
+def test_a_target_takes_the_place_of_the_base_s() -> None:
+    found = fb.tune({**BASE, "target": {"grad_norm_sq": 1e-9}}, GRID, target=TARGET, seeds=4, eta=2, progress=False)
+    assert found.winner == {"local.lr": 0.3}
+
+
+def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "tune.json").write_text("mine")
+    with pytest.raises(ValueError, match="not a search's"):
+        tune(tmp_path)
+    assert (tmp_path / "tune.json").read_text() == "mine"

@@ -188,7 +188,7 @@ double clients_gradient(const Problem<T>& p, std::int64_t begin, std::int64_t en
       row_weight[r] = weight;
       s.scale[r] = static_cast<T>(weight);
     }
-    value += block_gradient(p, s, w, first, n, row_weight, part, kBlockRows);
+    value += block_gradient(p, s, w, first, n, row_weight, part, first + n < p.offsets[end] ? n : 0);
     in_part += n;
     if (sum != nullptr && (in_part >= kRowsInT || first + n == p.offsets[end])) {
       add(1.0, part);
@@ -215,7 +215,7 @@ std::int64_t count_correct(const Problem<T>& p, std::int64_t begin, std::int64_t
     for (std::int64_t r = 0; r < n; ++r) {
       s.row[r] = static_cast<std::uint32_t>(r);
     }
-    block_scores(p, s, w, first, n, kBlockRows);
+    block_scores(p, s, w, first, n, first + n < end ? n : 0);
     for (std::int64_t r = 0; r < n; ++r) {
       if (p.head == Head::Logistic) {
         correct += (s.z[r] > T(0)) == (p.target[first + r] > T(0.5)) ? 1 : 0;
