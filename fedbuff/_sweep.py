@@ -321,7 +321,7 @@ class _Sweep:
         with bar:
             keep([_failed_row(pair, failed[pair[0]]) for pair in pending if pair[0] in failed])
             try:
-                self._run_all(self._in_order([pair for pair in pending if pair[0] not in failed]), keep)
+                self._run_all(self._in_order([pair for pair in pending if pair[0] not in failed]), keep, store.tend)
             except KeyboardInterrupt as interrupt:
                 store.flush()
                 raise SweepInterrupted(SweepResults(store, self._request.changes)) from interrupt
@@ -341,7 +341,9 @@ class _Sweep:
             )
         return sorted(pending, key=lambda pair: (*key[pair[0]], place[pair[1]], pair[0]))
 
-    def _run_all(self, pairs: list[Pair], keep: Callable[[Sequence[Row]], None]) -> None:
+    def _run_all(
+        self, pairs: list[Pair], keep: Callable[[Sequence[Row]], None], tend: Callable[[], float | None]
+    ) -> None:
         cancel = np.zeros(1, np.uint8)
         if not pairs:
             return
@@ -351,7 +353,7 @@ class _Sweep:
             with ThreadPoolExecutor(workers, thread_name_prefix="fedbuff") as pool:
                 batches = Batches(pairs, _SECONDS_A_BATCH, workers)
                 crew = Crew(lambda batch: pool.submit(self._workshop.run, batch, inner, cancel), batches, 2 * workers)
-                self._follow(crew, batches, keep, cancel, patient=True)
+                self._follow(crew, batches, keep, tend, cancel, patient=True)
             return
         executor, workers = self._executor
         with _Mapped(self._workshop, pairs, self._out) as mapped:
@@ -364,19 +366,20 @@ class _Sweep:
 
             batches = Batches(pairs, _SECONDS_A_REMOTE_BATCH, workers)
             crew = Crew(submit, batches, 2 * workers)
-            self._follow(crew, batches, keep, cancel, patient=False)
+            self._follow(crew, batches, keep, tend, cancel, patient=False)
 
     def _follow(
         self,
         crew: Crew[Pair, list[Row]],
         batches: Batches[Pair],
         keep: Callable[[Sequence[Row]], None],
+        tend: Callable[[], float | None],
         cancel: NDArray[np.uint8],
         patient: bool,
     ) -> None:
         """Keeps rows as they come; what was done before an error or Ctrl-C is kept too."""
         try:
-            while ended := crew.next():
+            while ended := crew.next(tend):
                 for pairs, future in ended:
                     error = future.exception()
                     if error is None:

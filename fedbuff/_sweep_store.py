@@ -119,6 +119,9 @@ class MemoryStore:
                 self._seen.add(row["run"])
                 self._rows.append(row)
 
+    def tend(self) -> None:
+        pass
+
     def flush(self) -> None:
         pass
 
@@ -375,8 +378,19 @@ class FolderStore:
             if row["run"] not in self._seen:
                 self._seen.add(row["run"])
                 (self._failed if row["status"] == "failed" else self._next[1]).append(row)
-        if len(self._next[1]) >= _ROWS_A_PART or time.monotonic() - self._flushed >= self._interval:
+        if len(self._next[1]) >= _ROWS_A_PART:
             self.flush()
+        self.tend()
+
+    def tend(self) -> float | None:
+        """Writes a part when it is time; in how many seconds that will be, None where nothing waits for it."""
+        if not self._next[1] and len(self._failed) == self._failed_written:
+            return None
+        rest = self._flushed + self._interval - time.monotonic()
+        if rest > 0:
+            return rest
+        self.flush()
+        return None
 
     def flush(self) -> None:
         """Writes what is not written yet."""

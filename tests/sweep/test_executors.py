@@ -17,9 +17,11 @@ import pytest
 from sweep_checks import equal
 
 import fedbuff as fb
+from fedbuff import _sweep_store
 from fedbuff._pool import Batches
 from fedbuff._study_data import Rows, load_rows, save_rows
 from fedbuff._svmlight import CSR
+from fedbuff._sweep_store import FolderStore
 
 GRID = {"strategy.buffer_size": [1, 2, 0], "problem.l2": [0.0, 0.1]}
 
@@ -53,6 +55,37 @@ def test_processes(base: dict[str, Any], processes: Executor, tmp_path: Path) ->
     equal(here, fb.sweep(base, GRID, seeds=range(3), executor=processes))
     equal(here, fb.sweep(base, GRID, seeds=range(3), executor=processes, out=tmp_path / "out"))
     assert here.column("status").tolist().count("failed") == 6
+
+
+def test_a_finished_run_is_written_while_others_last(
+    quadratic: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run goes on until the first is in a part."""
+    written, seen = threading.Event(), list[bool]()
+    write = FolderStore._write_part
+
+    def noticed(self: FolderStore, folder: Path, number: int, rows: Any) -> None:
+        write(self, folder, number, rows)
+        written.set()
+
+    def last(function: Any, *arguments: Any) -> Any:
+        seen.append(written.wait(10))
+        return function(*arguments)
+
+    class Lasting(ThreadPoolExecutor):
+        submitted = 0
+
+        def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+            self.submitted += 1
+            if self.submitted > 1:
+                return super().submit(last, function, *arguments)
+            return super().submit(function, *arguments)
+
+    monkeypatch.setattr(_sweep_store, "_SECONDS_A_PART", (0.5, 0.5))
+    monkeypatch.setattr(FolderStore, "_write_part", noticed)
+    with Lasting(1) as pool:
+        results = fb.sweep(quadratic, seeds=[0, 1], executor=pool, out=tmp_path / "out")
+    assert len(results) == 2 and seen == [True]
 
 
 def test_sweeps_of_one_pool_do_not_mix(quadratic: dict[str, Any], processes: Executor) -> None:
