@@ -15,10 +15,11 @@ import json
 import os
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,7 +239,7 @@ class FolderStore:
         self.path = Path(out)
         self.about = read_about(out) if about is None else dict(about)
         self._form = _form(self.about["parts"])
-        self._lock: IO[bytes] | None = None
+        self._lock: int | None = None  # a descriptor
         # Number and rows of the next part; both change at once, so that Ctrl-C has it written again and not twice.
         self._next: tuple[int, list[Row]] = 0, []
         self._seen: set[str] = set()
@@ -258,23 +259,25 @@ class FolderStore:
         if (path / "sweep.json").is_file() and not resume:
             raise ValueError(f"{path}: it holds a sweep already; resume it, or give another folder")
         path.mkdir(parents=True, exist_ok=True)
-        lock = (path / "lock").open("ab")
+        lock = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise ValueError(f"{path}: another process is at work on this sweep") from None
-        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"{path}: another process is at work on this sweep") from None
+            except OSError as error:
+                raise OSError(error.errno, f"cannot lock: {error.strerror}", str(path / "lock")) from error
             if not (path / "sweep.json").is_file():
                 (path / "parts").mkdir(exist_ok=True)
                 made = {"format": FORMAT, "format_number": FORMAT_NUMBER, "parts": _default_form(), **about}
                 write_json(path / "sweep.json", made)
             store = cls(path)
-            store._lock = lock
             store._recover()
         except BaseException:
-            lock.close()
+            os.close(lock)
             raise
+        store._lock = lock
+        _held.add(store)
         return store
 
     # Reading
@@ -411,8 +414,25 @@ class FolderStore:
             try:
                 self.flush()
             finally:
-                self._lock.close()
-                self._lock = None
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # at once, also where a process has the descriptor too
+                self._drop()
+
+    def _drop(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+_held: weakref.WeakSet[FolderStore] = weakref.WeakSet()  # the stores of this process that were opened to write
+
+
+def _drop_all() -> None:
+    for store in _held:
+        store._drop()
+
+
+# A lock lasts as long as any process has its descriptor: workers that outlive a killed sweep must not.
+os.register_at_fork(after_in_child=_drop_all)
 
 
 def _cast(value: Any, kind: Kind) -> Any:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -91,6 +92,21 @@ def test_a_finished_run_is_written_while_others_last(
 def test_sweeps_of_one_pool_do_not_mix(quadratic: dict[str, Any], processes: Executor) -> None:
     for grid in ({"local.lr": [0.1, 0.2]}, {"local.lr": [0.3, 0.4]}, {"strategy.buffer_size": [1, 2]}):
         equal(fb.sweep(quadratic, grid, seeds=[0]), fb.sweep(quadratic, grid, seeds=[0], executor=processes))
+
+
+def test_forked_workers_do_not_hold_the_folder(quadratic: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    context = multiprocessing.get_context("fork")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            for seeds in ([0], [0, 1]):
+                assert len(fb.sweep(quadratic, seeds=seeds, executor=pool, out=out)) == len(seeds)
+        store = FolderStore.open(out, {}, resume=True)
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            assert pool.submit(os.getpid).result() != os.getpid()
+            store._drop()  # as a kill does: nobody unlocks
+            FolderStore.open(out, {}, resume=True).close()
 
 
 def test_processes_map_the_data(base: dict[str, Any], processes: Executor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -160,6 +161,17 @@ def test_one_writer(quadratic: dict[str, Any], tmp_path: Path) -> None:
     finally:
         store.close()
     assert len(fb.sweep(quadratic, seeds=[0, 1], out=tmp_path / "out")) == 2
+
+
+def test_a_folder_that_cannot_be_locked(
+    quadratic: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(_sweep_store.fcntl, "flock", refuse)
+    with pytest.raises(OSError, match=r"cannot lock: No locks available: .*out/lock"):
+        fb.sweep(quadratic, seeds=[0], out=tmp_path / "out")
 
 
 # Kills
