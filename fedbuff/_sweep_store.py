@@ -31,6 +31,7 @@ from ._run_folder import write_json
 __all__ = ["Column", "FolderStore", "Kind", "MemoryStore", "Ragged", "Row", "Schema", "read_about"]
 
 HISTORY = "history."  # begins the names of the list columns
+_BESIDE = ".sweep.json.*.part"  # what becomes sweep.json
 _NEW, _OLD, _GENERATION = ".parts-new", ".parts-old", ".generation"
 ROWS = ".fedbuff-rows-"  # begins the names of folders with data that workers map
 FORMAT = "fedbuff-sweep"
@@ -40,6 +41,7 @@ Row = dict[str, Any]
 Kind = Literal["text", "bool", "int", "seed", "float", "ints", "floats"]
 Schema = dict[str, Kind]
 
+_KEYS: Schema = {"run": "text", "arm": "int", "seed": "seed", "status": "text", "history.step": "ints"}  # every sweep's
 _ROWS_A_PART = 20_000
 _SECONDS_A_PART = (5.0, 60.0)  # at first, and at most
 _MANY_PARTS = 200
@@ -232,6 +234,15 @@ def read_about(out: str | os.PathLike[str]) -> dict[str, Any]:
     return made
 
 
+def _is_left(entry: Path) -> bool:
+    """Whether a kill in the first moments of a sweep leaves this in its folder."""
+    return (
+        entry.name == "lock"
+        or entry.match(_BESIDE)
+        or (entry.name == "parts" and entry.is_dir() and not any(entry.iterdir()))
+    )
+
+
 class FolderStore:
     """The parts of a sweep's folder: `open` to write, or the constructor to read."""
 
@@ -247,17 +258,18 @@ class FolderStore:
         self._failed_written = 0
         self._interval = _SECONDS_A_PART[0]
         self._flushed = time.monotonic()
-        self.schema: Schema = self.about.get("columns", {})
+        self.schema: Schema = self.about.get("columns", _KEYS)
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], about: Mapping[str, Any], *, resume: bool) -> FolderStore:
         """The folder, made or gone on with, for this process alone; `about` is written where there is none yet."""
         path = Path(out)
-        there = path.is_dir() and any(path.iterdir())
-        if there and not (path / "sweep.json").is_file() and {entry.name for entry in path.iterdir()} - {"lock"}:
+        begun = (path / "sweep.json").is_file()
+        if path.is_dir() and not begun and not all(map(_is_left, path.iterdir())):
             raise ValueError(f"{path}: it is there already and not a sweep's; give another folder")
-        if (path / "sweep.json").is_file() and not resume:
+        if begun and not resume:
             raise ValueError(f"{path}: it holds a sweep already; resume it, or give another folder")
+        made = {"format": FORMAT, "format_number": FORMAT_NUMBER, "parts": _default_form(), **about}
         path.mkdir(parents=True, exist_ok=True)
         lock = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -268,8 +280,6 @@ class FolderStore:
             except OSError as error:
                 raise OSError(error.errno, f"cannot lock: {error.strerror}", str(path / "lock")) from error
             if not (path / "sweep.json").is_file():
-                (path / "parts").mkdir(exist_ok=True)
-                made = {"format": FORMAT, "format_number": FORMAT_NUMBER, "parts": _default_form(), **about}
                 write_json(path / "sweep.json", made)
             store = cls(path)
             store._recover()
@@ -368,7 +378,8 @@ class FolderStore:
             self._put_in_place()
         for left in (self.path / _NEW, self.path / _OLD, *self.path.glob(f"{ROWS}*")):
             shutil.rmtree(left, ignore_errors=True)
-        for rest in (self.path / "parts").glob(".*.part"):
+        (self.path / "parts").mkdir(exist_ok=True)
+        for rest in (*self.path.glob(_BESIDE), *(self.path / "parts").glob(".*.part")):
             rest.unlink()
 
     def _write_part(self, folder: Path, number: int, rows: Sequence[Row]) -> None:

@@ -132,6 +132,10 @@ def test_foreign_folders(quadratic: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a sweep's; give another folder"):
         fb.sweep(quadratic, GRID, out=mine)
     assert os.listdir(mine) == ["thesis.txt"]
+    (mine / "parts").mkdir()
+    (mine / "thesis.txt").rename(mine / "parts" / "thesis.txt")
+    with pytest.raises(ValueError, match="not a sweep's; give another folder"):
+        fb.sweep(quadratic, GRID, out=mine)
     with pytest.raises(ValueError, match=r"not a sweep's folder: it has no sweep.json"):
         fb.load_sweep(mine)
     (mine / "sweep.json").write_text("{}")
@@ -205,6 +209,14 @@ def before_a_rename(self, target):
         die()
     return path_rename(self, target)
 
+def before_sweep_json(path, value):
+    (path.parent / ".sweep.json.1.part").write_text("half of it")
+    die()
+
+def after_sweep_json(path, value):
+    write_json(path, value)
+    die()
+
 def before_it_counts(path, value):
     if (path.parent / ".parts-new").is_dir():
         die()
@@ -216,6 +228,9 @@ if moment == "after three parts":
     FolderStore.flush = after_three_parts
 elif moment == "in a part":
     FolderStore._write_part = while_a_part_is_written
+elif moment.endswith("sweep.json"):
+    write_json = _sweep_store.write_json
+    _sweep_store.write_json = before_sweep_json if moment == "before sweep.json" else after_sweep_json
 elif moment == "before it counts":
     write_json, _sweep_store.write_json = _sweep_store.write_json, before_it_counts
 else:
@@ -254,6 +269,24 @@ def test_a_kill_loses_nothing_that_was_written(
     equal(fb.sweep(quadratic, GRID, seeds=range(8)), results)
     assert not [name for name in parts(out) if name.startswith(".")]
     assert sorted(name for name in os.listdir(out) if name.startswith(".parts")) == []
+
+
+@pytest.mark.parametrize("moment", ["before sweep.json", "after sweep.json"])
+def test_a_kill_in_the_first_moments(moment: str, quadratic: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code = KILLED.format(base=quadratic)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(out), moment, "npz"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    if moment == "before sweep.json":
+        assert sorted(os.listdir(out)) == [".sweep.json.1.part", "lock"]
+        (out / "parts").mkdir()
+    else:
+        left = fb.load_sweep(out)
+        assert len(left) == 0 and left.failed == [] and "0 runs" in repr(left)
+    equal(fb.sweep(quadratic, GRID, seeds=range(8)), fb.sweep(quadratic, GRID, seeds=range(8), out=out))
+    assert sorted(os.listdir(out)) == ["lock", "parts", "sweep.json"]
 
 
 def test_many_parts_become_few(
