@@ -193,9 +193,9 @@ class _Request:
         return table
 
     def cells(self, arm: int) -> Row:
-        """The arm's values of what varied, as their columns hold them."""
+        """The arm's number and its values of what varied, as their columns hold them."""
         values = {path: self.value(arm, path) for path in self.varied}
-        return {
+        return {"arm": arm} | {
             path: value if value is None or self.kinds[path] != "text" or isinstance(value, str) else text_of(value)
             for path, value in values.items()
         }
@@ -206,12 +206,13 @@ def _listed(seeds: Sequence[int] | str) -> Any:
 
 
 def _kind(values: Sequence[Any]) -> Kind:
-    types = {type(value) for value in values if value is not None}
+    """The kind of a column; None, which only text and floats have room for, is a key that is not set."""
+    types = {type(value) for value in values}
     if types == {bool}:
         return "bool"
-    if types == {int} and all(abs(value) < 2**63 for value in values if value is not None):
+    if types == {int} and all(abs(value) < 2**63 for value in values):
         return "int"
-    return "float" if types and types <= {int, float} else "text"
+    return "float" if types & {int, float} and types <= {int, float, type(None)} else "text"
 
 
 class _Sweep:
@@ -240,11 +241,11 @@ class _Sweep:
         made_of = provenance(request.base)
         store = FolderStore.open(out, {"base": request.tables, **request.about, "provenance": made_of}, resume=resume)
         try:
-            arm_of = self._compare(store, runs, made_of["inputs"])
+            renumbered = self._compare(store, runs, made_of["inputs"])
             done = set(store.finished())
             pending = [pair for run, pair in runs.items() if run not in done]
             failed, schema = self._check(pending)
-            store.prepare(schema, request.about, arm_of)
+            store.prepare(schema, request.about, lambda run: request.cells(runs[run][0]), renumbered=renumbered)
             self._work(store, pending, failed, runs)
         finally:
             store.close()
@@ -253,10 +254,8 @@ class _Sweep:
     def _twice(self) -> str:
         return "configs" if self._request.about["configs"] is not None else "grid"
 
-    def _compare(
-        self, store: FolderStore, runs: Mapping[str, Pair], inputs: Mapping[str, str]
-    ) -> Callable[[str], int] | None:
-        """Refuses a folder of another sweep; how arms are numbered now, where that has changed."""
+    def _compare(self, store: FolderStore, runs: Mapping[str, Pair], inputs: Mapping[str, str]) -> bool:
+        """Refuses a folder of another sweep; whether arms may have other numbers now."""
         request, about = self._request, store.about
         found = first_difference(about["base"], json.loads(text_of(request.tables)))
         if found is not None:
@@ -271,8 +270,7 @@ class _Sweep:
                 f"{self._twice()}: {store.path} has {len(foreign)} runs that are not asked for; "
                 "a larger grid and more seeds may go on with it, for others give another folder"
             )
-        same = all(about[name] == json.loads(text_of(request.about[name])) for name in ("grid", "configs"))
-        return None if same else lambda run: runs[run][0]
+        return any(about[name] != json.loads(text_of(request.about[name])) for name in ("grid", "configs"))
 
     def _check(self, pending: Sequence[Pair]) -> tuple[dict[int, str], Schema]:
         """The arms that cannot be, with their errors, and the columns of the results.

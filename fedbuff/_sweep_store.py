@@ -310,29 +310,36 @@ class FolderStore:
 
     # Writing
 
-    def prepare(self, schema: Schema, about: Mapping[str, Any], arm_of: Callable[[str], int] | None) -> None:
+    def prepare(
+        self, schema: Schema, about: Mapping[str, Any], cells_of: Callable[[str], Row], *, renumbered: bool
+    ) -> None:
         """Before the first row: failed runs are forgotten, and parts of other columns, or of other numbers of arms,
-        written anew. `about` takes the place of what sweep.json said of the request."""
+        written anew. `about` takes the place of what sweep.json said of the request.
+
+        cells_of  the number of a run's arm, and its values of what varies now
+        """
         for part in self._parts():
             if part not in self._numbered():
                 part.unlink()
         before = self.schema
-        if not schema.items() <= before.items():
-            names = dict.fromkeys([*schema, *before])
+        # What does not vary any more has no column; metrics of runs that are done keep theirs.
+        kept = [name for name in before if name in schema or name.startswith(HISTORY) or "." not in name]
+        if len(kept) < len(before) or not schema.items() <= before.items():
+            names = dict.fromkeys([*schema, *kept])
             lists = [name for name in names if name.startswith(HISTORY)]
             plain = [name for name in names if not name.startswith(HISTORY)]
             self.schema = {name: (before | schema)[name] for name in [*plain, *lists]}
         self.about |= {**about, "columns": self.schema}
         parts = len(self._numbered())
-        if parts > _MANY_PARTS or (parts and (self.schema != before or arm_of is not None)):
-            self._write_anew(before, arm_of)
+        if parts > _MANY_PARTS or (parts and (self.schema != before or renumbered)):
+            self._write_anew(before, cells_of)
         else:
             write_json(self.path / "sweep.json", self.about)
         last = self._numbered()[-1:]
         self._next = int(last[0].stem.removeprefix("part-")) + 1 if last else 0, []
         self._flushed = time.monotonic()
 
-    def _write_anew(self, before: Schema, arm_of: Callable[[str], int] | None) -> None:
+    def _write_anew(self, before: Schema, cells_of: Callable[[str], Row]) -> None:
         """All finished runs in few parts, in a folder that takes the old one's place.
 
         From the moment that sweep.json names its generation, the new folder is the one that counts.
@@ -342,12 +349,10 @@ class FolderStore:
         fresh.mkdir()
         number, rows = 0, list[Row]()
         for part in self._numbered():
-            columns = self._form.read(part, before)
+            columns = self._form.read(part, {name: kind for name, kind in before.items() if name in self.schema})
             for at in range(len(columns["run"])):
-                row: Row = {name: column[at] for name, column in columns.items()}
-                if arm_of is not None:
-                    row["arm"] = arm_of(row["run"])
-                rows.append({name: _cast(value, self.schema[name]) for name, value in row.items()})
+                row = {name: _cast(column[at], before[name]) for name, column in columns.items()}
+                rows.append(row | cells_of(row["run"]))
             if len(rows) >= _ROWS_A_PART:
                 self._write_part(fresh, number, rows)
                 number, rows = number + 1, []
@@ -447,9 +452,5 @@ os.register_at_fork(after_in_child=_drop_all)
 
 
 def _cast(value: Any, kind: Kind) -> Any:
-    """A value of a part in the type that its column has now."""
-    if kind == "text" and not isinstance(value, str):
-        return json.dumps(value.item() if isinstance(value, np.generic) else value)
-    if kind == "float" and isinstance(value, float) and np.isnan(value):
-        return None
-    return value
+    """A value of a part, None where it has none."""
+    return None if kind == "float" and np.isnan(value) else value

@@ -95,6 +95,33 @@ def test_a_column_of_another_type(form: str, quadratic: dict[str, Any], tmp_path
         assert pq.read_table(out / "parts").num_rows == 6
 
 
+def test_keys_that_are_not_set(form: str, quadratic: dict[str, Any], tmp_path: Path) -> None:
+    """NaN or no text, null in Parquet; the same before and after the parts are written anew."""
+    out = tmp_path / "out"
+    stale, wait, flag = "strategy.max_staleness", "strategy.max_wait", "strategy.distinct_clients"
+    configs: list[dict[str, Any]] = [{stale: 5, wait: 2.5, flag: True}, {}]
+    for more in ([], [{"local.lr": 0.25}]):
+        results = fb.sweep(quadratic, configs=configs + more, seeds=[0], out=out)
+        equal(fb.sweep(quadratic, configs=configs + more, seeds=[0]), results)
+        unset = 1 + len(more)
+        np.testing.assert_array_equal(results.column(stale), [5.0] + [np.nan] * unset)
+        np.testing.assert_array_equal(results.column(wait), [2.5] + [np.nan] * unset)
+        assert results.column(flag).tolist() == ["true"] + [""] * unset
+        if form == "parquet":
+            import pyarrow.parquet as pq
+
+            table = pq.read_table(out / "parts", columns=[stale, wait, flag])
+            assert [column.null_count for column in table.columns] == [unset] * 3
+    assert results.column("local.lr").tolist() == [0.5, 0.5, 0.25]
+
+
+def test_a_key_that_varies_later_or_no_more(form: str, quadratic: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fb.sweep(quadratic, {"strategy.buffer_size": [2]}, seeds=[0], out=out)
+    grid = {"local.lr": [0.5, 0.25], "local.steps": [1, 2]}
+    equal(fb.sweep(quadratic, grid, seeds=[0]), fb.sweep(quadratic, grid, seeds=[0], out=out))
+
+
 def test_failed_runs_are_tried_again(form: str, base: dict[str, Any], tmp_path: Path) -> None:
     base["problem"] = {"kind": "logistic", "data": "rows.npz"}
     config = fb.StudyConfig(base, tmp_path)
