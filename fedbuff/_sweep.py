@@ -212,6 +212,8 @@ def _kind(values: Sequence[Any]) -> Kind:
         return "bool"
     if types == {int} and all(abs(value) < 2**63 for value in values):
         return "int"
+    if any(type(value) is int and abs(value) > 2**53 for value in values):
+        return "text"  # a float would be another number
     return "float" if types & {int, float} and types <= {int, float, type(None)} else "text"
 
 

@@ -115,6 +115,24 @@ def test_keys_that_are_not_set(form: str, quadratic: dict[str, Any], tmp_path: P
     assert results.column("local.lr").tolist() == [0.5, 0.5, 0.25]
 
 
+@pytest.mark.parametrize("large", [2**63, -(2**63) - 1, 2**70])
+@pytest.mark.parametrize("other", [1, 0.5])
+def test_numbers_that_no_column_holds(
+    form: str, large: int, other: float, base: dict[str, Any], tmp_path: Path
+) -> None:
+    results = fb.sweep(base, {"problem.l2": [other, large]}, seeds=[0], out=tmp_path / "out")
+    assert results.column("problem.l2").tolist() == [str(other), str(large)]
+
+
+def test_whole_numbers_that_no_float_is(form: str, quadratic: dict[str, Any], tmp_path: Path) -> None:
+    key = "strategy.max_staleness"
+    configs: list[dict[str, Any]] = [{key: 2**53 + 1}, {}]
+    results = fb.sweep(quadratic, configs=configs, seeds=[0], out=tmp_path / "out")
+    assert results.column(key).tolist() == [str(2**53 + 1), ""]
+    results = fb.sweep(quadratic, configs=configs[:1], seeds=[0], out=tmp_path / "whole")
+    assert results.column(key).tolist() == [2**53 + 1]
+
+
 def test_a_key_that_varies_later_or_no_more(form: str, quadratic: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     fb.sweep(quadratic, {"strategy.buffer_size": [2]}, seeds=[0], out=out)
