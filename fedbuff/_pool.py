@@ -95,11 +95,16 @@ class Crew(Generic[Item, Result]):
         self._submit, self._batches, self._room = submit, batches, room
         self._at_work: dict[Future[Result], list[Item]] = {}
 
-    def next(self) -> list[tuple[list[Item], Future[Result]]]:
-        """Keeps everybody busy until a batch ends: those that ended; nothing where all have been let go."""
+    def next(self, tend: Callable[[], float | None]) -> list[tuple[list[Item], Future[Result]]]:
+        """Keeps everybody busy until a batch ends: those that ended; nothing where all have been let go.
+
+        `tend` is called meanwhile, and says in how many seconds it wants to be called again; None: not before then.
+        """
         while len(self._at_work) < self._room and (batch := self._batches.take()):
             self._at_work[self._submit(batch)] = batch
-        ended, _ = wait(self._at_work, return_when=FIRST_COMPLETED)
+        ended, _ = wait(self._at_work, tend(), FIRST_COMPLETED)
+        while self._at_work and not ended:
+            ended, _ = wait(self._at_work, tend(), FIRST_COMPLETED)
         return [(self._at_work[future], future) for future in ended]
 
     def let_go(self, future: Future[Result]) -> None:

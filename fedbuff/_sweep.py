@@ -193,9 +193,9 @@ class _Request:
         return table
 
     def cells(self, arm: int) -> Row:
-        """The arm's values of what varied, as their columns hold them."""
+        """The arm's number and its values of what varied, as their columns hold them."""
         values = {path: self.value(arm, path) for path in self.varied}
-        return {
+        return {"arm": arm} | {
             path: value if value is None or self.kinds[path] != "text" or isinstance(value, str) else text_of(value)
             for path, value in values.items()
         }
@@ -208,12 +208,15 @@ def _listed(seeds: Sequence[int] | str) -> Any:
 
 
 def _kind(values: Sequence[Any]) -> Kind:
-    types = {type(value) for value in values if value is not None}
+    """The kind of a column; None, which only text and floats have room for, is a key that is not set."""
+    types = {type(value) for value in values}
     if types == {bool}:
         return "bool"
-    if types == {int} and all(abs(value) < 2**63 for value in values if value is not None):
+    if types == {int} and all(abs(value) < 2**63 for value in values):
         return "int"
-    return "float" if types and types <= {int, float} else "text"
+    if any(type(value) is int and abs(value) > 2**53 for value in values):
+        return "text"  # a float would be another number
+    return "float" if types & {int, float} and types <= {int, float, type(None)} else "text"
 
 
 class _Sweep:
@@ -242,11 +245,11 @@ class _Sweep:
         made_of = provenance(request.base)
         store = FolderStore.open(out, {"base": request.tables, **request.about, "provenance": made_of}, resume=resume)
         try:
-            arm_of = self._compare(store, runs, made_of["inputs"])
+            renumbered = self._compare(store, runs, made_of["inputs"])
             done = set(store.finished())
             pending = [pair for run, pair in runs.items() if run not in done]
             failed, schema = self._check(pending, {runs[run][0] for run in done})
-            store.prepare(schema, request.about, arm_of)
+            store.prepare(schema, request.about, lambda run: request.cells(runs[run][0]), renumbered=renumbered)
             self._work(store, pending, failed, runs)
         finally:
             store.close()
@@ -255,10 +258,8 @@ class _Sweep:
     def _twice(self) -> str:
         return "configs" if self._request.about["configs"] is not None else "grid"
 
-    def _compare(
-        self, store: FolderStore, runs: Mapping[str, Pair], inputs: Mapping[str, str]
-    ) -> Callable[[str], int] | None:
-        """Refuses a folder of another sweep; how arms are numbered now, where that has changed."""
+    def _compare(self, store: FolderStore, runs: Mapping[str, Pair], inputs: Mapping[str, str]) -> bool:
+        """Refuses a folder of another sweep; whether arms may have other numbers now."""
         request, about = self._request, store.about
         found = first_difference(about["base"], json.loads(text_of(request.tables)))
         if found is not None:
@@ -273,8 +274,7 @@ class _Sweep:
                 f"{self._twice()}: {store.path} has {len(foreign)} runs that are not asked for; "
                 "a larger grid and more seeds may go on with it, for others give another folder"
             )
-        same = all(about[name] == json.loads(text_of(request.about[name])) for name in ("grid", "configs"))
-        return None if same else lambda run: runs[run][0]
+        return any(about[name] != json.loads(text_of(request.about[name])) for name in ("grid", "configs"))
 
     def _check(self, pending: Sequence[Pair], done: Collection[int] = ()) -> tuple[dict[int, str], Schema]:
         """The arms that cannot be, with their errors, and the columns of the results.
@@ -328,7 +328,7 @@ class _Sweep:
         with bar:
             keep([_failed_row(pair, failed[pair[0]]) for pair in pending if pair[0] in failed])
             try:
-                self._run_all(self._in_order([pair for pair in pending if pair[0] not in failed]), keep)
+                self._run_all(self._in_order([pair for pair in pending if pair[0] not in failed]), keep, store.tend)
             except KeyboardInterrupt as interrupt:
                 store.flush()
                 raise SweepInterrupted(SweepResults(store, self._request.changes)) from interrupt
@@ -348,7 +348,9 @@ class _Sweep:
             )
         return sorted(pending, key=lambda pair: (*key[pair[0]], place[pair[1]], pair[0]))
 
-    def _run_all(self, pairs: list[Pair], keep: Callable[[Sequence[Row]], None]) -> None:
+    def _run_all(
+        self, pairs: list[Pair], keep: Callable[[Sequence[Row]], None], tend: Callable[[], float | None]
+    ) -> None:
         cancel = np.zeros(1, np.uint8)
         if not pairs:
             return
@@ -358,7 +360,7 @@ class _Sweep:
             with ThreadPoolExecutor(workers, thread_name_prefix="fedbuff") as pool:
                 batches = Batches(pairs, _SECONDS_A_BATCH, workers)
                 crew = Crew(lambda batch: pool.submit(self._workshop.run, batch, inner, cancel), batches, 2 * workers)
-                self._follow(crew, batches, keep, cancel, patient=True)
+                self._follow(crew, batches, keep, tend, cancel, patient=True)
             return
         executor, workers = self._executor
         with _Mapped(self._workshop, pairs, self._out) as mapped:
@@ -371,19 +373,20 @@ class _Sweep:
 
             batches = Batches(pairs, _SECONDS_A_REMOTE_BATCH, workers)
             crew = Crew(submit, batches, 2 * workers)
-            self._follow(crew, batches, keep, cancel, patient=False)
+            self._follow(crew, batches, keep, tend, cancel, patient=False)
 
     def _follow(
         self,
         crew: Crew[Pair, list[Row]],
         batches: Batches[Pair],
         keep: Callable[[Sequence[Row]], None],
+        tend: Callable[[], float | None],
         cancel: NDArray[np.uint8],
         patient: bool,
     ) -> None:
         """Keeps rows as they come; what was done before an error or Ctrl-C is kept too."""
         try:
-            while ended := crew.next():
+            while ended := crew.next(tend):
                 for pairs, future in ended:
                     error = future.exception()
                     if error is None:

@@ -15,10 +15,11 @@ import json
 import os
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ from ._run_folder import write_json
 __all__ = ["Column", "FolderStore", "Kind", "MemoryStore", "Ragged", "Row", "Schema", "read_about"]
 
 HISTORY = "history."  # begins the names of the list columns
+_BESIDE = ".sweep.json.*.part"  # what becomes sweep.json
 _NEW, _OLD, _GENERATION = ".parts-new", ".parts-old", ".generation"
 ROWS = ".fedbuff-rows-"  # begins the names of folders with data that workers map
 FORMAT = "fedbuff-sweep"
@@ -39,6 +41,7 @@ Row = dict[str, Any]
 Kind = Literal["text", "bool", "int", "seed", "float", "ints", "floats"]
 Schema = dict[str, Kind]
 
+_KEYS: Schema = {"run": "text", "arm": "int", "seed": "seed", "status": "text", "history.step": "ints"}  # every sweep's
 _ROWS_A_PART = 20_000
 _SECONDS_A_PART = (5.0, 60.0)  # at first, and at most
 _MANY_PARTS = 200
@@ -118,6 +121,9 @@ class MemoryStore:
             if row["run"] not in self._seen:
                 self._seen.add(row["run"])
                 self._rows.append(row)
+
+    def tend(self) -> None:
+        pass
 
     def flush(self) -> None:
         pass
@@ -228,6 +234,15 @@ def read_about(out: str | os.PathLike[str]) -> dict[str, Any]:
     return made
 
 
+def _is_left(entry: Path) -> bool:
+    """Whether a kill in the first moments of a sweep leaves this in its folder."""
+    return (
+        entry.name == "lock"
+        or entry.match(_BESIDE)
+        or (entry.name == "parts" and entry.is_dir() and not any(entry.iterdir()))
+    )
+
+
 class FolderStore:
     """The parts of a sweep's folder: `open` to write, or the constructor to read."""
 
@@ -235,7 +250,7 @@ class FolderStore:
         self.path = Path(out)
         self.about = read_about(out) if about is None else dict(about)
         self._form = _form(self.about["parts"])
-        self._lock: IO[bytes] | None = None
+        self._lock: int | None = None  # a descriptor
         # Number and rows of the next part; both change at once, so that Ctrl-C has it written again and not twice.
         self._next: tuple[int, list[Row]] = 0, []
         self._seen: set[str] = set()
@@ -243,35 +258,36 @@ class FolderStore:
         self._failed_written = 0
         self._interval = _SECONDS_A_PART[0]
         self._flushed = time.monotonic()
-        self.schema: Schema = self.about.get("columns", {})
+        self.schema: Schema = self.about.get("columns", _KEYS)
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], about: Mapping[str, Any], *, resume: bool) -> FolderStore:
         """The folder, made or gone on with, for this process alone; `about` is written where there is none yet."""
         path = Path(out)
-        there = path.is_dir() and any(path.iterdir())
-        if there and not (path / "sweep.json").is_file() and {entry.name for entry in path.iterdir()} - {"lock"}:
+        begun = (path / "sweep.json").is_file()
+        if path.is_dir() and not begun and not all(map(_is_left, path.iterdir())):
             raise ValueError(f"{path}: it is there already and not a sweep's; give another folder")
-        if (path / "sweep.json").is_file() and not resume:
+        if begun and not resume:
             raise ValueError(f"{path}: it holds a sweep already; resume it, or give another folder")
+        made = {"format": FORMAT, "format_number": FORMAT_NUMBER, "parts": _default_form(), **about}
         path.mkdir(parents=True, exist_ok=True)
-        lock = (path / "lock").open("ab")
+        lock = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise ValueError(f"{path}: another process is at work on this sweep") from None
-        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"{path}: another process is at work on this sweep") from None
+            except OSError as error:
+                raise OSError(error.errno, f"cannot lock: {error.strerror}", str(path / "lock")) from error
             if not (path / "sweep.json").is_file():
-                (path / "parts").mkdir(exist_ok=True)
-                made = {"format": FORMAT, "format_number": FORMAT_NUMBER, "parts": _default_form(), **about}
                 write_json(path / "sweep.json", made)
             store = cls(path)
-            store._lock = lock
             store._recover()
         except BaseException:
-            lock.close()
+            os.close(lock)
             raise
+        store._lock = lock
+        _held.add(store)
         return store
 
     # Reading
@@ -294,29 +310,36 @@ class FolderStore:
 
     # Writing
 
-    def prepare(self, schema: Schema, about: Mapping[str, Any], arm_of: Callable[[str], int] | None) -> None:
+    def prepare(
+        self, schema: Schema, about: Mapping[str, Any], cells_of: Callable[[str], Row], *, renumbered: bool
+    ) -> None:
         """Before the first row: failed runs are forgotten, and parts of other columns, or of other numbers of arms,
-        written anew. `about` takes the place of what sweep.json said of the request."""
+        written anew. `about` takes the place of what sweep.json said of the request.
+
+        cells_of  the number of a run's arm, and its values of what varies now
+        """
         for part in self._parts():
             if part not in self._numbered():
                 part.unlink()
         before = self.schema
-        if not schema.items() <= before.items():
-            names = dict.fromkeys([*schema, *before])
+        # What does not vary any more has no column; metrics of runs that are done keep theirs.
+        kept = [name for name in before if name in schema or name.startswith(HISTORY) or "." not in name]
+        if len(kept) < len(before) or not schema.items() <= before.items():
+            names = dict.fromkeys([*schema, *kept])
             lists = [name for name in names if name.startswith(HISTORY)]
             plain = [name for name in names if not name.startswith(HISTORY)]
             self.schema = {name: (before | schema)[name] for name in [*plain, *lists]}
         self.about |= {**about, "columns": self.schema}
         parts = len(self._numbered())
-        if parts > _MANY_PARTS or (parts and (self.schema != before or arm_of is not None)):
-            self._write_anew(before, arm_of)
+        if parts > _MANY_PARTS or (parts and (self.schema != before or renumbered)):
+            self._write_anew(before, cells_of)
         else:
             write_json(self.path / "sweep.json", self.about)
         last = self._numbered()[-1:]
         self._next = int(last[0].stem.removeprefix("part-")) + 1 if last else 0, []
         self._flushed = time.monotonic()
 
-    def _write_anew(self, before: Schema, arm_of: Callable[[str], int] | None) -> None:
+    def _write_anew(self, before: Schema, cells_of: Callable[[str], Row]) -> None:
         """All finished runs in few parts, in a folder that takes the old one's place.
 
         From the moment that sweep.json names its generation, the new folder is the one that counts.
@@ -326,12 +349,10 @@ class FolderStore:
         fresh.mkdir()
         number, rows = 0, list[Row]()
         for part in self._numbered():
-            columns = self._form.read(part, before)
+            columns = self._form.read(part, {name: kind for name, kind in before.items() if name in self.schema})
             for at in range(len(columns["run"])):
-                row: Row = {name: column[at] for name, column in columns.items()}
-                if arm_of is not None:
-                    row["arm"] = arm_of(row["run"])
-                rows.append({name: _cast(value, self.schema[name]) for name, value in row.items()})
+                row = {name: _cast(column[at], before[name]) for name, column in columns.items()}
+                rows.append(row | cells_of(row["run"]))
             if len(rows) >= _ROWS_A_PART:
                 self._write_part(fresh, number, rows)
                 number, rows = number + 1, []
@@ -362,7 +383,8 @@ class FolderStore:
             self._put_in_place()
         for left in (self.path / _NEW, self.path / _OLD, *self.path.glob(f"{ROWS}*")):
             shutil.rmtree(left, ignore_errors=True)
-        for rest in (self.path / "parts").glob(".*.part"):
+        (self.path / "parts").mkdir(exist_ok=True)
+        for rest in (*self.path.glob(_BESIDE), *(self.path / "parts").glob(".*.part")):
             rest.unlink()
 
     def _write_part(self, folder: Path, number: int, rows: Sequence[Row]) -> None:
@@ -375,8 +397,19 @@ class FolderStore:
             if row["run"] not in self._seen:
                 self._seen.add(row["run"])
                 (self._failed if row["status"] == "failed" else self._next[1]).append(row)
-        if len(self._next[1]) >= _ROWS_A_PART or time.monotonic() - self._flushed >= self._interval:
+        if len(self._next[1]) >= _ROWS_A_PART:
             self.flush()
+        self.tend()
+
+    def tend(self) -> float | None:
+        """Writes a part when it is time; in how many seconds that will be, None where nothing waits for it."""
+        if not self._next[1] and len(self._failed) == self._failed_written:
+            return None
+        rest = self._flushed + self._interval - time.monotonic()
+        if rest > 0:
+            return rest
+        self.flush()
+        return None
 
     def flush(self) -> None:
         """Writes what is not written yet."""
@@ -397,14 +430,27 @@ class FolderStore:
             try:
                 self.flush()
             finally:
-                self._lock.close()
-                self._lock = None
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # at once, also where a process has the descriptor too
+                self._drop()
+
+    def _drop(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+_held: weakref.WeakSet[FolderStore] = weakref.WeakSet()  # the stores of this process that were opened to write
+
+
+def _drop_all() -> None:
+    for store in _held:
+        store._drop()
+
+
+# A lock lasts as long as any process has its descriptor: workers that outlive a killed sweep must not.
+os.register_at_fork(after_in_child=_drop_all)
 
 
 def _cast(value: Any, kind: Kind) -> Any:
-    """A value of a part in the type that its column has now."""
-    if kind == "text" and not isinstance(value, str):
-        return json.dumps(value.item() if isinstance(value, np.generic) else value)
-    if kind == "float" and isinstance(value, float) and np.isnan(value):
-        return None
-    return value
+    """A value of a part, None where it has none."""
+    return None if kind == "float" and np.isnan(value) else value

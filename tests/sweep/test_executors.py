@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,9 +18,11 @@ import pytest
 from sweep_checks import equal
 
 import fedbuff as fb
+from fedbuff import _sweep_store
 from fedbuff._pool import Batches
 from fedbuff._study_data import Rows, load_rows, save_rows
 from fedbuff._svmlight import CSR
+from fedbuff._sweep_store import FolderStore
 
 GRID = {"strategy.buffer_size": [1, 2, 0], "problem.l2": [0.0, 0.1]}
 
@@ -55,9 +58,55 @@ def test_processes(base: dict[str, Any], processes: Executor, tmp_path: Path) ->
     assert here.column("status").tolist().count("failed") == 6
 
 
+def test_a_finished_run_is_written_while_others_last(
+    quadratic: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run goes on until the first is in a part."""
+    written, seen = threading.Event(), list[bool]()
+    write = FolderStore._write_part
+
+    def noticed(self: FolderStore, folder: Path, number: int, rows: Any) -> None:
+        write(self, folder, number, rows)
+        written.set()
+
+    def last(function: Any, *arguments: Any) -> Any:
+        seen.append(written.wait(10))
+        return function(*arguments)
+
+    class Lasting(ThreadPoolExecutor):
+        submitted = 0
+
+        def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+            self.submitted += 1
+            if self.submitted > 1:
+                return super().submit(last, function, *arguments)
+            return super().submit(function, *arguments)
+
+    monkeypatch.setattr(_sweep_store, "_SECONDS_A_PART", (0.5, 0.5))
+    monkeypatch.setattr(FolderStore, "_write_part", noticed)
+    with Lasting(1) as pool:
+        results = fb.sweep(quadratic, seeds=[0, 1], executor=pool, out=tmp_path / "out")
+    assert len(results) == 2 and seen == [True]
+
+
 def test_sweeps_of_one_pool_do_not_mix(quadratic: dict[str, Any], processes: Executor) -> None:
     for grid in ({"local.lr": [0.1, 0.2]}, {"local.lr": [0.3, 0.4]}, {"strategy.buffer_size": [1, 2]}):
         equal(fb.sweep(quadratic, grid, seeds=[0]), fb.sweep(quadratic, grid, seeds=[0], executor=processes))
+
+
+def test_forked_workers_do_not_hold_the_folder(quadratic: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    context = multiprocessing.get_context("fork")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            for seeds in ([0], [0, 1]):
+                assert len(fb.sweep(quadratic, seeds=seeds, executor=pool, out=out)) == len(seeds)
+        store = FolderStore.open(out, {}, resume=True)
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            assert pool.submit(os.getpid).result() != os.getpid()
+            store._drop()  # as a kill does: nobody unlocks
+            FolderStore.open(out, {}, resume=True).close()
 
 
 def test_processes_map_the_data(base: dict[str, Any], processes: Executor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -94,6 +95,51 @@ def test_a_column_of_another_type(form: str, quadratic: dict[str, Any], tmp_path
         assert pq.read_table(out / "parts").num_rows == 6
 
 
+def test_keys_that_are_not_set(form: str, quadratic: dict[str, Any], tmp_path: Path) -> None:
+    """NaN or no text, null in Parquet; the same before and after the parts are written anew."""
+    out = tmp_path / "out"
+    stale, wait, flag = "strategy.max_staleness", "strategy.max_wait", "strategy.distinct_clients"
+    configs: list[dict[str, Any]] = [{stale: 5, wait: 2.5, flag: True}, {}]
+    for more in ([], [{"local.lr": 0.25}]):
+        results = fb.sweep(quadratic, configs=configs + more, seeds=[0], out=out)
+        equal(fb.sweep(quadratic, configs=configs + more, seeds=[0]), results)
+        unset = 1 + len(more)
+        np.testing.assert_array_equal(results.column(stale), [5.0] + [np.nan] * unset)
+        np.testing.assert_array_equal(results.column(wait), [2.5] + [np.nan] * unset)
+        assert results.column(flag).tolist() == ["true"] + [""] * unset
+        if form == "parquet":
+            import pyarrow.parquet as pq
+
+            table = pq.read_table(out / "parts", columns=[stale, wait, flag])
+            assert [column.null_count for column in table.columns] == [unset] * 3
+    assert results.column("local.lr").tolist() == [0.5, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("large", [2**63, -(2**63) - 1, 2**70])
+@pytest.mark.parametrize("other", [1, 0.5])
+def test_numbers_that_no_column_holds(
+    form: str, large: int, other: float, base: dict[str, Any], tmp_path: Path
+) -> None:
+    results = fb.sweep(base, {"problem.l2": [other, large]}, seeds=[0], out=tmp_path / "out")
+    assert results.column("problem.l2").tolist() == [str(other), str(large)]
+
+
+def test_whole_numbers_that_no_float_is(form: str, quadratic: dict[str, Any], tmp_path: Path) -> None:
+    key = "strategy.max_staleness"
+    configs: list[dict[str, Any]] = [{key: 2**53 + 1}, {}]
+    results = fb.sweep(quadratic, configs=configs, seeds=[0], out=tmp_path / "out")
+    assert results.column(key).tolist() == [str(2**53 + 1), ""]
+    results = fb.sweep(quadratic, configs=configs[:1], seeds=[0], out=tmp_path / "whole")
+    assert results.column(key).tolist() == [2**53 + 1]
+
+
+def test_a_key_that_varies_later_or_no_more(form: str, quadratic: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fb.sweep(quadratic, {"strategy.buffer_size": [2]}, seeds=[0], out=out)
+    grid = {"local.lr": [0.5, 0.25], "local.steps": [1, 2]}
+    equal(fb.sweep(quadratic, grid, seeds=[0]), fb.sweep(quadratic, grid, seeds=[0], out=out))
+
+
 def test_failed_runs_are_tried_again(form: str, base: dict[str, Any], tmp_path: Path) -> None:
     base["problem"] = {"kind": "logistic", "data": "rows.npz"}
     config = fb.StudyConfig(base, tmp_path)
@@ -131,6 +177,10 @@ def test_foreign_folders(quadratic: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a sweep's; give another folder"):
         fb.sweep(quadratic, GRID, out=mine)
     assert os.listdir(mine) == ["thesis.txt"]
+    (mine / "parts").mkdir()
+    (mine / "thesis.txt").rename(mine / "parts" / "thesis.txt")
+    with pytest.raises(ValueError, match="not a sweep's; give another folder"):
+        fb.sweep(quadratic, GRID, out=mine)
     with pytest.raises(ValueError, match=r"not a sweep's folder: it has no sweep.json"):
         fb.load_sweep(mine)
     (mine / "sweep.json").write_text("{}")
@@ -160,6 +210,17 @@ def test_one_writer(quadratic: dict[str, Any], tmp_path: Path) -> None:
     finally:
         store.close()
     assert len(fb.sweep(quadratic, seeds=[0, 1], out=tmp_path / "out")) == 2
+
+
+def test_a_folder_that_cannot_be_locked(
+    quadratic: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(_sweep_store.fcntl, "flock", refuse)
+    with pytest.raises(OSError, match=r"cannot lock: No locks available: .*out/lock"):
+        fb.sweep(quadratic, seeds=[0], out=tmp_path / "out")
 
 
 # Kills
@@ -193,6 +254,14 @@ def before_a_rename(self, target):
         die()
     return path_rename(self, target)
 
+def before_sweep_json(path, value):
+    (path.parent / ".sweep.json.1.part").write_text("half of it")
+    die()
+
+def after_sweep_json(path, value):
+    write_json(path, value)
+    die()
+
 def before_it_counts(path, value):
     if (path.parent / ".parts-new").is_dir():
         die()
@@ -204,6 +273,9 @@ if moment == "after three parts":
     FolderStore.flush = after_three_parts
 elif moment == "in a part":
     FolderStore._write_part = while_a_part_is_written
+elif moment.endswith("sweep.json"):
+    write_json = _sweep_store.write_json
+    _sweep_store.write_json = before_sweep_json if moment == "before sweep.json" else after_sweep_json
 elif moment == "before it counts":
     write_json, _sweep_store.write_json = _sweep_store.write_json, before_it_counts
 else:
@@ -242,6 +314,24 @@ def test_a_kill_loses_nothing_that_was_written(
     equal(fb.sweep(quadratic, GRID, seeds=range(8)), results)
     assert not [name for name in parts(out) if name.startswith(".")]
     assert sorted(name for name in os.listdir(out) if name.startswith(".parts")) == []
+
+
+@pytest.mark.parametrize("moment", ["before sweep.json", "after sweep.json"])
+def test_a_kill_in_the_first_moments(moment: str, quadratic: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code = KILLED.format(base=quadratic)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(out), moment, "npz"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    if moment == "before sweep.json":
+        assert sorted(os.listdir(out)) == [".sweep.json.1.part", "lock"]
+        (out / "parts").mkdir()
+    else:
+        left = fb.load_sweep(out)
+        assert len(left) == 0 and left.failed == [] and "0 runs" in repr(left)
+    equal(fb.sweep(quadratic, GRID, seeds=range(8)), fb.sweep(quadratic, GRID, seeds=range(8), out=out))
+    assert sorted(os.listdir(out)) == ["lock", "parts", "sweep.json"]
 
 
 def test_many_parts_become_few(
