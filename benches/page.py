@@ -49,7 +49,7 @@ REASONS = {
     "W2": "an update of four rows of twenty numbers takes less than half a microsecond, so that what surrounds the "
     "arithmetic shows: rows that come from memory, counter-based random numbers, the window and the version store",
     "W4": "one fused pass goes as fast as memory gives, ours and the rivals' that are fused, and their order changes "
-    "from run to run; vectors of 4 MB partly stay in the last cache, which serves passes of one delta after the other too; "
+    "from run to run; vectors of 4 MB partly stay in the last cache, which serves one pass a delta too; "
     "with two threads every call starts them",
     "W5": "the rival's loop writes nothing and draws from a cheap generator; ours writes the columns of a schedule and "
     "draws by counters, so that every backend and machine gives the same schedule",
