@@ -19,7 +19,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +36,8 @@ from ._study_config import ConfigError, StudyConfig
 from ._study_data import SAMPLE
 
 __all__ = ["Run", "SeedRun", "find_runs", "load_run", "run_study"]
+
+_INPUTS = ("file", "data", "test")  # keys of [trace] and [problem] that may name a file
 
 
 @dataclass(frozen=True)
@@ -222,10 +224,14 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def provenance(config: StudyConfig) -> dict[str, Any]:
-    """What a reader needs to make the run again: versions, machine, command, and the inputs by their hash."""
-    names = (config.tables["trace"].get("file"), config.tables["problem"].get("data"))
-    files = [name for name in names if isinstance(name, str) and not name.startswith(SAMPLE)]
+def provenance(config: StudyConfig, more: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
+    """What a reader needs to make the run again: versions, machine, command, and the inputs by their hash.
+
+    more  tables [trace] and [problem] that are used beside the configuration's own
+    """
+    tables = [config.tables["trace"], config.tables["problem"], *more]
+    names = dict.fromkeys(table[key] for table in tables for key in _INPUTS if isinstance(table.get(key), str))
+    files = [name for name in names if not name.startswith(SAMPLE)]
     return {
         "started": _now(),
         "command": sys.argv,

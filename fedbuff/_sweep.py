@@ -192,6 +192,15 @@ class _Request:
             table = table.get(name) if isinstance(table, Mapping) else None
         return table
 
+    def tables_of(self, *sections: str) -> list[dict[str, Any]]:
+        """The arms' tables of these sections, as far as they are not the base's; each once."""
+        found: dict[bytes, Any] = {}
+        for arm, changes in enumerate(self.changes):
+            for name in {path.partition(".")[0] for path in changes} & set(sections):
+                section = self.arms.sections(arm)[name]
+                found[section.key] = section.table
+        return [table for table in found.values() if isinstance(table, dict)]
+
     def cells(self, arm: int) -> Row:
         """The arm's number and its values of what varied, as their columns hold them."""
         values = {path: self.value(arm, path) for path in self.varied}
@@ -242,14 +251,16 @@ class _Sweep:
         if not (Path(out) / "sweep.json").exists():
             self._check(list(runs.values()))  # nothing is written where the grid is wrong
         self._out = Path(out)
-        made_of = provenance(request.base)
+        made_of = provenance(request.base, request.tables_of("trace", "problem"))
         store = FolderStore.open(out, {"base": request.tables, **request.about, "provenance": made_of}, resume=resume)
         try:
             renumbered = self._compare(store, runs, made_of["inputs"])
             done = set(store.finished())
             pending = [pair for run, pair in runs.items() if run not in done]
             failed, schema = self._check(pending, {runs[run][0] for run in done})
-            store.prepare(schema, request.about, lambda run: request.cells(runs[run][0]), renumbered=renumbered)
+            before = store.about["provenance"]
+            about = {**request.about, "provenance": {**before, "inputs": {**before["inputs"], **made_of["inputs"]}}}
+            store.prepare(schema, about, lambda run: request.cells(runs[run][0]), renumbered=renumbered)
             self._work(store, pending, failed, runs)
         finally:
             store.close()

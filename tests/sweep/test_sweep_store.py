@@ -200,6 +200,31 @@ def test_inputs_that_changed(base: dict[str, Any], tmp_path: Path) -> None:
         fb.sweep(config, seeds=[0, 1], out=tmp_path / "out")
 
 
+def test_inputs_of_arms_that_changed(base: dict[str, Any], tmp_path: Path) -> None:
+    X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(24, 2)
+
+    def write(name: str, scale: float) -> None:
+        np.savez(tmp_path / name, X=scale * X, y=np.arange(24) % 2, clients=np.arange(24) % 12)
+
+    names = ["a.npz", "b.npz", "test.npz", "later.npz"]
+    for scale, name in enumerate(names, 1):
+        write(name, scale)
+    base["problem"] = {"kind": "logistic", "data": "a.npz"}
+    config, out = fb.StudyConfig(base, tmp_path), tmp_path / "out"
+    configs = [{}, {"problem.data": "b.npz"}, {"problem.test": "test.npz"}]
+    fb.sweep(config, configs=configs, seeds=[0], out=out)
+    configs.append({"problem": {"kind": "logistic", "data": "later.npz"}})
+    fb.sweep(config, configs=configs, seeds=[0], out=out)
+    assert set(json.loads((out / "sweep.json").read_text())["provenance"]["inputs"]) == set(names)
+    for scale, name in enumerate(names, 1):
+        write(name, 10 * scale)
+        with pytest.raises(ConfigError, match=rf"{name}: the file has changed since .*out was made"):
+            fb.sweep(config, configs=configs, seeds=[0, 1], out=out)
+        write(name, scale)
+    results = fb.sweep(config, configs=configs, seeds=[0, 1], out=out)
+    assert results.column("status").tolist() == ["done"] * 8
+
+
 def test_one_writer(quadratic: dict[str, Any], tmp_path: Path) -> None:
     fb.sweep(quadratic, seeds=[0], out=tmp_path / "out")
     store = FolderStore.open(tmp_path / "out", {}, resume=True)
