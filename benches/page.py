@@ -49,13 +49,13 @@ REASONS = {
     "W2": "an update of four rows of twenty numbers takes less than half a microsecond, so that what surrounds the "
     "arithmetic shows: rows that come from memory, counter-based random numbers, the window and the version store",
     "W4": "all of the time is in the fused pass, which moves about as many bytes a second as reading alone; why fused "
-    "rivals are some per cent faster was not found out; passes of one delta after the other may find vectors of 4 MB in "
-    "the last cache; with two threads every call starts them",
+    "rivals are some per cent faster was not found out; passes of one delta after the other may find vectors of 4 MB "
+    "in the last cache; with two threads every call starts them",
     "W5": "the rival's loop writes nothing and draws from a cheap generator; ours writes the columns of a schedule and "
     "draws by counters, so that every backend and machine gives the same schedule",
     "heapq": "NumPy's bulk draws make the plain loop faster than the standard library's generator does",
-    "evaluate": "long rows are asked from memory a block ahead; of a row of twenty numbers, scoring it and its loss are "
-    "most of the time, not reading it",
+    "evaluate": "long rows are asked from memory a block ahead; of a row of twenty numbers, scoring it and its loss "
+    "are most of the time, not reading it",
     "float64": "twice the bytes fill the caches, and a register holds half as many numbers",
     "odd": "tails of rows and blocks that are not full do whole vectors' work for parts of them",
     "threads": "both threads share the memory's bandwidth and the last cache; where tasks are small, handing out rows "
