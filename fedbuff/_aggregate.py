@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from . import backends
 from ._arrays import as_array, as_vector, model_dtype
 from ._checks import count, number
-from ._pool import map_in_threads, split
 
 __all__ = ["aggregate"]
 
@@ -51,13 +50,14 @@ def aggregate(
     if any(np.may_share_memory(target, view) for view in views):
         raise ValueError("out: shares memory with a delta; pass another array")
     scale, backend = number("lr", lr), backends.current()
+    n_parts = min(count("threads", threads), model.size // _LEAST_PART)
+    if n_parts <= 1:
+        backend.aggregate(model, views, factors, scale, target)
+        return target if out is None else out
+    from ._pool import map_in_threads, split  # threads of Python: not for everybody's import
 
     def add(part: slice) -> None:
         backend.aggregate(model[part], [view[part] for view in views], factors, scale, target[part])
 
-    n_parts = min(count("threads", threads), model.size // _LEAST_PART)
-    if n_parts > 1:
-        map_in_threads(add, split(model.size, n_parts), n_parts)
-    else:
-        backend.aggregate(model, views, factors, scale, target)
+    map_in_threads(add, split(model.size, n_parts), n_parts)
     return target if out is None else out

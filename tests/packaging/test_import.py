@@ -29,6 +29,9 @@ HEAVY = [
     "fedbuff.traces",
     "fedbuff._study_config",
     "fedbuff._bench",
+    "fedbuff._pool",
+    "fedbuff._sweep",
+    "distributed",
 ]
 
 
