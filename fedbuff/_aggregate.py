@@ -14,8 +14,6 @@ from ._checks import count, number
 
 __all__ = ["aggregate"]
 
-_LEAST_PART = 1 << 16  # numbers that are worth a thread
-
 
 def aggregate(
     w: Any,
@@ -32,8 +30,8 @@ def aggregate(
     >>> fb.aggregate(np.zeros(2), [np.ones(2), np.array([1.0, 3.0])], lr=0.5)
     array([-1., -2.])
 
-    The same bits as adding the deltas to a `DeltaBuffer` one by one and stepping, on any number of threads, each of
-    which has its part of the vectors. `out` may be `w`.
+    The same bits as adding the deltas to a `DeltaBuffer` one by one and stepping, on any number of threads; several
+    take stretches of the vectors in turn, with the cpp backend. `out` may be `w`.
     """
     array = as_array("w", w)
     dtype = model_dtype("w", array.dtype)
@@ -49,15 +47,5 @@ def aggregate(
         raise ValueError("out: read-only; pass an array that may be written")
     if any(np.may_share_memory(target, view) for view in views):
         raise ValueError("out: shares memory with a delta; pass another array")
-    scale, backend = number("lr", lr), backends.current()
-    n_parts = min(count("threads", threads), model.size // _LEAST_PART)
-    if n_parts <= 1:
-        backend.aggregate(model, views, factors, scale, target)
-        return target if out is None else out
-    from ._pool import map_in_threads, split  # threads of Python: not for everybody's import
-
-    def add(part: slice) -> None:
-        backend.aggregate(model[part], [view[part] for view in views], factors, scale, target[part])
-
-    map_in_threads(add, split(model.size, n_parts), n_parts)
+    backends.current().aggregate(model, views, factors, number("lr", lr), target, count("threads", threads))
     return target if out is None else out

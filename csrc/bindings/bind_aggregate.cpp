@@ -5,6 +5,7 @@
 #include <tuple>
 #include <vector>
 
+#include "aggregate.hpp"
 #include "bindings.hpp"
 #include "dispatch.hpp"
 #include "numpy_views.hpp"
@@ -46,7 +47,7 @@ bool accumulate(const py::object& total, const py::object& delta, double weight,
 }
 
 void aggregate(const py::object& w, const std::vector<py::object>& deltas, const py::object& weights, double scale,
-               const py::object& out) {
+               const py::object& out, int threads) {
   with_dtype_of(w, "w", [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const py::ssize_t dim = length(w);
@@ -59,7 +60,7 @@ void aggregate(const py::object& w, const std::vector<py::object>& deltas, const
     const T* weight = input<T>(weights, "weights", {n});
     T* to = output<T>(out, "out", {dim});
     const py::gil_scoped_release released;
-    kernels().of<T>().aggregate(dim, from, n, delta.data(), weight, static_cast<T>(scale), to);
+    aggregate_in_threads(dim, from, n, delta.data(), weight, static_cast<T>(scale), to, threads);
   });
 }
 
@@ -197,7 +198,7 @@ void bind_aggregate(py::module_& module) {
   module.def("accumulate", &accumulate, py::arg("total"), py::arg("delta"), py::arg("weight"),
              py::arg("current").none(true), py::arg("start").none(true), py::arg("out"));
   module.def("aggregate", &aggregate, py::arg("w"), py::arg("deltas"), py::arg("weights"), py::arg("scale"),
-             py::arg("out"));
+             py::arg("out"), py::arg("threads"));
   module.def("sgd_step", &sgd_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"), py::arg("momentum"),
              py::arg("velocity").none(true), py::arg("out"));
   module.def("adam_step", &adam_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"), py::arg("betas"),

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <stdexcept>
 #include <type_traits>
@@ -512,18 +513,15 @@ fb_status fb_aggregate(fb_dtype dtype, int64_t dim, const void* w, int64_t n_del
     return with_dtype(dtype, [&](auto* tag) -> fb_status {
       using T = std::remove_pointer_t<decltype(tag)>;
       const std::int64_t n_parts = executor == nullptr ? 1 : fedbuff::count_parts(dim);
-      const auto count = static_cast<std::size_t>(n_deltas);
-      std::vector<const T*> typed(count * static_cast<std::size_t>(n_parts));
+      std::vector<const T*> typed;
+      std::transform(delta, delta + n_deltas, std::back_inserter(typed),
+                     [](const void* one) { return static_cast<const T*>(one); });
       auto work = [&](std::int64_t part) {
         const std::int64_t begin = part * fedbuff::kPartSize;
-        const std::int64_t n = n_parts == 1 ? dim : std::min(fedbuff::kPartSize, dim - begin);
-        const T** here = typed.data() + static_cast<std::size_t>(part) * count;
-        for (std::size_t k = 0; k < count; ++k) {
-          here[k] = static_cast<const T*>(delta[k]) + begin;
-        }
-        fedbuff::kernels().of<T>().aggregate(n, static_cast<const T*>(w) + begin, n_deltas, here,
+        const std::int64_t end = n_parts == 1 ? dim : std::min(begin + fedbuff::kPartSize, dim);
+        fedbuff::kernels().of<T>().aggregate(begin, end, static_cast<const T*>(w), n_deltas, typed.data(),
                                              static_cast<const T*>(weight), static_cast<T>(scale),
-                                             static_cast<T*>(w_out) + begin);
+                                             static_cast<T*>(w_out));
       };
       if (n_parts == 1) {
         work(0);

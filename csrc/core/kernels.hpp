@@ -78,9 +78,10 @@ struct Kernels {
   bool (*accumulate)(std::int64_t dim, const T* sum, const T* delta, T weight, const T* current, const T* start,
                      T* sum_out);
 
-  // w_out = w - scale * sum_k weight[k] * delta[k], one pass, added in the order of k. w_out may be w.
-  void (*aggregate)(std::int64_t dim, const T* w, std::int64_t n_deltas, const T* const* delta, const T* weight,
-                    T scale, T* w_out);
+  // w_out = w - scale * sum_k weight[k] * delta[k], elements begin .. end of each, in one pass, added in the order of
+  // k. w_out may be w.
+  void (*aggregate)(std::int64_t begin, std::int64_t end, const T* w, std::int64_t n_deltas, const T* const* delta,
+                    const T* weight, T scale, T* w_out);
 
   // Moves w to w_out (which may be w) by the sum of a buffer. velocity (dim) is read and written where momentum != 0.
   void (*sgd_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* velocity, T* w_out);

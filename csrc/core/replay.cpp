@@ -631,7 +631,7 @@ class Replay<T>::Engine {
       return {};
     }
     if (one_pass) {
-      k.aggregate(dim_, w, arrivals, deltas_.data(), weights_.data(), static_cast<T>(rule_.lr / norm), next);
+      k.aggregate(0, dim_, w, arrivals, deltas_.data(), weights_.data(), static_cast<T>(rule_.lr / norm), next);
     } else {
       if (sums_.deviation > 0) {
         add_noise(sums_, dim_, version_, sum_.data());

@@ -1,14 +1,11 @@
 #include "workspace.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <exception>
 #include <new>
-#include <system_error>
-#include <thread>
 
 #include "dispatch.hpp"
+#include "parallel.hpp"
 
 namespace fedbuff {
 
@@ -23,39 +20,6 @@ std::int64_t count_parts(std::int64_t n_clients, std::int64_t dim) {
   const std::int64_t few = std::max<std::int64_t>(2, std::min(kFewestParts, kMostPartBytes / (8 * dim)));
   const std::int64_t fit = std::max(few, kPartBytes / (8 * dim));
   return std::min({n_clients, kMostParts, fit});
-}
-
-// Calls work(0) .. work(n - 1) on up to `threads` threads, this one included; the first exception comes back here.
-template <class Work>
-void run_parallel(std::int64_t n, int threads, Work work) {
-  std::atomic<std::int64_t> next{0};
-  std::exception_ptr error;
-  std::mutex error_mutex;
-  const auto loop = [&] {
-    try {
-      for (std::int64_t i = next.fetch_add(1); i < n; i = next.fetch_add(1)) {
-        work(i);
-      }
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(error_mutex);
-      error = std::current_exception();
-    }
-  };
-  std::vector<std::thread> pool;
-  for (std::int64_t t = 1; t < std::min<std::int64_t>(threads, n); ++t) {
-    try {
-      pool.emplace_back(loop);
-    } catch (const std::system_error&) {
-      break;  // no more threads to be had: those there are do the same work
-    }
-  }
-  loop();
-  for (std::thread& thread : pool) {
-    thread.join();
-  }
-  if (error) {
-    std::rethrow_exception(error);
-  }
 }
 
 }  // namespace

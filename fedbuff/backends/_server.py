@@ -42,7 +42,6 @@ class Kernels:
     """The functions of a backend that a server or a replay needs, as in `Backend`."""
 
     accumulate: Callable[[Vector, Vector, float, Vector | None, Vector | None, Vector], bool]
-    aggregate: Callable[[Vector, list[Vector], Vector, float, Vector], None]
     sgd_step: Callable[[Vector, Vector, float, float, float, Vector | None, Vector], None]
     adam_step: Callable[
         [Vector, Vector, float, float, tuple[float, float], float, float, int, Vector, Vector, Vector], None

@@ -143,7 +143,9 @@ class Backend(Protocol):
         """out = total + weight * (delta + (current - start)), the bracket only where start is given. Returns whether
         every delta was finite. out may be total."""
 
-    def aggregate(self, w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector) -> None:
+    def aggregate(
+        self, w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector, threads: int
+    ) -> None:
         """out = w - scale * sum_k weights[k] * deltas[k], added in the order of k. out may be w."""
 
     def sgd_step(

@@ -902,7 +902,7 @@ def accumulate(
     )
 
 
-def aggregate(w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector) -> None:
+def aggregate(w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector, threads: int) -> None:
     addresses = np.array([delta.ctypes.data for delta in deltas], np.intp)
     _aggregate(_reads(w), addresses, _reads(weights), w.dtype.type(scale), out)
 
@@ -968,7 +968,6 @@ def decode(words: Words, scale: float, out: Vector) -> None:
 
 _KERNELS = _server.Kernels(
     accumulate=accumulate,
-    aggregate=aggregate,
     sgd_step=sgd_step,
     adam_step=adam_step,
     encode_add=encode_add,

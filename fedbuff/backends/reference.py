@@ -341,7 +341,7 @@ def accumulate(
 
 
 @_quiet
-def aggregate(w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector) -> None:
+def aggregate(w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector, threads: int) -> None:
     total = np.zeros_like(w)
     for delta, weight in zip(deltas, weights, strict=True):
         total += weight * delta
@@ -433,7 +433,6 @@ def decode(words: Words, scale: float, out: Vector) -> None:
 
 _KERNELS = _server.Kernels(
     accumulate=accumulate,
-    aggregate=aggregate,
     sgd_step=sgd_step,
     adam_step=adam_step,
     encode_add=encode_add,

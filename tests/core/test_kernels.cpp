@@ -1,8 +1,10 @@
 // Every kernel, on every CPU level, against plain loops in double. Arrays are allocated to the byte: a sanitizer sees
 // every step beyond them.
+#include <algorithm>
 #include <cstring>
 #include <functional>
 
+#include "aggregate.hpp"
 #include "check.hpp"
 #include "dispatch.hpp"
 #include "philox.hpp"
@@ -59,8 +61,8 @@ void aggregate_subtracts() {
         pointer.push_back(one.data());
       }
       std::vector<T> out(at(dim)), in_place = w;
-      kernels().of<T>().aggregate(dim, w.data(), n, pointer.data(), weight.data(), T(0.5), out.data());
-      kernels().of<T>().aggregate(dim, in_place.data(), n, pointer.data(), weight.data(), T(0.5), in_place.data());
+      kernels().of<T>().aggregate(0, dim, w.data(), n, pointer.data(), weight.data(), T(0.5), out.data());
+      kernels().of<T>().aggregate(0, dim, in_place.data(), n, pointer.data(), weight.data(), T(0.5), in_place.data());
       CHECK(std::memcmp(out.data(), in_place.data(), at(dim) * sizeof(T)) == 0);
       std::vector<T> sum(at(dim)), stepped(at(dim));
       for (std::int64_t k = 0; k < n; ++k) {
@@ -80,6 +82,62 @@ void aggregate_subtracts() {
         CHECK_NEAR(out[at(j)], static_cast<double>(w[at(j)]) - 0.5 * want, terms, terms, j);
         CHECK_EQ(out[at(j)], stepped[at(j)]);  // the fused pass gives the bits of the separate ones
       }
+    }
+  }
+}
+
+// However the elements are cut, wherever the deltas begin, and with more deltas than go side by side.
+template <class T>
+void aggregate_is_elementwise() {
+  Numbers numbers(9);
+  constexpr std::int64_t kDim = 10'007;
+  for (const std::int64_t n : {1, 7, 10, 11, 23}) {
+    const auto w = numbers.vector<T>(kDim), weight = numbers.vector<T>(n);
+    std::vector<std::vector<T>> delta;
+    std::vector<const T*> aligned, shifted;
+    for (std::int64_t k = 0; k < n; ++k) {
+      delta.push_back(numbers.vector<T>(kDim));
+    }
+    std::vector<std::vector<T>> moved(at(n), std::vector<T>(at(kDim + 16)));
+    for (std::int64_t k = 0; k < n; ++k) {
+      std::copy(delta[at(k)].begin(), delta[at(k)].end(), moved[at(k)].begin() + k % 16);
+      aligned.push_back(delta[at(k)].data());
+      shifted.push_back(moved[at(k)].data() + k % 16);
+    }
+    std::vector<T> want(at(kDim)), sum(at(kDim));
+    for (std::int64_t k = 0; k < n; ++k) {
+      kernels().of<T>().accumulate(kDim, k == 0 ? nullptr : sum.data(), aligned[at(k)], weight[at(k)], nullptr, nullptr,
+                                   sum.data());
+    }
+    StepConfig config{};
+    config.lr = 0.5;
+    config.norm = 1;
+    kernels().of<T>().sgd_step(kDim, w.data(), sum.data(), config, nullptr, want.data());
+    for (const auto& pointer : {aligned, shifted}) {
+      for (const std::int64_t cut : {0, 1, 13, 4096, 5000, 10'006}) {
+        std::vector<T> out(at(kDim));
+        kernels().of<T>().aggregate(cut, kDim, w.data(), n, pointer.data(), weight.data(), T(0.5), out.data());
+        CHECK(std::all_of(out.begin(), out.begin() + cut, [](T x) { return x == T(0); }));  // left alone
+        kernels().of<T>().aggregate(0, cut, w.data(), n, pointer.data(), weight.data(), T(0.5), out.data());
+        CHECK(out == want);
+      }
+    }
+    std::vector<T> out(at(20 * kDim));  // the same vectors twenty times over, by many hands
+    std::vector<T> long_w;
+    std::vector<std::vector<T>> long_delta(at(n));
+    std::vector<const T*> pointer;
+    for (int times = 0; times < 20; ++times) {
+      long_w.insert(long_w.end(), w.begin(), w.end());
+      for (std::int64_t k = 0; k < n; ++k) {
+        long_delta[at(k)].insert(long_delta[at(k)].end(), delta[at(k)].begin(), delta[at(k)].end());
+      }
+    }
+    for (const auto& one : long_delta) {
+      pointer.push_back(one.data());
+    }
+    aggregate_in_threads(20 * kDim, long_w.data(), n, pointer.data(), weight.data(), T(0.5), out.data(), 3);
+    for (int times = 0; times < 20; ++times) {
+      CHECK(std::equal(want.begin(), want.end(), out.begin() + times * kDim));
     }
   }
 }
@@ -485,6 +543,10 @@ void full_gradient_agrees(const Owned<T>& owned) {
 
 TEST(kernels_accumulate) {
   check::on_every_level([] { accumulate_adds<float>(), accumulate_adds<double>(); });
+}
+
+TEST(kernels_aggregate_elementwise) {
+  check::on_every_level([] { aggregate_is_elementwise<float>(), aggregate_is_elementwise<double>(); });
 }
 
 TEST(kernels_aggregate) {

@@ -31,15 +31,6 @@ T read_streams(std::int64_t dim, std::int64_t n_streams, const T* const* x) {
   return sum_lanes(sum[0]);
 }
 
-// Elements before the first address that a whole vector may be streamed to.
-template <class T>
-std::int64_t until_aligned(std::int64_t dim, const T* p) {
-  constexpr std::uintptr_t kBytes = Vec<T>::kLanes * sizeof(T);
-  const std::uintptr_t beyond = reinterpret_cast<std::uintptr_t>(p) % kBytes;
-  const auto n = static_cast<std::int64_t>((beyond == 0 ? 0 : kBytes - beyond) / sizeof(T));
-  return n < dim ? n : dim;
-}
-
 template <class T>
 void write_stream(std::int64_t dim, T value, bool past_caches, T* out) {
   using V = Vec<T>;

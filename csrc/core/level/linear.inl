@@ -6,13 +6,6 @@
 // The value of every element is the same however the rows and outputs are grouped into blocks: one accumulator per
 // element, vectors of features in order, then the tail, then the lanes.
 
-// How `count` things are cut into groups of at most `most`, as equal as they can be.
-struct Groups {
-  std::int64_t count, groups;
-  Groups(std::int64_t n, int most) : count(n), groups((n + most - 1) / most) {}
-  std::int64_t begin(std::int64_t group) const { return count * group / groups; }
-};
-
 template <class T, int R, int C>
 inline __attribute__((always_inline)) void scores_block(const T* const* x, const T* w, std::int64_t stride,
                                                         std::int64_t n_features, std::int64_t ahead,

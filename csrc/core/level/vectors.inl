@@ -1,48 +1,5 @@
 // Loops over whole models: the buffer, the server's step, the pieces of a local step.
 
-template <class T, int N>
-inline __attribute__((always_inline)) void aggregate_block(const T* w, std::int64_t n_deltas, const T* const* delta,
-                                                           const T* weight, Vec<T> scale, std::int64_t j, T* w_out) {
-  using V = Vec<T>;
-  V acc[N];
-#pragma GCC unroll 8
-  for (int n = 0; n < N; ++n) {
-    acc[n] = V::zero();
-  }
-  for (std::int64_t k = 0; k < n_deltas; ++k) {
-    const V factor = V::set(weight[k]);
-    const T* d = delta[k] + j;
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      acc[n] = madd(factor, V::load(d + n * V::kLanes), acc[n]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int n = 0; n < N; ++n) {
-    madd(scale, acc[n], V::load(w + j + n * V::kLanes)).store(w_out + j + n * V::kLanes);
-  }
-}
-
-template <class T>
-void aggregate(std::int64_t dim, const T* w, std::int64_t n_deltas, const T* const* delta, const T* weight, T scale,
-               T* w_out) {
-  using V = Vec<T>;
-  constexpr int kVecs = 4;
-  const V minus_scale = V::set(-scale);
-  std::int64_t j = 0;
-  for (; j + kVecs * V::kLanes <= dim; j += kVecs * V::kLanes) {
-    aggregate_block<T, kVecs>(w, n_deltas, delta, weight, minus_scale, j, w_out);
-  }
-  for (; j < dim; j += V::kLanes) {
-    const int n = static_cast<int>(dim - j < V::kLanes ? dim - j : V::kLanes);
-    V acc = V::zero();
-    for (std::int64_t k = 0; k < n_deltas; ++k) {
-      acc = madd(V::set(weight[k]), V::load_part(delta[k] + j, n), acc);
-    }
-    madd(minus_scale, acc, V::load_part(w + j, n)).store_part(w_out + j, n);
-  }
-}
-
 // A loop over a model, whole vectors first: body(j, Whole{}) and then, where something is left, body(j, Part{n}).
 struct Whole {};
 struct Part {
@@ -73,6 +30,146 @@ inline __attribute__((always_inline)) void for_each_vec(std::int64_t dim, Body b
   }
   if (j < dim) {
     body(j, Part{static_cast<int>(dim - j)});
+  }
+}
+
+// Elements before the first address that holds a whole vector within one line of the cache.
+template <class T>
+std::int64_t until_aligned(std::int64_t dim, const T* p) {
+  constexpr std::uintptr_t kBytes = Vec<T>::kLanes * sizeof(T);
+  const std::uintptr_t beyond = reinterpret_cast<std::uintptr_t>(p) % kBytes;
+  const auto n = static_cast<std::int64_t>((beyond == 0 ? 0 : kBytes - beyond) / sizeof(T));
+  return n < dim ? n : dim;
+}
+
+template <class T>
+void fill_zero(std::int64_t n, T* to) {
+  __builtin_memset(to, 0, static_cast<std::size_t>(n) * sizeof(T));
+}
+
+// How `count` things are cut into groups of at most `most`, as equal as they can be.
+struct Groups {
+  std::int64_t count, groups;
+  Groups(std::int64_t n, int most) : count(n), groups((n + most - 1) / most) {}
+  std::int64_t begin(std::int64_t group) const { return count * group / groups; }
+};
+
+// The buffer in one pass. Per element the deltas are added in their order, whichever way the pass is cut:
+//
+//   groups   up to kDeltasAtOnce deltas side by side, their addresses and weights in registers. A core follows so many
+//            streams of memory and no more.
+//   blocks   where there are more groups than one, a block of partial sums stays in the first cache between them.
+//   edges    deltas that begin alike, as arrays of one allocator do, are read by whole lines of the cache.
+inline constexpr int kDeltasAtOnce = 10;
+template <class T>
+inline constexpr std::int64_t kAggregateBlock = 16384 / sizeof(T);
+
+template <class T>
+struct AggregateArgs {
+  const T* w;
+  const T* const* delta;
+  const T* weight;
+  T minus_scale;
+  T* w_out;
+  T* part;  // partial sums of the block that begins at `block`, where there are several groups
+  std::int64_t block;
+};
+
+// N vectors, whole or a single one of Part{n} lanes, at j: G deltas added to nothing and taken into the model, where
+// kOnly says that there are no others; else added to the partial sums.
+template <class T, int G, bool kOnly, int N, class Lanes>
+inline __attribute__((always_inline)) void aggregate_vecs(const AggregateArgs<T>& a, const T* const (&delta)[G],
+                                                          const Vec<T> (&factor)[G], std::int64_t j, Lanes lanes) {
+  using V = Vec<T>;
+  V sum[N];
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n) {
+    sum[n] = kOnly ? V::zero() : load(a.part + (j - a.block) + n * V::kLanes, lanes);
+  }
+#pragma GCC unroll 10
+  for (int k = 0; k < G; ++k) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) {
+      sum[n] = madd(factor[k], load(delta[k] + j + n * V::kLanes, lanes), sum[n]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n) {
+    if constexpr (kOnly) {
+      const V at = load(a.w + j + n * V::kLanes, lanes);
+      store(madd(V::set(a.minus_scale), sum[n], at), a.w_out + j + n * V::kLanes, lanes);
+    } else {
+      store(sum[n], a.part + (j - a.block) + n * V::kLanes, lanes);
+    }
+  }
+}
+
+// Elements j .. end of G deltas from the first on.
+template <class T, int G, bool kOnly>
+void aggregate_group(const AggregateArgs<T>& a, std::int64_t first, std::int64_t j, std::int64_t end) {
+  using V = Vec<T>;
+  constexpr int kVecs = 4;
+  const T* delta[G];
+  V factor[G];
+  for (int k = 0; k < G; ++k) {
+    delta[k] = a.delta[first + k];
+    factor[k] = V::set(a.weight[first + k]);
+  }
+  const std::int64_t head = until_aligned(end - j, delta[0] + j);
+  if (head > 0) {
+    aggregate_vecs<T, G, kOnly, 1>(a, delta, factor, j, Part{static_cast<int>(head)});
+    j += head;
+  }
+  for (; j + kVecs * V::kLanes <= end; j += kVecs * V::kLanes) {
+    aggregate_vecs<T, G, kOnly, kVecs>(a, delta, factor, j, Whole{});
+  }
+  for (; j + V::kLanes <= end; j += V::kLanes) {
+    aggregate_vecs<T, G, kOnly, 1>(a, delta, factor, j, Whole{});
+  }
+  if (j < end) {
+    aggregate_vecs<T, G, kOnly, 1>(a, delta, factor, j, Part{static_cast<int>(end - j)});
+  }
+}
+
+template <class T, bool kOnly>
+void aggregate_deltas(const AggregateArgs<T>& a, std::int64_t first, std::int64_t n, std::int64_t j, std::int64_t end) {
+  switch (n) {
+    case 1: aggregate_group<T, 1, kOnly>(a, first, j, end); break;
+    case 2: aggregate_group<T, 2, kOnly>(a, first, j, end); break;
+    case 3: aggregate_group<T, 3, kOnly>(a, first, j, end); break;
+    case 4: aggregate_group<T, 4, kOnly>(a, first, j, end); break;
+    case 5: aggregate_group<T, 5, kOnly>(a, first, j, end); break;
+    case 6: aggregate_group<T, 6, kOnly>(a, first, j, end); break;
+    case 7: aggregate_group<T, 7, kOnly>(a, first, j, end); break;
+    case 8: aggregate_group<T, 8, kOnly>(a, first, j, end); break;
+    case 9: aggregate_group<T, 9, kOnly>(a, first, j, end); break;
+    default: aggregate_group<T, kDeltasAtOnce, kOnly>(a, first, j, end); break;
+  }
+}
+
+template <class T>
+void aggregate(std::int64_t begin, std::int64_t end, const T* w, std::int64_t n_deltas, const T* const* delta,
+               const T* weight, T scale, T* w_out) {
+  using V = Vec<T>;
+  AggregateArgs<T> a{w, delta, weight, -scale, w_out, nullptr, begin};
+  if (n_deltas > 0 && n_deltas <= kDeltasAtOnce) {
+    aggregate_deltas<T, true>(a, 0, n_deltas, begin, end);
+    return;
+  }
+  alignas(64) T part[kAggregateBlock<T>];
+  a.part = part;
+  const Groups groups(n_deltas, kDeltasAtOnce);
+  for (; a.block < end; a.block += kAggregateBlock<T>) {
+    const std::int64_t n = end - a.block < kAggregateBlock<T> ? end - a.block : kAggregateBlock<T>;
+    fill_zero(n, part);
+    for (std::int64_t g = 0; g < groups.groups; ++g) {
+      const std::int64_t first = groups.begin(g);
+      aggregate_deltas<T, false>(a, first, groups.begin(g + 1) - first, a.block, a.block + n);
+    }
+    const std::int64_t at = a.block;
+    for_each_vec<T>(n, [=](std::int64_t j, auto lanes) {
+      store(madd(V::set(-scale), load(part + j, lanes), load(w + at + j, lanes)), w_out + at + j, lanes);
+    });
   }
 }
 
@@ -169,11 +266,6 @@ double dot(std::int64_t dim, const T* x, const T* y) {
 template <class T>
 void copy(std::int64_t n, const T* from, T* to) {
   __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
-}
-
-template <class T>
-void fill_zero(std::int64_t n, T* to) {
-  __builtin_memset(to, 0, static_cast<std::size_t>(n) * sizeof(T));
 }
 
 template <class T>
