@@ -1,4 +1,4 @@
-// Independent pieces of one call on several threads, which live as long as the call.
+// Independent pieces of one call on several threads.
 #pragma once
 
 #include <algorithm>
@@ -6,9 +6,8 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <system_error>
-#include <thread>
-#include <vector>
+
+#include "crew.hpp"
 
 namespace fedbuff {
 
@@ -28,18 +27,7 @@ void run_parallel(std::int64_t n, int threads, Work work) {
       error = std::current_exception();
     }
   };
-  std::vector<std::thread> pool;
-  for (std::int64_t t = 1; t < std::min<std::int64_t>(threads, n); ++t) {
-    try {
-      pool.emplace_back(loop);
-    } catch (const std::system_error&) {
-      break;  // no more threads to be had: those there are do the same work
-    }
-  }
-  loop();
-  for (std::thread& thread : pool) {
-    thread.join();
-  }
+  run_together(static_cast<int>(std::min<std::int64_t>(threads, n)), [&](int) { loop(); });
   if (error) {
     std::rethrow_exception(error);
   }

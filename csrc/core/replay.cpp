@@ -10,10 +10,9 @@
 #include <mutex>
 #include <new>
 #include <stdexcept>
-#include <system_error>
-#include <thread>
 #include <utility>
 
+#include "crew.hpp"
 #include "dispatch.hpp"
 #include "gradient_norm.hpp"
 #include "number_set.hpp"
@@ -178,18 +177,7 @@ class Replay<T>::Engine {
       scratch_.push_back(allocate(work_.scratch_bytes()));
       std::memset(scratch_.back().get(), 0, work_.scratch_bytes());
     }
-    std::vector<std::thread> pool;
-    for (int t = 1; t < threads; ++t) {
-      try {
-        pool.emplace_back([this, t] { work(t); });
-      } catch (const std::system_error&) {
-        break;  // no more threads to be had: those there are do the same work
-      }
-    }
-    work(0);
-    for (std::thread& thread : pool) {
-      thread.join();
-    }
+    run_together(threads, [this](int thread) { work(thread); });
     if (error_) {
       std::rethrow_exception(error_);
     }

@@ -89,13 +89,21 @@ class Bell {
   }
 
   void wait(std::uint64_t seen) {
-    for (int tries = 0; tries < kTriesBeforeSleep; ++tries) {
-      if (count() != seen) {
-        return;
-      }
-      pause_core();
+    if (!look(seen)) {
+      sleep(seen);
     }
-    sleep(seen);
+  }
+
+  // wait(), but not longer than that: whether it rang.
+  bool wait_for(std::uint64_t seen, std::chrono::seconds most) {
+    if (look(seen)) {
+      return true;
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    asleep_.fetch_add(1);
+    const bool rang = wake_.wait_for(lock, most, [&] { return count() != seen; });
+    asleep_.fetch_sub(1);
+    return rang;
   }
 
   // wait(), without the spinning.
@@ -107,6 +115,17 @@ class Bell {
   }
 
  private:
+  // Whether it rang while spinning.
+  bool look(std::uint64_t seen) const {
+    for (int tries = 0; tries < kTriesBeforeSleep; ++tries) {
+      if (count() != seen) {
+        return true;
+      }
+      pause_core();
+    }
+    return false;
+  }
+
   static constexpr int kTriesBeforeSleep = 1000;
   std::atomic<std::uint64_t> count_{0};
   std::atomic<int> asleep_{0};
