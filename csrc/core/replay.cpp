@@ -30,6 +30,7 @@ constexpr std::int64_t kMostAtOnceShared = 8;  // the others wait for what one h
 constexpr std::int64_t kBriefNumbers = 4096;   // what is added without giving up the lock
 constexpr std::int64_t kClockEvery = 64;       // such steps: the clock would cost more than they do
 constexpr std::int64_t kAhead = 4;             // times what all workers take at once
+constexpr double kTinyFlops = 2000;            // a task that would cost more to hand over than to do
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -166,6 +167,7 @@ class Replay<T>::Engine {
       return ReplayExit::Diverged;  // part of the step may be in the sum: there is no second try
     }
     target_ = version_ + max_steps;
+    threads = work_.flops() < kTinyFlops ? 1 : threads;
     threads_ = threads;
     error_ = nullptr;
     const auto affordable = static_cast<std::int64_t>(kFlopsAtOnce / (work_.flops() + 1));
