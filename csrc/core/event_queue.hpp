@@ -23,7 +23,8 @@
 #include <cstring>
 #include <limits>
 #include <new>
-#include <vector>
+
+#include "huge_pages.hpp"
 
 namespace fedbuff {
 
@@ -404,8 +405,8 @@ class EventQueue {
 
   Near near_;
   EventHeap front_;
-  std::vector<Node> nodes_{1};  // slot 0 is always there
-  std::vector<std::uint32_t> heads_;
+  LargeVector<Node> nodes_{1};  // slot 0 is always there
+  LargeVector<std::uint32_t> heads_;
   std::size_t size_ = 0;
   std::int64_t n_buckets_ = 1;
   std::int64_t current_ = 1;     // the first bucket that is not yet in the heap

@@ -8,6 +8,7 @@
 
 #include "event_queue.hpp"
 #include "event_list.hpp"
+#include "huge_pages.hpp"
 
 // The counters of the loop live in registers only if everything that changes them is inlined.
 #define FB_INLINED __attribute__((always_inline))
@@ -40,7 +41,7 @@ struct Slot {
 };
 
 struct FetchClient {
-  const std::vector<std::uint32_t>* clients;
+  const LargeVector<std::uint32_t>* clients;
   void operator()(const Slot& slot) const { __builtin_prefetch(clients->data() + slot.client); }
 };
 
@@ -176,10 +177,10 @@ class ClientSet {
 
 // The two queues, which hold the slots.
 struct Calendar : EventQueue<Slot, FetchClient> {
-  Calendar(SimdLevel, const std::vector<std::uint32_t>& clients) : EventQueue(FetchClient{&clients}) {}
+  Calendar(SimdLevel, const LargeVector<std::uint32_t>& clients) : EventQueue(FetchClient{&clients}) {}
 };
 struct List : EventList<Slot> {
-  List(SimdLevel level, const std::vector<std::uint32_t>&) : EventList(level) {}
+  List(SimdLevel level, const LargeVector<std::uint32_t>&) : EventList(level) {}
 };
 
 }  // namespace
@@ -228,7 +229,7 @@ class LoopOver final : public EventLoop {
   BatchDraws draws_;
   Queue queue_;           // holds the slots
   EventHeap boundaries_;  // the next opening or closing of each client's windows, by client, where it is tracked
-  std::vector<std::uint32_t> clients_;  // tasks started, and kBusy
+  LargeVector<std::uint32_t> clients_;  // tasks started, and kBusy
   std::vector<std::uint8_t> open_;      // tracked: inside a window; rounds take whomever, and their tasks wait
   ClientSet eligible_;                  // tracked
   std::vector<std::uint32_t> free_slots_;
