@@ -177,7 +177,7 @@ class ClientSet {
 
 // The two queues, which hold the slots.
 struct Calendar : EventQueue<Slot, FetchClient> {
-  Calendar(SimdLevel, const LargeVector<std::uint32_t>& clients) : EventQueue(FetchClient{&clients}) {}
+  Calendar(SimdLevel level, const LargeVector<std::uint32_t>& clients) : EventQueue(level, FetchClient{&clients}) {}
 };
 struct List : EventList<Slot> {
   List(SimdLevel level, const LargeVector<std::uint32_t>&) : EventList(level) {}
@@ -352,6 +352,7 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
     }
   }
   if (plan.mode == Mode::SlotIsClient || plan.mode == Mode::Pool) {
+    queue_.gather();
     counters_.created = static_cast<std::uint64_t>(plan.n_slots);  // the first requests, which never enter the queue
   } else {
     const double first = plan.mode == Mode::OpenLoop ? open_start(0.0, 0) : 0.0;
@@ -767,7 +768,7 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
       if (asked_first_ < static_cast<std::uint32_t>(plan_.n_slots)) {
         if (queue_.empty() || queue_.top().time_bits > 0 || queue_.top().kind() != static_cast<int>(kEnd)) {
           ask(std::false_type(), ++asked_first_);
-          if (asked_first_ == static_cast<std::uint32_t>(plan_.n_slots) && !queue_.empty()) {
+          if (asked_first_ == static_cast<std::uint32_t>(plan_.n_slots)) {
             queue_.lay_out_again();
           }
           continue;
@@ -935,7 +936,7 @@ std::vector<TaskInFlight> LoopOver<Queue>::in_flight() const {
 
 std::unique_ptr<EventLoop> make_loop(const SchedulePlan& plan) {
   // The slots of the open loop grow without bound.
-  if (plan.mode != Mode::OpenLoop && plan.n_slots < List::kMostSlots) {
+  if (plan.mode != Mode::OpenLoop && plan.n_slots <= List::most_slots(plan.level)) {
     return std::make_unique<LoopOver<List>>(plan);
   }
   return std::make_unique<LoopOver<Calendar>>(plan);
