@@ -14,26 +14,23 @@
 #include <limits>
 #include <vector>
 
-#include "event_queue.hpp"
+#include "event.hpp"
 #include "simd_level.hpp"
+#include "sort_events.hpp"
 
 namespace fedbuff {
 
 // The slots whose time is before `bound`, in their order, into slot_out (room for n + 8); how many they are. n is a
 // multiple of 8.
 using PickEarly = std::size_t (*)(const double* time, std::size_t n, double bound, std::uint32_t* slot_out);
-// How many of n <= kMostRanked times are less than each, into rank_out; false where two are equal. `time` has room for
-// kMostRanked, of which those after n are written to.
-inline constexpr std::size_t kMostRanked = 32;
-using RankTimes = bool (*)(double* time, std::size_t n, std::uint32_t* rank_out);
 
 PickEarly pick_early(SimdLevel level);
-RankTimes rank_times(SimdLevel level);
 
 template <class Payload>
 class EventList {
  public:
-  static constexpr std::int64_t kMostSlots = 1024;  // more are better off in buckets
+  // More slots are better off in buckets: picking looks at all of them.
+  static std::int64_t most_slots(SimdLevel level) { return level == SimdLevel::Avx512 ? 640 : 192; }
 
   explicit EventList(SimdLevel level) : pick_(pick_early(level)), rank_(rank_times(level)) { add_slots(1); }
 
@@ -82,6 +79,7 @@ class EventList {
     order_[event.slot()] = event.order;
   }
 
+  void gather() {}
   void lay_out_again() {}
 
   void clear() {
@@ -132,29 +130,12 @@ class EventList {
     }
     bound_ = bound;
     width_ *= std::min(2.0, std::max(0.5, kWanted / static_cast<double>(n)));
-    sort_picked(n);
-    tail_ = n;
-  }
-
-  void sort_picked(std::size_t n) {
-    double time[kMostRanked];
-    std::uint32_t rank[kMostRanked];
-    const bool few = n <= kMostRanked;
-    for (std::size_t i = 0; few && i < n; ++i) {
-      time[i] = time_[picked_[i]];
-    }
-    if (few && rank_(time, n, rank)) {
-      for (std::size_t i = 0; i < n; ++i) {
-        sorted_[rank[i]] = Event::at(time[i], order_[picked_[i]]);
-        time_[picked_[i]] = kInfinity;
-      }
-      return;
-    }
+    const auto picked = [this](std::size_t i) { return Event::at(time_[picked_[i]], order_[picked_[i]]); };
+    sort_events(rank_, n, picked, sorted_.data());
     for (std::size_t i = 0; i < n; ++i) {
-      sorted_[i] = Event::at(time_[picked_[i]], order_[picked_[i]]);
       time_[picked_[i]] = kInfinity;
     }
-    std::sort(sorted_.begin(), sorted_.begin() + static_cast<std::ptrdiff_t>(n), earlier);
+    tail_ = n;
   }
 
   PickEarly pick_;

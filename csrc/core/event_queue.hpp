@@ -1,18 +1,17 @@
 // Events in the order (time, kind, number of creation).
 //
-// EventHeap: a 4-ary implicit heap of 16-byte events. The four children of an event share a cache line. An event is two
-// integers: the bits of its time (times are >= +0, and such doubles order as their bits) and kind, number and slot in
-// one word; so one 128-bit comparison decides, ties included, without a branch. `take` walks the hole of the earliest
-// event down to a leaf and leaves it open: the way down does not depend on what comes next, so the processor overlaps
-// it with drawing the next delay, and `put` fills it. O(log n).
+// EventHeap: a 4-ary implicit heap of 16-byte events. The four children of an event share a cache line. `take` walks
+// the hole of the earliest event down to a leaf and leaves it open: the way down does not depend on what comes next, so
+// the processor overlaps it with drawing the next delay, and `put` fills it. O(log n).
 //
-// EventQueue: a calendar over it, for up to tens of millions of slots with one event each at most. The near future is a
-// heap of a few events; what follows lies unsorted in buckets of equal width; the rest only in its slot. When the
-// buckets are used up they are laid out anew from a sample of what is pending. So an event costs a few touches of
-// memory instead of log n, and times that no bucket can part (ties, clusters) still cost no more than the heap. A
-// slot's payload shares a cache line with its event, and is fetched before it is due.
-//
-// Limits: kinds < 4, numbers < 2^36, slots < 2^26.
+// EventQueue: a calendar, for up to tens of millions of slots with one event each at most. The next few events lie
+// sorted, so that taking one is a step; what follows lies unsorted in buckets of equal width, chained through the
+// slots; the rest only in its slot. When the sorted ones are used up those of the next buckets are sorted; when the
+// buckets are used up they are laid out anew from a sample of what is pending. New events that are due before the next
+// bucket go into a heap. So an event costs a few touches of memory instead of log n, and times that no bucket can part
+// (ties, clusters) still cost no more than the heap. A slot's payload shares a cache line with its event. Both are
+// fetched before they are due, many at a time: a bucket's chain is as slow as the memory, but many chains are no
+// slower.
 #pragma once
 
 #include <algorithm>
@@ -20,44 +19,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <new>
-#include <vector>
+
+#include "event.hpp"
+#include "huge_pages.hpp"
+#include "sort_events.hpp"
 
 namespace fedbuff {
-
-struct Event {
-  std::uint64_t time_bits;
-  std::uint64_t order;  // kind << 62 | number << 26 | slot
-
-  static constexpr int kSlotBits = 26;
-  static constexpr int kNumberBits = 36;
-  static constexpr std::uint64_t kMaxSlots = std::uint64_t{1} << kSlotBits;
-  static constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << kNumberBits;
-
-  static Event make(double time, std::uint64_t kind, std::uint64_t number, std::uint64_t slot) {
-    return at(time, kind << 62 | number << kSlotBits | slot);
-  }
-  static Event at(double time, std::uint64_t order) {
-    Event event;
-    std::memcpy(&event.time_bits, &time, sizeof time);
-    event.order = order;
-    return event;
-  }
-  double time() const {
-    double value;
-    std::memcpy(&value, &time_bits, sizeof value);
-    return value;
-  }
-  int kind() const { return static_cast<int>(order >> 62); }
-  std::uint32_t slot() const { return static_cast<std::uint32_t>(order & (kMaxSlots - 1)); }
-};
-
-inline bool earlier(const Event& a, const Event& b) {
-  __extension__ typedef unsigned __int128 Wide;
-  return (Wide{a.time_bits} << 64 | a.order) < (Wide{b.time_bits} << 64 | b.order);
-}
 
 class EventHeap {
  public:
@@ -72,12 +41,9 @@ class EventHeap {
   // The earliest event; one whose time bits are all ones where the queue is empty.
   const Event& top() const { return heap_[0]; }
 
-  // All events, in no order; no hole may be open.
-  const Event* events() const { return heap_; }
-
   void clear() {
     for (std::size_t i = 0; i <= size_; ++i) {
-      heap_[i] = kNone;
+      heap_[i] = kNoEvent;
     }
     size_ = 0;
     hole_ = kNoHole;
@@ -106,7 +72,7 @@ class EventHeap {
       heap_[hole] = child[best];
       hole = first + best;
     }
-    heap_[hole] = kNone;
+    heap_[hole] = kNoEvent;
     hole_ = hole;
     --size_;
   }
@@ -134,14 +100,13 @@ class EventHeap {
     hole_ = kNoHole;
     if (hole != size_) {
       const Event last = heap_[size_];
-      heap_[size_] = kNone;
+      heap_[size_] = kNoEvent;
       rise(hole, last);
     }
   }
 
  private:
   static constexpr std::size_t kNoHole = ~std::size_t{0};
-  static constexpr Event kNone{~std::uint64_t{0}, ~std::uint64_t{0}};
 
   void rise(std::size_t i, const Event& event) {
     while (i > 0) {
@@ -163,7 +128,7 @@ class EventHeap {
     }
     Event* heap = static_cast<Event*>(raw) + 3;
     for (std::size_t i = 0; i < capacity + 5; ++i) {
-      heap[i] = i < size_ ? heap_[i] : kNone;
+      heap[i] = i < size_ ? heap_[i] : kNoEvent;
     }
     std::free(block_);
     block_ = raw;
@@ -182,7 +147,7 @@ class EventHeap {
 template <class Payload, class Near>
 class EventQueue {
  public:
-  explicit EventQueue(Near near = Near()) : near_(near) {}
+  explicit EventQueue(SimdLevel level, Near near = Near()) : near_(near), rank_(rank_times(level)) {}
 
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
@@ -192,20 +157,23 @@ class EventQueue {
   void add_slots(std::size_t count) { nodes_.resize(nodes_.size() + count); }
 
   // The earliest event; one whose time bits are all ones where the queue is empty.
-  const Event& top() const { return front_.top(); }
+  const Event& top() const {
+    const Event& sorted = sorted_[first_];
+    return front_.empty() || earlier(sorted, front_.top()) ? sorted : front_.top();
+  }
   std::uint32_t top_slot() const { return top().slot(); }
 
   __attribute__((always_inline)) void take() {
-    nodes_[front_.top().slot()].next = kIdle;
-    front_.take();
+    const Event& earliest = top();
+    nodes_[earliest.slot()].next = kIdle;
     --size_;
-    if (front_.empty() && size_ > 0) {
+    if (&earliest == &sorted_[first_]) {
+      ++first_;
+    } else {
+      front_.take();
+    }
+    if (first_ == last_ && front_.empty() && size_ > 0) {
       refill();
-    } else if (ahead_ < kNil) {
-      ahead_ = nodes_[ahead_].next;
-      if (ahead_ < kNil) {
-        __builtin_prefetch(&nodes_[ahead_]);
-      }
     }
   }
 
@@ -215,11 +183,7 @@ class EventQueue {
   // The event of a slot that has none.
   __attribute__((always_inline)) void put(const Event event) {
     if (size_++ == 0) {
-      // Alone: it is the near future, and there are no buckets.
-      origin_ = 0.0;
-      scale_ = 0.0;
-      current_ = n_buckets_ = 1;
-      put_front(event);
+      put_alone(event);
       return;
     }
     if (size_ > grow_size_) {
@@ -230,37 +194,32 @@ class EventQueue {
       put_front(event);
       return;
     }
-    // Field by field, from registers: the event was not written as 16 bytes, and reading it as such would stall.
-    Node& node = nodes_[event.slot()];
-    node.event.time_bits = event.time_bits;
-    node.event.order = event.order;
+    Node& node = write(event);
     if (place < static_cast<double>(n_buckets_)) {
       std::uint32_t& first = head(static_cast<std::int64_t>(place));
       node.next = first;
       first = event.slot();
     } else {
-      node.next = kFar;
+      node.next = kNil;
     }
+  }
+
+  // From now on, until `lay_out_again` or the first `take`, `top` is right about events at time 0 only: it may miss
+  // others. So many can be put at the cost of a store each.
+  void gather() {
+    gathering_ = true;
+    origin_ = 0.0;
+    scale_ = std::numeric_limits<double>::max();
+    current_ = n_buckets_ = 1;
+    grow_size_ = std::numeric_limits<std::size_t>::max();
   }
 
   // Lays the buckets out anew; worth a call after many `put` in a row.
   __attribute__((noinline)) void lay_out_again() {
-    front_.close();
-    for (std::size_t i = 0; i < front_.size(); ++i) {
-      Node& node = nodes_[front_.events()[i].slot()];
-      node.event = front_.events()[i];
-      node.next = kFar;
-    }
     front_.clear();
-    for (std::int64_t b = current_; b < n_buckets_ && scale_ > 0.0; ++b) {
-      for (std::uint32_t slot = head(b); slot < kNil;) {
-        const std::uint32_t after = nodes_[slot].next;
-        nodes_[slot].next = kFar;
-        slot = after;
-      }
-    }
+    clear_sorted();
     lay_out();
-    if (front_.empty()) {
+    if (front_.empty() && size_ > 0) {
       refill();
     }
   }
@@ -270,17 +229,18 @@ class EventQueue {
       node.next = kIdle;
     }
     front_.clear();
+    clear_sorted();
     size_ = 0;
-    ahead_ = kNil;
   }
 
  private:
-  static constexpr std::uint32_t kNil = 0xFFFFFFF0u;   // the end of a bucket
-  static constexpr std::uint32_t kFar = 0xFFFFFFF1u;   // pending, beyond the buckets
-  static constexpr std::uint32_t kNear = 0xFFFFFFF2u;  // pending, in the heap
-  static constexpr std::uint32_t kIdle = 0xFFFFFFF3u;  // no event
-  static constexpr double kPerBucket = 3.0;
-  static constexpr std::size_t kSmall = 24;  // so few events are left to the heap
+  static constexpr std::uint32_t kNil = 0xFFFFFFF0u;   // pending: the end of a bucket, or in none
+  static constexpr std::uint32_t kIdle = 0xFFFFFFF1u;  // no event
+  static constexpr double kPerBucket = 4.0;
+  static constexpr std::size_t kWanted = 10;  // events that are sorted at a time, at least
+  static constexpr std::int64_t kAhead = 64;  // buckets that are fetched at a time
+  static constexpr std::size_t kFew = 3;      // chains so few are waited for when they are due
+  static constexpr std::size_t kSmall = 24;   // so few events are left to the heap
   static constexpr std::size_t kShort = 4096;
   static constexpr std::size_t kSample = 64;  // times looked at for a new layout
 
@@ -292,58 +252,105 @@ class EventQueue {
 
   std::uint32_t& head(std::int64_t bucket) { return heads_[static_cast<std::size_t>(bucket)]; }
 
+  // Field by field, from registers: the event was not written as 16 bytes, and reading it as such would stall.
+  Node& write(const Event event) {
+    Node& node = nodes_[event.slot()];
+    node.event.time_bits = event.time_bits;
+    node.event.order = event.order;
+    return node;
+  }
+
+  // With no other event there are no buckets, and all that comes next is the near future.
+  __attribute__((noinline)) void put_alone(const Event event) {
+    if (!gathering_) {
+      origin_ = 0.0;
+      scale_ = 0.0;
+      current_ = n_buckets_ = 1;
+    }
+    put_front(event);
+  }
+
   __attribute__((noinline)) void put_front(const Event event) {
-    nodes_[event.slot()].next = kNear;
+    write(event).next = kNil;
     front_.put(event);
     if (++near_puts_ > near_limit_) {
       lay_out_again();
     }
   }
 
-  // Fills the heap from the next bucket that is not empty.
+  void clear_sorted() {
+    first_ = last_ = 0;
+    sorted_[0] = kNoEvent;
+  }
+
+  // Sorts the events of the next buckets, or leaves them to the heap where they are many.
   __attribute__((noinline)) void refill() {
-    for (;;) {
-      while (current_ < n_buckets_ && head(current_) == kNil) {
-        ++current_;
+    Event picked[kMostRanked];
+    std::size_t n = 0;
+    while (n == 0 && front_.empty()) {
+      for (; n < kWanted && current_ < n_buckets_; ++current_) {
+        if (current_ == fetched_) {
+          fetch_ahead();
+        }
+        for (std::uint32_t slot = head(current_); slot < kNil;) {
+          const Node& node = nodes_[slot];
+          slot = node.next;
+          if (n < kMostRanked) {
+            picked[n++] = node.event;
+          } else {
+            near_(node.payload);
+            front_.put(node.event);
+          }
+        }
+        head(current_) = kNil;
       }
-      if (current_ < n_buckets_) {
-        break;
-      }
-      lay_out();
-      if (!front_.empty()) {
-        return;
+      if (n == 0) {
+        lay_out();
       }
     }
-    for (std::uint32_t slot = head(current_); slot < kNil;) {
-      Node& node = nodes_[slot];
-      slot = node.next;
-      node.next = kNear;
-      front_.put(node.event);
-      near_(node.payload);
+    sort_events(rank_, n, [&picked](std::size_t i) { return picked[i]; }, sorted_);
+    sorted_[n] = kNoEvent;
+    first_ = 0;
+    last_ = n;
+  }
+
+  // Fetches what the next buckets hold, a step along all their chains at a time.
+  void fetch_ahead() {
+    std::uint32_t slot[kAhead];
+    std::size_t n = 0;
+    for (const std::int64_t end = std::min(fetched_ + kAhead, n_buckets_); fetched_ < end; ++fetched_) {
+      slot[n] = head(fetched_);
+      n += slot[n] < kNil ? 1 : 0;
     }
-    head(current_) = kNil;
-    ++current_;
-    ahead_ = current_ < n_buckets_ ? head(current_) : kNil;
-    if (ahead_ < kNil) {
-      __builtin_prefetch(&nodes_[ahead_]);
-    }
-    if (current_ + 1 < n_buckets_ && head(current_ + 1) < kNil) {
-      __builtin_prefetch(&nodes_[head(current_ + 1)]);
+    while (n > kFew) {
+      for (std::size_t i = 0; i < n; ++i) {
+        __builtin_prefetch(&nodes_[slot[i]]);
+      }
+      std::size_t longer = 0;
+      for (std::size_t i = 0; i < n; ++i) {
+        const Node& node = nodes_[slot[i]];
+        near_(node.payload);
+        slot[longer] = node.next;
+        longer += node.next < kNil ? 1 : 0;
+      }
+      n = longer;
     }
   }
 
-  // Everything pending is far: chooses the buckets, and puts into them what falls inside.
+  // Chooses the buckets, and puts into them what falls inside of all that is pending. Nothing may be sorted or in the
+  // heap.
   void lay_out() {
+    gathering_ = false;
     current_ = 0;
     n_buckets_ = 0;
-    ahead_ = kNil;
+    fetched_ = 0;
     origin_ = kInfinity;
     double sample[kSample];
     std::size_t n = 0;
     const std::size_t stride = std::max<std::size_t>(1, nodes_.size() / kSample);
     std::size_t due = 0;
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (nodes_[i].next != kFar) {
+      if (nodes_[i].next == kIdle) {
         continue;
       }
       const double time = nodes_[i].event.time();
@@ -379,12 +386,12 @@ class EventQueue {
     std::fill(heads_.begin(), heads_.begin() + n_buckets_, kNil);
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       Node& node = nodes_[i];
-      if (node.next != kFar) {
+      if (node.next == kIdle) {
         continue;
       }
+      node.next = kNil;
       const double place = (node.event.time() - origin_) * scale_;
       if (scale_ == 0.0) {
-        node.next = kNear;
         front_.put(node.event);
       } else if (place < static_cast<double>(n_buckets_)) {
         std::uint32_t& first = head(static_cast<std::int64_t>(place));
@@ -403,18 +410,22 @@ class EventQueue {
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
   Near near_;
+  RankTimes rank_;
+  Event sorted_[kMostRanked + 1] = {kNoEvent};  // from first_ to last_, and kNoEvent after them
+  std::size_t first_ = 0, last_ = 0;
   EventHeap front_;
-  std::vector<Node> nodes_{1};  // slot 0 is always there
-  std::vector<std::uint32_t> heads_;
+  LargeVector<Node> nodes_{1};  // slot 0 is always there
+  LargeVector<std::uint32_t> heads_;
   std::size_t size_ = 0;
+  bool gathering_ = false;  // since `gather`: there is no layout yet
   std::int64_t n_buckets_ = 1;
-  std::int64_t current_ = 1;     // the first bucket that is not yet in the heap
+  std::int64_t current_ = 1;     // the first bucket that was not emptied,
+  std::int64_t fetched_ = 0;     // and the first that was not fetched
   std::size_t near_puts_ = 0;    // events put into the heap since the layout,
   std::size_t near_limit_ = 64;  // and how many may be before it is made anew
   std::size_t grow_size_ = 64;   // so too when the queue has grown beyond this
   double origin_ = 0.0;
   double scale_ = 0.0;  // buckets per unit of time
-  std::uint32_t ahead_ = kNil;
 };
 
 }  // namespace fedbuff

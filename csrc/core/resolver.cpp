@@ -8,6 +8,7 @@
 
 #include "event_queue.hpp"
 #include "event_list.hpp"
+#include "huge_pages.hpp"
 
 // The counters of the loop live in registers only if everything that changes them is inlined.
 #define FB_INLINED __attribute__((always_inline))
@@ -40,7 +41,7 @@ struct Slot {
 };
 
 struct FetchClient {
-  const std::vector<std::uint32_t>* clients;
+  const LargeVector<std::uint32_t>* clients;
   void operator()(const Slot& slot) const { __builtin_prefetch(clients->data() + slot.client); }
 };
 
@@ -176,10 +177,10 @@ class ClientSet {
 
 // The two queues, which hold the slots.
 struct Calendar : EventQueue<Slot, FetchClient> {
-  Calendar(SimdLevel, const std::vector<std::uint32_t>& clients) : EventQueue(FetchClient{&clients}) {}
+  Calendar(SimdLevel level, const LargeVector<std::uint32_t>& clients) : EventQueue(level, FetchClient{&clients}) {}
 };
 struct List : EventList<Slot> {
-  List(SimdLevel level, const std::vector<std::uint32_t>&) : EventList(level) {}
+  List(SimdLevel level, const LargeVector<std::uint32_t>&) : EventList(level) {}
 };
 
 }  // namespace
@@ -228,7 +229,7 @@ class LoopOver final : public EventLoop {
   BatchDraws draws_;
   Queue queue_;           // holds the slots
   EventHeap boundaries_;  // the next opening or closing of each client's windows, by client, where it is tracked
-  std::vector<std::uint32_t> clients_;  // tasks started, and kBusy
+  LargeVector<std::uint32_t> clients_;  // tasks started, and kBusy
   std::vector<std::uint8_t> open_;      // tracked: inside a window; rounds take whomever, and their tasks wait
   ClientSet eligible_;                  // tracked
   std::vector<std::uint32_t> free_slots_;
@@ -351,6 +352,7 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
     }
   }
   if (plan.mode == Mode::SlotIsClient || plan.mode == Mode::Pool) {
+    queue_.gather();
     counters_.created = static_cast<std::uint64_t>(plan.n_slots);  // the first requests, which never enter the queue
   } else {
     const double first = plan.mode == Mode::OpenLoop ? open_start(0.0, 0) : 0.0;
@@ -766,7 +768,7 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
       if (asked_first_ < static_cast<std::uint32_t>(plan_.n_slots)) {
         if (queue_.empty() || queue_.top().time_bits > 0 || queue_.top().kind() != static_cast<int>(kEnd)) {
           ask(std::false_type(), ++asked_first_);
-          if (asked_first_ == static_cast<std::uint32_t>(plan_.n_slots) && !queue_.empty()) {
+          if (asked_first_ == static_cast<std::uint32_t>(plan_.n_slots)) {
             queue_.lay_out_again();
           }
           continue;
@@ -934,7 +936,7 @@ std::vector<TaskInFlight> LoopOver<Queue>::in_flight() const {
 
 std::unique_ptr<EventLoop> make_loop(const SchedulePlan& plan) {
   // The slots of the open loop grow without bound.
-  if (plan.mode != Mode::OpenLoop && plan.n_slots < List::kMostSlots) {
+  if (plan.mode != Mode::OpenLoop && plan.n_slots <= List::most_slots(plan.level)) {
     return std::make_unique<LoopOver<List>>(plan);
   }
   return std::make_unique<LoopOver<Calendar>>(plan);
