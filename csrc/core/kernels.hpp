@@ -65,7 +65,8 @@ struct Kernels {
                     std::int64_t n_tasks, void* scratch);
 
   // sum (dim), unless null, += the gradient at w of the sum of weight[i] f_i over clients begin .. end; its value is
-  // returned. A null weight is one. Rows in their order; a few hundred at a time in T, those sums in double.
+  // returned. A null weight is one. Rows in their order, short ones in a few sums that take them in turn; a few hundred
+  // at a time in T, those sums in double.
   double (*clients_gradient)(const Problem<T>& problem, std::int64_t begin, std::int64_t end, const double* weight,
                              const T* w, void* scratch, double* sum);
 

@@ -88,6 +88,8 @@ class LocalSgdWork final : public ClientWork<T> {
     return 4.0 * static_cast<double>(config_.steps * rows) * static_cast<double>(problem_.dim);
   }
 
+  bool is_tiny() const override { return flops() < kTinyFlops; }
+
  private:
   const Problem<T> problem_;
   const LocalConfig config_;
@@ -167,7 +169,7 @@ class Replay<T>::Engine {
       return ReplayExit::Diverged;  // part of the step may be in the sum: there is no second try
     }
     target_ = version_ + max_steps;
-    threads = work_.flops() < kTinyFlops ? 1 : threads;
+    threads = work_.is_tiny() ? 1 : threads;
     threads_ = threads;
     error_ = nullptr;
     const auto affordable = static_cast<std::int64_t>(kFlopsAtOnce / (work_.flops() + 1));

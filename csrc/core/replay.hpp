@@ -45,6 +45,7 @@ class ClientWork {
   virtual std::size_t scratch_bytes() const = 0;  // of one thread, zero when it starts
   virtual void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) = 0;
   virtual double flops() const = 0;  // of one task, roughly: how many a worker takes at once
+  virtual bool is_tiny() const { return false; }  // whether a task costs less than to hand it to another core
 };
 
 // The built-in problems' local SGD. batch holds one number per client, 0 for all rows.

@@ -11,15 +11,23 @@ namespace fedbuff {
 
 namespace {
 
-constexpr std::int64_t kMostParts = 32;
+constexpr std::int64_t kMostParts = 64;
 constexpr std::int64_t kFewestParts = 8;                    // where there are as many clients and they fit at all
-constexpr std::int64_t kPartBytes = std::int64_t{1} << 22;  // of partial sums: what more of them cost would show
+constexpr std::int64_t kPartBytes = std::int64_t{1} << 21;  // of partial sums: what more of them cost would show
 constexpr std::int64_t kMostPartBytes = std::int64_t{1} << 28;
 
 std::int64_t count_parts(std::int64_t n_clients, std::int64_t dim) {
   const std::int64_t few = std::max<std::int64_t>(2, std::min(kFewestParts, kMostPartBytes / (8 * dim)));
   const std::int64_t fit = std::max(few, kPartBytes / (8 * dim));
   return std::min({n_clients, kMostParts, fit});
+}
+
+// The first client of a part. Where parts are many, later ones are smaller, down to a seventh of the first, so that
+// threads that take them in turn end at about the same time.
+std::int64_t part_begin(std::int64_t part, std::int64_t parts, std::int64_t n_clients) {
+  const double x = static_cast<double>(part) / static_cast<double>(parts);
+  const double share = parts > kFewestParts ? x * (1.75 - 0.75 * x) : x;
+  return static_cast<std::int64_t>(share * static_cast<double>(n_clients));
 }
 
 }  // namespace
@@ -95,33 +103,38 @@ std::int64_t Workspace<T>::count_correct(std::int64_t begin, std::int64_t end, c
 
 template <class T>
 double Workspace<T>::gradient(const T* w, T* gradient_out, int threads) {
-  const std::size_t dim = static_cast<std::size_t>(problem_.dim);
+  const std::size_t dim = gradient_out == nullptr ? 0 : static_cast<std::size_t>(problem_.dim);
   const std::int64_t parts = count_parts(problem_.n_clients, problem_.dim);
-  const bool wanted = gradient_out != nullptr;
-  std::vector<double> sum(wanted ? static_cast<std::size_t>(parts) * dim : 0);
+  const std::unique_ptr<double[]> sum(new double[static_cast<std::size_t>(parts) * dim]);  // (parts, dim)
   std::vector<double> value(static_cast<std::size_t>(parts));
+  std::vector<char> finished(value.size());
+  std::mutex mutex;
+  std::size_t next = 0;  // the first part that was not added to the others yet: whoever can adds it
   run_parallel(parts, threads, [&](std::int64_t part) {
-    const Loan scratch(*this);
-    const std::int64_t begin = problem_.n_clients * part / parts;
-    const std::int64_t end = problem_.n_clients * (part + 1) / parts;
-    value[static_cast<std::size_t>(part)] =
-        kernels().of<T>().clients_gradient(problem_, begin, end, problem_.client_weight, w, scratch.get(),
-                                           wanted ? sum.data() + static_cast<std::size_t>(part) * dim : nullptr);
-  });
-  double f = 0;
-  for (const double part : value) {
-    f += part;
-  }
-  if (wanted) {
-    for (std::size_t part = 1; part < value.size(); ++part) {
-      for (std::size_t j = 0; j < dim; ++j) {
-        sum[j] += sum[part * dim + j];
+    const auto at = static_cast<std::size_t>(part);
+    double* own = dim == 0 ? nullptr : sum.get() + at * dim;
+    std::fill(own, own + dim, 0.0);
+    {
+      const Loan scratch(*this);
+      const std::int64_t begin = part_begin(part, parts, problem_.n_clients);
+      const std::int64_t end = part_begin(part + 1, parts, problem_.n_clients);
+      value[at] =
+          kernels().of<T>().clients_gradient(problem_, begin, end, problem_.client_weight, w, scratch.get(), own);
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    finished[at] = 1;
+    for (; next < finished.size() && finished[next] != 0; ++next) {
+      if (next > 0) {
+        value[0] += value[next];
+        const double* more = sum.get() + next * dim;
+        for (std::size_t j = 0; j < dim; ++j) {
+          sum[j] += more[j];
+        }
       }
     }
-    std::transform(sum.begin(), sum.begin() + static_cast<std::ptrdiff_t>(dim), gradient_out,
-                   [](double total) { return static_cast<T>(total); });
-  }
-  return f;
+  });
+  std::transform(sum.get(), sum.get() + dim, gradient_out, [](double total) { return static_cast<T>(total); });
+  return value[0];
 }
 
 template class Workspace<float>;

@@ -24,7 +24,7 @@ class Workspace {
   FB_CORE_API double client_gradient(std::int64_t client, const T* w, T* gradient_out);
 
   // The same for f = sum_i client_weight[i] f_i. Clients are cut into parts that depend on the problem alone, each part
-  // is summed in double, the parts are added in order: the bits do not depend on `threads`.
+  // is summed in double, the parts are added in order, as they become ready: the bits do not depend on `threads`.
   FB_CORE_API double gradient(const T* w, T* gradient_out, int threads);
 
   // Rows [begin, end) that are put in the right class.

@@ -220,7 +220,8 @@ def check_objective(
     n = summands(spec, max(len(rows_of(spec, i)) for i in range(spec.n_clients)))
     limit = weighted(parts, weights)
     declared.check(value, want_value, terms=limit.value, n=n, dtype=w.dtype)
-    assume(limit.safe > tolerance.IN_DOUBT.allowed(1.0, n, w.dtype))
+    if limit.safe < math.inf:  # there is a relu
+        assume(limit.safe > tolerance.IN_DOUBT.allowed(1.0, n, w.dtype))
     declared.check(gradient, want, terms=limit.gradient, n=n, dtype=w.dtype)
 
 
@@ -264,6 +265,104 @@ def test_gradient(case: Case, dtype: str, data: st.DataObject, seed: int, thread
         value_alone = problem.gradient(w, None, threads)
     tolerance.PREFIX.check(value_alone, value)
     check_objective(spec, w, None, value, gradient, tolerance.GRADIENT)
+
+
+def linear(
+    dtype: str,
+    head: Any,
+    n_features: int,
+    counts: list[int],
+    *,
+    seed: int = 0,
+    intercept: bool = False,
+    weighted: bool = False,
+    **regularisers: float,
+) -> ProblemSpec:
+    """A linear model of one output."""
+    rng = np.random.default_rng(seed)
+    n_rows = sum(counts)
+    target = rng.standard_normal(n_rows) if head == "squared" else rng.integers(0, 2, n_rows)
+    weights = rng.uniform(0.5, 1.5, len(counts)) if weighted else np.array(counts, np.float64)
+    return ProblemSpec(
+        family="net",
+        dtype=np.dtype(dtype),
+        n_clients=len(counts),
+        dim=n_features + intercept,
+        client_weight=weights / weights.sum(),
+        offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        x=rng.standard_normal((n_rows, n_features)).astype(dtype),
+        target=target.astype(dtype),
+        sizes=(n_features, 1),
+        intercept=intercept,
+        head=head,
+        **regularisers,
+    )
+
+
+both_heads = pytest.mark.parametrize("head", ["squared", "logistic"])
+
+
+@every_case
+@every_dtype
+@both_heads
+@pytest.mark.parametrize("scale", [1.0, 1e4], ids=["moderate", "extreme"])
+def test_gradient_of_narrow_rows(case: Case, dtype: str, head: str, scale: float) -> None:
+    """Around every vector width; clients of one row, of less than a block and of more; all weights of rows or none
+    alike; with and without intercept and regularisers."""
+    for n_features in (*range(1, 10), 12, 15, 16, 17, 20, 24, 25, 31, 32, 33, 48, 49, 63, 64, 65):
+        counts = [[1], [1, 1, 1, 7, 130, 2], [300, 1], [5] * 60][n_features % 4]
+        for weighted in (False, True):
+            intercept = (n_features + weighted) % 3 == 0
+            regularisers = {"l2": 0.125, "nonconvex": 0.25} if n_features % 2 else {}
+            spec = linear(dtype, head, n_features, counts, intercept=intercept, weighted=weighted, **regularisers)
+            w = (start(spec, n_features) * scale).astype(dtype)
+            one, two = np.full_like(w, np.nan), np.full_like(w, np.nan)
+            with case.use() as backend:
+                problem = backend.bind(spec)
+                value = problem.gradient(w, one, 1)
+                tolerance.PREFIX.check(problem.gradient(w, two, 2), value)
+                tolerance.PREFIX.check(problem.gradient(w, None, 1), value)
+            tolerance.PREFIX.check(two, one)
+            check_objective(spec, w, None, value, one, tolerance.GRADIENT)
+
+
+@every_case
+@every_dtype
+@both_heads
+@pytest.mark.parametrize("n_features", [1, 7, 20, 33, 64, 100])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_gradient_shows_what_is_not_finite(case: Case, dtype: str, head: str, n_features: int, bad: float) -> None:
+    """In the value and the gradient of the client that has it, wherever it stands; and in no other's."""
+    counts = [3, 130, 3]
+    for row, column in ((3, 0), (132, n_features - 1), (70, n_features // 2)):
+        spec = linear(dtype, head, n_features, counts)
+        assert spec.x is not None
+        spec.x[row, column] = bad
+        w = start(spec, 1)
+        gradient = np.empty_like(w)
+        with case.use() as backend, np.errstate(all="ignore"):
+            problem = backend.bind(spec)
+            finite = []
+            for client in range(3):
+                value = problem.client_gradient(client, w, gradient)
+                finite.append(math.isfinite(value) and bool(np.isfinite(gradient).all()))
+            tolerance.FINITE.check(np.array(finite), np.array([True, False, True]))
+            problem.gradient(w, gradient, 2)
+        assert not np.isfinite(gradient).all()
+
+
+@every_case
+@every_dtype
+def test_small_losses_keep_their_digits(case: Case, dtype: str) -> None:
+    """log(1 + exp(z)) for scores far below zero: no digits are lost beside the 1."""
+    for counts, weighted in (([200], False), ([3, 5] * 20, True)):
+        spec = linear(dtype, "logistic", 1, counts, weighted=weighted)
+        assert spec.x is not None and spec.target is not None
+        spec.x[:] = 1
+        spec.target[:] = 0
+        with case.use() as backend:
+            value = backend.bind(spec).gradient(np.array([-40.0], dtype), None, 1)
+        tolerance.GRADIENT.check(value, math.exp(-40.0), terms=math.exp(-40.0), n=64, dtype=dtype)
 
 
 @every_case

@@ -22,7 +22,7 @@ from fedbuff.backends import reference
 from fedbuff.backends._spec import SumSpec
 
 N_CLIENTS, ROWS, FEATURES, CLASSES = 20, 12, 7, 3
-LOCAL = fb.LocalSGD(steps=3, lr=0.1, batch_size=5)
+LOCAL = fb.LocalSGD(steps=5, lr=0.1, batch_size=5)  # not so little that the engine would keep to one thread
 
 STRATEGIES = {
     "paper": fb.FedBuff(4),

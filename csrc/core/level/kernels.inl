@@ -2,9 +2,10 @@
 // level can stand in for another's. Standard-library templates stay out for the same reason.
 //
 // A level provides Vec<T> for float and double: kLanes and block shapes; zero, set, load, store, stream (a store past
-// the caches, to an aligned address) and end_streams after them, load_part / store_part of the first n lanes; + - * /,
-// madd (fused where the level has it), max and min (the second argument where one is NaN), sqrt, abs, if_less, round,
-// scale_by_power, sum_lanes and sum_lanes_of_4.
+// the caches, to an aligned address) and end_streams after them, load_part / store_part of the first n lanes, load_half
+// of the first half, Vec<double>::load of floats; + - * /, madd (fused where the level has it), max and min (the second
+// argument where one is NaN), sqrt, abs, if_less, round, scale_by_power, sum_lanes, sum_lanes_of_4 and, of as many rows
+// as there are lanes, sum_lanes_of_each.
 //
 // Each part uses those above it.
 #include "math.inl"
@@ -17,6 +18,7 @@
 #include "quadratic.inl"
 #include "small.inl"
 #include "local.inl"
+#include "evaluate.inl"
 #include "limits.inl"
 
 template <class T>

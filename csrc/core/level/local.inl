@@ -1,4 +1,4 @@
-// The client's side: Q local steps, and the exact gradient of one client's objective.
+// The client's side: Q local steps.
 
 // sum += the gradient of the regularisers at w; returns their value.
 template <class T>
@@ -38,7 +38,7 @@ void rows_gradient(const Problem<T>& p, const Scratch<T>& s, std::int64_t client
       s.row[r] = static_cast<std::uint32_t>(begin + r);
       s.scale[r] = share;
     }
-    block_gradient(p, s, w, p.offsets[client], n, nullptr, sum);
+    block_gradient(p, s, w, p.offsets[client], n, {}, sum);
   }
 }
 
@@ -80,7 +80,7 @@ void step_gradient(const Problem<T>& p, const Scratch<T>& s, const Task& task, s
     const T share = static_cast<T>(1.0 / static_cast<double>(task.batch));
     for (std::int64_t begin = 0; begin < task.batch; begin += kBlockRows) {
       const std::int64_t n = prepare_batch(p, s, task, step, begin, share);
-      block_gradient(p, s, w, p.offsets[task.client], n, nullptr, gradient_out);
+      block_gradient(p, s, w, p.offsets[task.client], n, {}, gradient_out);
     }
   }
   regularise(p, w, false, gradient_out);
@@ -102,7 +102,7 @@ void local_sgd_one(const Problem<T>& p, const LocalConfig& config, const Task& t
     const T share = static_cast<T>(-config.lr / static_cast<double>(task.batch));
     for (std::int64_t q = 0; q < config.steps; ++q) {
       const std::int64_t n = prepare_batch(p, s, task, q, 0, share);
-      block_gradient(p, s, at, p.offsets[task.client], n, nullptr, at);
+      block_gradient(p, s, at, p.offsets[task.client], n, {}, at);
     }
   } else if (config.plain()) {
     T* g = s.gradient;
@@ -143,90 +143,4 @@ void local_sgd(const Problem<T>& p, const LocalConfig& config, const LocalTask<T
     }
     i += together == 0 ? 1 : together;
   }
-}
-
-inline constexpr std::int64_t kRowsInT = 512;  // rows that are summed in T before they go into the sum of doubles
-
-// sum (dim), unless null, += sum over clients begin .. end of weight_i times the gradient of f_i; returns that of the
-// values, weight_i = 1 where weights is null. Rows of neighbouring clients share blocks.
-template <class T>
-double clients_gradient(const Problem<T>& p, std::int64_t begin, std::int64_t end, const double* weights, const T* w,
-                        void* memory, double* sum) {
-  const Scratch<T> s(p, memory);
-  const auto weight_of = [=](std::int64_t client) { return weights == nullptr ? 1.0 : weights[client]; };
-  const auto add = [=](double weight, const T* part) {
-    for (std::int64_t j = 0; j < p.dim; ++j) {
-      sum[j] += weight * static_cast<double>(part[j]);
-    }
-  };
-  double value = 0;
-  if (p.family == Family::Quadratic) {
-    for (std::int64_t client = begin; client < end; ++client) {
-      quadratic_gradient(p, s, client, w, s.gradient, s.velocity);
-      value += weight_of(client) * (0.5 * dot(p.dim, s.gradient, s.velocity));
-      if (sum != nullptr) {
-        add(weight_of(client), s.velocity);
-      }
-    }
-    return value;
-  }
-  T* part = sum != nullptr ? s.gradient : nullptr;
-  fill_zero(p.dim, s.gradient);
-  std::int64_t in_part = 0;
-  double total_weight = 0, row_weight[kBlockRows];
-  std::int64_t client = begin - 1, client_end = p.offsets[begin];
-  double weight = 0;
-  for (std::int64_t first = p.offsets[begin]; first < p.offsets[end]; first += kBlockRows) {
-    const std::int64_t n = p.offsets[end] - first < kBlockRows ? p.offsets[end] - first : kBlockRows;
-    for (std::int64_t r = 0; r < n; ++r) {
-      while (first + r == client_end) {
-        client_end = p.offsets[++client + 1];
-        total_weight += weight_of(client);
-        weight = weight_of(client) / static_cast<double>(p.rows(client));
-      }
-      s.row[r] = static_cast<std::uint32_t>(r);
-      row_weight[r] = weight;
-      s.scale[r] = static_cast<T>(weight);
-    }
-    value += block_gradient(p, s, w, first, n, row_weight, part, first + n < p.offsets[end] ? n : 0);
-    in_part += n;
-    if (sum != nullptr && (in_part >= kRowsInT || first + n == p.offsets[end])) {
-      add(1.0, part);
-      fill_zero(p.dim, part);
-      in_part = 0;
-    }
-  }
-  if (p.l2 != 0 || p.nonconvex != 0) {
-    value += total_weight * regularise(p, w, true, part);
-    if (sum != nullptr) {
-      add(total_weight, part);
-    }
-  }
-  return value;
-}
-
-template <class T>
-std::int64_t count_correct(const Problem<T>& p, std::int64_t begin, std::int64_t end, const T* w, void* memory) {
-  const Scratch<T> s(p, memory);
-  const std::int32_t n_outs = p.size[p.n_layers];
-  std::int64_t correct = 0;
-  for (std::int64_t first = begin; first < end; first += kBlockRows) {
-    const std::int64_t n = end - first < kBlockRows ? end - first : kBlockRows;
-    for (std::int64_t r = 0; r < n; ++r) {
-      s.row[r] = static_cast<std::uint32_t>(r);
-    }
-    block_scores(p, s, w, first, n, first + n < end ? n : 0);
-    for (std::int64_t r = 0; r < n; ++r) {
-      if (p.head == Head::Logistic) {
-        correct += (s.z[r] > T(0)) == (p.target[first + r] > T(0.5)) ? 1 : 0;
-        continue;
-      }
-      std::int32_t best = 0;
-      for (std::int32_t o = 1; o < n_outs; ++o) {
-        best = s.z[o * kBlockRows + r] > s.z[best * kBlockRows + r] ? o : best;
-      }
-      correct += best == p.label[first + r] ? 1 : 0;
-    }
-  }
-  return correct;
 }

@@ -46,6 +46,10 @@ inline Vec<double> log1p_of_unit(Vec<double> x) {
   return (t + t) * p;
 }
 
+// (1 + a) (1 + b) - 1, with relative accuracy for small a, b >= 0 too: the logarithm of many factors is taken once.
+inline Vec<double> join_factors(Vec<double> a, Vec<double> b) { return madd(a, b, a + b); }
+inline double join_factors(double a, double b) { return madd(a, b, a + b); }
+
 inline Vec<float> tanh_near_zero(Vec<float> x) {
   using V = Vec<float>;
   const V z = x * x;

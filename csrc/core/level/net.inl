@@ -10,11 +10,57 @@ std::int64_t layer_offset(const Problem<T>& p, int layer) {
   return offset;
 }
 
-// z (outputs, kBlockRows) turns from scores to scale[r] times the gradient of row r's loss, and the sum of losses, each
-// times row_weight[r], is returned unless that is null. Row r's target or label is s.target[r].
+// What the rows of a block count in the loss; none is wanted where `each` is null.
+struct LossWeights {
+  const double* each = nullptr;  // (kBlockRows), finite behind the rows too
+  bool equal = false;            // whether all rows have the same
+};
+
+// The sum of weight (log(1 + exp(z)) - y z) over the rows, in double; power is exp(-|z|). Rows of one weight share a
+// logarithm: that of the product of 1 + power, which stays below 2^kBlockRows. Behind the rows all three become zero.
 template <class T>
-double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows, const double* row_weight) {
+double logistic_loss(std::int64_t n_rows, const LossWeights& weights, T* y, T* z, T* power) {
+  using W = Vec<double>;
+  constexpr std::int64_t kAtOnce = 4 * W::kLanes;
+  static_assert(kBlockRows % kAtOnce == 0 && kBlockRows < 1000);
+  for (std::int64_t r = n_rows; r % kAtOnce != 0; ++r) {
+    y[r] = z[r] = power[r] = T(0);
+  }
+  const auto factor = [=](std::int64_t r, int i) { return W::load(power + r + i * W::kLanes); };
+  const auto linear = [=](std::int64_t r, int i) {
+    const W score = W::load(z + r + i * W::kLanes);
+    return madd(W::zero() - W::load(y + r + i * W::kLanes), score, max(W::zero(), score));
+  };
+  W sum = W::zero();
+  if (!weights.equal) {
+    for (std::int64_t r = 0; r < n_rows; r += W::kLanes) {
+      sum = madd(W::load(weights.each + r), log1p_of_unit(factor(r, 0)) + linear(r, 0), sum);
+    }
+    return sum_lanes(sum);
+  }
+  W product = W::zero();  // less one
+  for (std::int64_t r = 0; r < n_rows; r += kAtOnce) {
+    const W four = join_factors(join_factors(factor(r, 0), factor(r, 1)), join_factors(factor(r, 2), factor(r, 3)));
+    product = join_factors(product, four);
+    sum = sum + ((linear(r, 0) + linear(r, 1)) + (linear(r, 2) + linear(r, 3)));
+  }
+  double all[W::kLanes];
+  product.store(all);
+  for (int half = W::kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) {
+      all[i] = join_factors(all[i], all[i + half]);
+    }
+  }
+  const double log = all[0] < 1 ? ::log1p(all[0]) : ::log(1 + all[0]);  // which is the faster of the two
+  return weights.each[0] * (log + sum_lanes(sum));
+}
+
+// z (outputs, kBlockRows) turns from scores to scale[r] times the gradient of row r's loss; the sum of the losses is
+// returned where weights want it. Row r's target or label is s.target[r].
+template <class T>
+double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows, const LossWeights& weights) {
   using V = Vec<T>;
+  const double* row_weight = weights.each;
   const bool want_loss = row_weight != nullptr;
   const std::int64_t padded = (n_rows + V::kLanes - 1) / V::kLanes * V::kLanes;
   const std::int32_t n_outs = p.size[p.n_layers];
@@ -35,35 +81,39 @@ double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows,
         residual.store(s.z + r);
       }
       if (want_loss) {
-        for (std::int64_t r = 0; r < n_rows; ++r) {
-          loss += row_weight[r] * (0.5 * static_cast<double>(s.z[r]) * static_cast<double>(s.z[r]));
+        using W = Vec<double>;
+        W sum = W::zero();
+        for (std::int64_t r = 0; r < n_rows; r += W::kLanes) {
+          const W residual = W::load(s.z + r);
+          sum = madd(W::load(row_weight + r), residual * residual, sum);
         }
+        loss = 0.5 * sum_lanes(sum);
       }
       for (std::int64_t r = 0; r < padded; r += V::kLanes) {
         (V::load(s.z + r) * V::load(s.scale + r)).store(s.z + r);
       }
       break;
-    case Head::Logistic:
-      if (want_loss) {
-        // log(1 + exp(z)) - y z, in double and without overflow.
-        using W = Vec<double>;
-        alignas(64) double z[kBlockRows], tail[kBlockRows];
-        for (std::int64_t r = 0; r < kBlockRows; ++r) {
-          z[r] = r < n_rows ? static_cast<double>(s.z[r]) : 0.0;
+    case Head::Logistic: {
+      const V one = V::set(T(1));
+      if (!want_loss) {
+        for (std::int64_t r = 0; r < padded; r += V::kLanes) {
+          const V probability = one / (one + exp(V::zero() - V::load(s.z + r)));
+          ((probability - V::load(s.target + r)) * V::load(s.scale + r)).store(s.z + r);
         }
-        for (std::int64_t r = 0; r < n_rows; r += W::kLanes) {
-          log1p_of_unit(exp(W::zero() - abs(W::load(z + r)))).store(tail + r);
-        }
-        for (std::int64_t r = 0; r < n_rows; ++r) {
-          loss += row_weight[r] * ((z[r] > 0 ? z[r] : 0) + tail[r] - static_cast<double>(s.target[r]) * z[r]);
-        }
+        break;
       }
+      // With the loss: one exponential serves both.
+      alignas(64) T score[kBlockRows], power[kBlockRows];
       for (std::int64_t r = 0; r < padded; r += V::kLanes) {
-        const V one = V::set(T(1));
-        const V probability = one / (one + exp(V::zero() - V::load(s.z + r)));
+        const V z = V::load(s.z + r), e = exp(V::zero() - abs(z));
+        const V probability = if_less(z, V::zero(), e, one) / (one + e);
         ((probability - V::load(s.target + r)) * V::load(s.scale + r)).store(s.z + r);
+        z.store(score + r);
+        e.store(power + r);
       }
+      loss = logistic_loss(n_rows, weights, s.target, score, power);
       break;
+    }
     case Head::Softmax:
       for (std::int64_t r = 0; r < padded; r += V::kLanes) {
         V top = V::load(s.z + r);
@@ -264,17 +314,17 @@ void block_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int
 }
 
 // The rows s.row (numbered from `first`), each counting s.scale times: their gradient is added to sum unless that is
-// null. The sum of their losses, each times row_weight[r], is returned unless that is null. The rows that come next
-// stand `rows_ahead` behind these.
+// null. The sum of their losses is returned where weights want it. The rows that come next stand `rows_ahead` behind
+// these.
 template <class T>
 double block_gradient(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows,
-                      const double* row_weight, T* sum, std::int64_t rows_ahead = 0) {
+                      const LossWeights& weights, T* sum, std::int64_t rows_ahead = 0) {
   for (std::int64_t r = 0; r < n_rows; ++r) {
     const std::int64_t row = first + s.row[r];
     s.target[r] = p.head == Head::Softmax ? static_cast<T>(p.label[row]) : p.target[row];
   }
   block_scores(p, s, w, first, n_rows, rows_ahead);
-  const double loss = apply_head(p, s, n_rows, row_weight);
+  const double loss = apply_head(p, s, n_rows, weights);
   if (sum != nullptr) {
     if (p.family == Family::Sparse) {
       sparse_backward(p, s, first, n_rows, sum);

@@ -18,6 +18,7 @@ struct Vec<float> {
   static Vec zero() { return {_mm256_setzero_ps()}; }
   static Vec set(float x) { return {_mm256_set1_ps(x)}; }
   static Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+  static Vec load_half(const float* p) { return {_mm256_zextps128_ps256(_mm_loadu_ps(p))}; }
   static Vec load_part(const float* p, int n) { return {_mm256_maskload_ps(p, lane_mask_32(n))}; }
   void store(float* p) const { _mm256_storeu_ps(p, v); }
   void store_part(float* p, int n) const { _mm256_maskstore_ps(p, lane_mask_32(n), v); }
@@ -35,6 +36,8 @@ struct Vec<double> {
   static Vec zero() { return {_mm256_setzero_pd()}; }
   static Vec set(double x) { return {_mm256_set1_pd(x)}; }
   static Vec load(const double* p) { return {_mm256_loadu_pd(p)}; }
+  static Vec load(const float* p) { return {_mm256_cvtps_pd(_mm_loadu_ps(p))}; }
+  static Vec load_half(const double* p) { return {_mm256_zextpd128_pd256(_mm_loadu_pd(p))}; }
   static Vec load_part(const double* p, int n) { return {_mm256_maskload_pd(p, lane_mask_64(n))}; }
   void store(double* p) const { _mm256_storeu_pd(p, v); }
   void store_part(double* p, int n) const { _mm256_maskstore_pd(p, lane_mask_64(n), v); }
@@ -120,4 +123,28 @@ inline void sum_lanes_of_4(Vec<double> a, Vec<double> b, Vec<double> c, Vec<doub
   out[1] = sum_lanes(b);
   out[2] = sum_lanes(c);
   out[3] = sum_lanes(d);
+}
+
+// Lane i is bias plus the sum of the lanes of row(i), added in the order of sum_lanes.
+inline __m256 add_halves(Vec<float> a, Vec<float> b) {
+  return _mm256_add_ps(_mm256_blend_ps(a.v, b.v, 0xF0), _mm256_permute2f128_ps(a.v, b.v, 0x21));
+}
+inline __m256d add_halves(Vec<double> a, Vec<double> b) {
+  return _mm256_add_pd(_mm256_blend_pd(a.v, b.v, 0xC), _mm256_permute2f128_pd(a.v, b.v, 0x21));
+}
+template <class Row>
+inline __attribute__((always_inline)) Vec<float> sum_lanes_of_each(Vec<float> bias, Row row) {
+  __m256 pair[2];  // rows 2 i, 2 i + 1, and those four behind, two numbers of each
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m256 ab = add_halves(row(2 * i), row(2 * i + 4)), cd = add_halves(row(2 * i + 1), row(2 * i + 5));
+    pair[i] = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+  }
+  return bias + Vec<float>{_mm256_add_ps(_mm256_shuffle_ps(pair[0], pair[1], 0x88),
+                                         _mm256_shuffle_ps(pair[0], pair[1], 0xDD))};
+}
+template <class Row>
+inline __attribute__((always_inline)) Vec<double> sum_lanes_of_each(Vec<double> bias, Row row) {
+  const __m256d even = add_halves(row(0), row(2)), odd = add_halves(row(1), row(3));
+  return bias + Vec<double>{_mm256_add_pd(_mm256_unpacklo_pd(even, odd), _mm256_unpackhi_pd(even, odd))};
 }

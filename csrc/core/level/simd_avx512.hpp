@@ -13,6 +13,7 @@ struct Vec<float> {
   static Vec zero() { return {_mm512_setzero_ps()}; }
   static Vec set(float x) { return {_mm512_set1_ps(x)}; }
   static Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static Vec load_half(const float* p) { return {_mm512_zextps256_ps512(_mm256_loadu_ps(p))}; }
   static Vec load_part(const float* p, int n) { return {_mm512_maskz_loadu_ps(mask(n), p)}; }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
   void store_part(float* p, int n) const { _mm512_mask_storeu_ps(p, mask(n), v); }
@@ -31,6 +32,8 @@ struct Vec<double> {
   static Vec zero() { return {_mm512_setzero_pd()}; }
   static Vec set(double x) { return {_mm512_set1_pd(x)}; }
   static Vec load(const double* p) { return {_mm512_loadu_pd(p)}; }
+  static Vec load(const float* p) { return {_mm512_cvtps_pd(_mm256_loadu_ps(p))}; }
+  static Vec load_half(const double* p) { return {_mm512_zextpd256_pd512(_mm256_loadu_pd(p))}; }
   static Vec load_part(const double* p, int n) { return {_mm512_maskz_loadu_pd(mask(n), p)}; }
   void store(double* p) const { _mm512_storeu_pd(p, v); }
   void store_part(double* p, int n) const { _mm512_mask_storeu_pd(p, mask(n), v); }
@@ -112,4 +115,37 @@ inline void sum_lanes_of_4(Vec<double> a, Vec<double> b, Vec<double> c, Vec<doub
   const __m512d sum = _mm512_add_pd(q, _mm512_permute_pd(q, 0x55));
   const __m512i first = _mm512_setr_epi64(0, 2, 4, 6, 0, 0, 0, 0);
   _mm256_storeu_pd(out, _mm512_castpd512_pd256(_mm512_permutexvar_pd(first, sum)));
+}
+
+// Lane i is bias plus the sum of the lanes of row(i), added in the order of sum_lanes.
+inline __m512 add_halves(Vec<float> a, Vec<float> b) {
+  return _mm512_add_ps(_mm512_mask_blend_ps(0xFF00, a.v, b.v), _mm512_shuffle_f32x4(a.v, b.v, 0x4E));
+}
+inline __m512d add_halves(Vec<double> a, Vec<double> b) {
+  return _mm512_add_pd(_mm512_mask_blend_pd(0xF0, a.v, b.v), _mm512_shuffle_f64x2(a.v, b.v, 0x4E));
+}
+inline __m512 add_pairs(__m512 a, __m512 b) {
+  return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xEE));
+}
+template <class Row>
+inline __attribute__((always_inline)) Vec<float> sum_lanes_of_each(Vec<float> bias, Row row) {
+  __m512 quarter[4];  // rows i, i + 4, i + 8 and i + 12, four numbers of each
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512 ab = add_halves(row(i), row(i + 4)), cd = add_halves(row(i + 8), row(i + 12));
+    quarter[i] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+  }
+  const __m512 even = add_pairs(quarter[0], quarter[1]), odd = add_pairs(quarter[2], quarter[3]);
+  return bias + Vec<float>{_mm512_add_ps(_mm512_shuffle_ps(even, odd, 0x88), _mm512_shuffle_ps(even, odd, 0xDD))};
+}
+template <class Row>
+inline __attribute__((always_inline)) Vec<double> sum_lanes_of_each(Vec<double> bias, Row row) {
+  __m512d quarter[2];  // rows i, i + 2, i + 4 and i + 6, two numbers of each
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512d ab = add_halves(row(i), row(i + 2)), cd = add_halves(row(i + 4), row(i + 6));
+    quarter[i] = _mm512_add_pd(_mm512_shuffle_f64x2(ab, cd, 0x88), _mm512_shuffle_f64x2(ab, cd, 0xDD));
+  }
+  return bias + Vec<double>{_mm512_add_pd(_mm512_unpacklo_pd(quarter[0], quarter[1]),
+                                          _mm512_unpackhi_pd(quarter[0], quarter[1]))};
 }

@@ -16,6 +16,19 @@ struct Vec {
     __builtin_memcpy(&a.v, p, 16);
     return a;
   }
+  template <class Narrow>
+  static Vec load(const Narrow* p) {
+    Vec a;
+    for (int i = 0; i < kLanes; ++i) {
+      a.v[i] = static_cast<T>(p[i]);
+    }
+    return a;
+  }
+  static Vec load_half(const T* p) {
+    Vec a = zero();
+    __builtin_memcpy(&a.v, p, 8);
+    return a;
+  }
   static Vec load_part(const T* p, int n) {
     Vec a = zero();
     for (int i = 0; i < n; ++i) {
@@ -122,4 +135,11 @@ void sum_lanes_of_4(Vec<T> a, Vec<T> b, Vec<T> c, Vec<T> d, T* out) {
   out[1] = sum_lanes(b);
   out[2] = sum_lanes(c);
   out[3] = sum_lanes(d);
+}
+template <class T, class Row>
+Vec<T> sum_lanes_of_each(Vec<T> bias, Row row) {
+  for (int i = 0; i < Vec<T>::kLanes; ++i) {
+    bias.v[i] += sum_lanes(row(i));
+  }
+  return bias;
 }

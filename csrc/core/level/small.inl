@@ -182,7 +182,7 @@ void local_sgd_small(const Problem<T>& p, const Scratch<T>& s, const LocalConfig
         s.target[i] = target[s.row[i]];
       }
     }
-    apply_head(p, s, group.n_rows, nullptr);
+    apply_head(p, s, group.n_rows, {});
     step_small<T, kVecs>(p, s, config, group, tail, straight);
   }
   for (int t = 0; t < group.n_tasks; ++t) {
