@@ -18,6 +18,20 @@ class NumberedQueue {
   Item& operator[](std::int64_t number) { return items_[slot(number)]; }
   const Item& operator[](std::int64_t number) const { return items_[slot(number)]; }
 
+  // The things as they lie now, for a thread that looks at them while another one takes some from the front.
+  class View {
+   public:
+    explicit View(const NumberedQueue& queue)
+        : items_(queue.items_.data()), mask_(queue.items_.size() - 1), end_(queue.end_) {}
+    std::int64_t end() const { return end_; }
+    const Item& operator[](std::int64_t number) const { return items_[static_cast<std::size_t>(number) & mask_]; }
+
+   private:
+    const Item* items_;
+    std::size_t mask_;
+    std::int64_t end_;
+  };
+
   void push_back(Item item) {
     if (size() == static_cast<std::int64_t>(items_.size())) {
       grow();

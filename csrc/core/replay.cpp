@@ -18,6 +18,7 @@
 #include "number_set.hpp"
 #include "numbered_queue.hpp"
 #include "rule.hpp"
+#include "stale_rows.hpp"
 #include "waiting.hpp"
 
 namespace fedbuff {
@@ -30,7 +31,11 @@ constexpr std::int64_t kMostAtOnceShared = 8;  // the others wait for what one h
 constexpr std::int64_t kBriefNumbers = 4096;   // what is added without giving up the lock
 constexpr std::int64_t kClockEvery = 64;       // such steps: the clock would cost more than they do
 constexpr std::int64_t kAhead = 4;             // times what all workers take at once
-constexpr double kTinyFlops = 2000;            // a task that would cost more to hand over than to do
+constexpr double kTinyFlops = 2000;            // a task that would cost about as much to hand over
+constexpr std::int64_t kLag = 2;               // versions that a tiny row must be old to be a helper's
+constexpr std::int64_t kStepsAWait = 6;        // steps between two at which it is well to wait for a helper
+constexpr std::int64_t kTrialRows = 20'000;    // after which a way to work is known
+constexpr std::int64_t kTrialsApart = 100;     // times as many rows before the other way is tried again
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -56,6 +61,17 @@ class Stopwatch {
 
  private:
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// What a way to work took.
+struct Pace {
+  double seconds = 0;
+  std::int64_t rows = 0;
+
+  bool is_known() const { return rows >= kTrialRows; }
+  bool is_better_than(const Pace& other) const {
+    return seconds * static_cast<double>(other.rows) < other.seconds * static_cast<double>(rows);
+  }
 };
 
 template <class T>
@@ -169,19 +185,49 @@ class Replay<T>::Engine {
       return ReplayExit::Diverged;  // part of the step may be in the sum: there is no second try
     }
     target_ = version_ + max_steps;
-    threads = work_.is_tiny() ? 1 : threads;
-    threads_ = threads;
+    // Tiny rows have one worker. Whether helpers make it faster depends on how far the cores are from each other.
+    const bool tiny = work_.is_tiny();
+    const bool helped = tiny && threads > 1 && sums_.clip == 0 && want_help();
+    threads_ = tiny ? 1 : threads;
+    threads = tiny && !helped ? 1 : threads;
     error_ = nullptr;
     const auto affordable = static_cast<std::int64_t>(kFlopsAtOnce / (work_.flops() + 1));
-    at_once_ = std::clamp<std::int64_t>(affordable, 1, threads == 1 ? kMostAtOnce : kMostAtOnceShared);
+    at_once_ = std::clamp<std::int64_t>(affordable, 1, threads_ == 1 ? kMostAtOnce : kMostAtOnceShared);
     // A step's deltas and some ahead of it, so that no worker waits; few, so that they are still in the cache when
     // added.
-    set_window(rule_.buffer_size + kAhead * threads * at_once_, 2 * threads);
+    const std::int64_t ahead = std::max(kAhead * threads_ * at_once_, helped ? 2 * kLag * rule_.buffer_size : 0);
+    set_window(rule_.buffer_size + ahead, 2 * threads_);
+    if (helped) {
+      post_all(threads - 1);
+    }
     while (static_cast<int>(scratch_.size()) < threads) {
       scratch_.push_back(allocate(work_.scratch_bytes()));
       std::memset(scratch_.back().get(), 0, work_.scratch_bytes());
     }
-    run_together(threads, [this](int thread) { work(thread); });
+    Stopwatch watch;
+    const std::int64_t rows_before = added_, steps_before = version_;
+    run_together(threads, [this](int thread) {
+      if (stale_ && thread > 0) {
+        help(thread);
+        return;
+      }
+      work(thread);
+      if (stale_) {
+        stale_->stop();
+      }
+    });
+    if (tiny) {
+      Pace& pace = helped ? helped_ : alone_;
+      pace.seconds += watch.lap();
+      pace.rows += added_ - rows_before;
+    }
+    if (std::exchange(stale_, nullptr)) {
+      prefix_ = added_;  // what helpers have finished and nobody has added is worked out again
+      move_prefix();
+      // Who waits often has given too much away.
+      const bool too_much = std::exchange(waits_, 0) * kStepsAWait > version_ - steps_before;
+      share_ = std::clamp<std::int64_t>(share_ + (too_much ? -1 : 1), 1, StaleRows<T>::kShares);
+    }
     if (error_) {
       std::rethrow_exception(error_);
     }
@@ -397,6 +443,53 @@ class Replay<T>::Engine {
     }
   }
 
+  // Both ways are tried, and the faster one is taken until it is time to try the other again.
+  bool want_help() {
+    if (!helped_.is_known() || !alone_.is_known()) {
+      return !helped_.is_known();
+    }
+    const bool wanted = helped_.is_better_than(alone_);
+    if ((wanted ? helped_ : alone_).rows > kTrialsApart * kTrialRows) {
+      helped_ = alone_ = {};
+    }
+    return wanted;
+  }
+
+  void post_all(int n_helpers) {
+    const std::int64_t end = std::max(versions_.end(), steps_known_ + 1) + 1;
+    stale_ = std::make_unique<StaleRows<T>>(work_, rows_, dim_, kLag, share_, window(), n_helpers, versions_.begin(),
+                                            end - versions_.begin());
+    for (std::int64_t v = versions_.begin(); v <= version_; ++v) {
+      stale_->know(v, values(versions_[v].model));
+    }
+    stale_->post(version_, added_);
+    first_new_ = added_;
+    for (std::int64_t i = added_; i < std::min(rows_.end(), added_ + window()); ++i) {
+      first_new_ = place(i).state == State::Done ? i + 1 : first_new_;
+    }
+  }
+
+  void help(int thread) {
+    try {
+      stale_->help(thread - 1, scratch_[static_cast<std::size_t>(thread)].get());
+    } catch (...) {
+      const std::lock_guard<SpinLock> lock(lock_);
+      error_ = std::current_exception();
+    }
+  }
+
+  bool is_helpers(std::int64_t row) const { return stale_ && stale_->has(row, rows_[row]); }
+
+  bool is_finished(std::int64_t row) {
+    return is_helpers(row) ? stale_->is_done(row, rows_[row]) : place(row).state == State::Done;
+  }
+
+  void move_prefix() {
+    for (const std::int64_t end = std::min(rows_.end(), added_ + window()); prefix_ < end && is_finished(prefix_);) {
+      ++prefix_;
+    }
+  }
+
   // One worker, until there is nothing left to do for it.
   void work(int thread) {
     std::vector<std::int64_t> mine;
@@ -409,17 +502,31 @@ class Replay<T>::Engine {
       mine.reserve(static_cast<std::size_t>(at_once_));
       tasks.reserve(static_cast<std::size_t>(at_once_));
     });
-    while (version_ < target_ && !error_ && divergence_.step < 0) {
+    bool alone = stale_ != nullptr;  // until the helpers have come
+    for (std::int64_t turn = 0; version_ < target_ && !error_ && divergence_.step < 0;) {
+      alone = alone && !stale_->begin(std::max(frontier_, first_new_));
       if (can_add()) {
         adding_ = true;
         guarded(lock, [&] { add_to_model(lock); });
         adding_ = false;
+        if (stale_) {
+          stale_->post(version_, added_);
+          move_prefix();
+        }
         if (n_idle_ > 0) {
           bell_.ring();
         }
         continue;
       }
       guarded(lock, [&] { take(mine, tasks); });
+      if (mine.empty() && stale_ && !step_end_.empty()) {
+        waits_ += std::exchange(waited_at_, version_) != version_ ? 1 : 0;
+        lock.unlock();
+        pause_core();  // for a helper, which has a row of this step
+        lock.lock();
+        move_prefix();
+        continue;
+      }
       if (mine.empty()) {
         if (running_ == 0 && !adding_) {
           break;  // nothing that anybody could do
@@ -435,15 +542,20 @@ class Replay<T>::Engine {
         continue;
       }
       ++running_;
+      const std::int64_t counts_for = threads_ > 1 ? 1 : turn++ % kClockEvery == 0 ? kClockEvery : 0;
       guarded(lock, [&] {
         lock.unlock();
-        watch.lap();
+        if (counts_for > 0) {
+          watch.lap();
+        }
         work_.run(tasks.data(), static_cast<std::int64_t>(tasks.size()),
                   scratch_[static_cast<std::size_t>(thread)].get());
         for (std::size_t i = 0; sums_.clip > 0 && i < mine.size(); ++i) {
           place(mine[i]).factor = clip_factor(sums_, dim_, tasks[i].delta_out);
         }
-        worked += watch.lap();
+        if (counts_for > 0) {
+          worked += static_cast<double>(counts_for) * watch.lap();
+        }
       });
       if (!lock.owns_lock()) {
         lock.lock();
@@ -453,9 +565,7 @@ class Replay<T>::Engine {
         place(row).state = error_ ? State::Waiting : State::Done;
       }
       deltas_out_ -= error_ ? static_cast<std::int64_t>(mine.size()) : 0;
-      while (prefix_ < rows_.end() && prefix_ < added_ + window() && place(prefix_).state == State::Done) {
-        ++prefix_;
-      }
+      move_prefix();
     }
     stats_.work_seconds += worked;
     stats_.wait_seconds += waited;
@@ -481,8 +591,8 @@ class Replay<T>::Engine {
     mine.clear();
     tasks.clear();
     for (const std::int64_t end = std::min(rows_.end(), added_ + window()); frontier_ < end; ++frontier_) {
-      if (place(frontier_).state == State::Done) {
-        continue;  // since before run returned the last time
+      if (place(frontier_).state == State::Done || is_helpers(frontier_)) {
+        continue;  // since before run returned the last time, or not ours
       }
       if (rows_[frontier_].version > version_) {
         block(frontier_);
@@ -557,7 +667,8 @@ class Replay<T>::Engine {
       spare_.push_back(std::move(next));
       return;
     }
-    for (; added_ < end; ++added_, --deltas_out_) {
+    for (; added_ < end; ++added_) {
+      deltas_out_ -= is_helpers(added_) ? 0 : 1;
       place(added_).state = State::Waiting;
     }
     frontier_ = std::max(frontier_, added_);
@@ -577,7 +688,7 @@ class Replay<T>::Engine {
       const ReplayRow& row = rows_[i];
       // A delta counts as it is where the rule takes it against the model it started from, or that is the present one.
       const bool from_start = rule_.base == FB_BASE_START || row.version == version_;
-      deltas_.push_back(values(place(i).delta));
+      deltas_.push_back(is_helpers(i) ? stale_->delta(i) : values(place(i).delta));
       starts_.push_back(from_start ? nullptr : values(versions_[row.version].model));
       weights_.push_back(static_cast<T>(row.s * row.e * place(i).factor));
       sum_weights_ += row.e;
@@ -668,6 +779,9 @@ class Replay<T>::Engine {
     stats_.cut += std::exchange(step_cut_, 0);
     Version& made = entry(version_ + 1);
     made.model = std::move(next);
+    if (stale_) {
+      stale_->know(version_ + 1, values(made.model));
+    }
     for (std::int64_t row = made.first_blocked; row >= 0; row = place(row).next_blocked) {
       runnable_.insert(row);
     }
@@ -709,6 +823,12 @@ class Replay<T>::Engine {
   std::int64_t steps_known_ = 0;
   std::int64_t last_step_ = 0;         // of the last row
   std::deque<std::int64_t> step_end_;  // for each complete step from version_ on: the row after its last
+
+  Pace helped_, alone_;                         // of tiny rows
+  std::unique_ptr<StaleRows<T>> stale_;         // while there are helpers
+  std::int64_t first_new_ = 0;                  // no row from here on was finished when they were called
+  std::int64_t share_ = StaleRows<T>::kShares;  // of the stale rows that helpers have
+  std::int64_t waits_ = 0, waited_at_ = -1;     // steps of a run that waited for a helper, and the last one
 
   std::vector<Place> places_;    // the window
   NumberSet runnable_;           // rows of the window that nobody has taken and whose version is there

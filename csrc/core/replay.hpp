@@ -44,7 +44,7 @@ class ClientWork {
   virtual ~ClientWork() = default;
   virtual std::size_t scratch_bytes() const = 0;  // of one thread, zero when it starts
   virtual void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) = 0;
-  virtual double flops() const = 0;  // of one task, roughly: how many a worker takes at once
+  virtual double flops() const = 0;               // of one task, roughly: how many a worker takes at once
   virtual bool is_tiny() const { return false; }  // whether a task costs less than to hand it to another core
 };
 

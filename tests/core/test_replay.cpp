@@ -1,6 +1,7 @@
 // The replay engine: the same bits on any number of threads, in any pieces, with any window, and after a restore.
 #include <atomic>
 #include <stdexcept>
+#include <thread>
 
 #include "check.hpp"
 #include "replay.hpp"
@@ -27,16 +28,29 @@ fb_rule make_rule(std::int32_t base = FB_BASE_START, double momentum = 0.0) {
 // delta = a function of the row and of every weight, so that a wrong model or order shows.
 class Work final : public fedbuff::ClientWork<double> {
  public:
+  explicit Work(bool tiny = false) : tiny_(tiny) {}
+  bool is_tiny() const override { return tiny_; }
   std::size_t scratch_bytes() const override { return sizeof(double); }
   double flops() const override { return 1e4; }
   void run(const fedbuff::ClientTask<double>* tasks, std::int64_t n_tasks, void* scratch) override {
     for (std::int64_t i = 0; i < n_tasks; ++i) {
       run_one(*tasks[i].row, tasks[i].w, scratch, tasks[i].delta_out);
     }
+    if (std::this_thread::get_id() != owner_) {
+      by_others.fetch_add(n_tasks);
+    } else if (tiny_) {
+      for (int i = 0; i < 100; ++i) {  // others come to help
+        std::this_thread::yield();
+      }
+    }
   }
   std::atomic<std::int32_t> fail_on{-1}, poison_on{-1};
+  std::atomic<std::int64_t> by_others{0};  // tasks that other threads than the first have run
 
  private:
+  const bool tiny_;
+  const std::thread::id owner_ = std::this_thread::get_id();
+
   void run_one(const ReplayRow& row, const double* w, void* scratch, double* delta_out) {
     if (row.client == fail_on.load()) {
       throw std::runtime_error("client failed");
@@ -75,8 +89,8 @@ struct Schedule {
 std::vector<double> model_of(const Replay<double>& replay) { return {replay.w(), replay.w() + kDim}; }
 
 std::vector<double> run(const fb_rule& rule, int threads, std::int64_t piece, std::int64_t window_bytes,
-                        const fedbuff::SumConfig& sums = {}) {
-  Work work;
+                        const fedbuff::SumConfig& sums = {}, bool tiny = false) {
+  Work work(tiny);
   const Schedule schedule;
   Replay<double> replay(rule, kDim, std::vector<double>(kDim, 1.0).data(), work, window_bytes, sums);
   schedule.give(replay);
@@ -104,6 +118,52 @@ TEST(replay_bits_do_not_depend_on_threads_pieces_or_window) {
   }
 }
 
+TEST(replay_of_tiny_tasks_has_the_same_bits) {
+  for (const fb_rule& rule : {make_rule(), make_rule(FB_BASE_CURRENT), make_rule(FB_BASE_START, 0.9)}) {
+    const std::vector<double> expected = run(rule, 1, kSteps, 1 << 20);
+    for (const int threads : {1, 2, 4}) {
+      for (const std::int64_t piece : {std::int64_t{7}, kSteps}) {
+        for (const std::int64_t window : {1, 1 << 20}) {
+          CHECK(run(rule, threads, piece, window, {}, true) == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST(replay_of_many_tiny_tasks_is_helped) {
+  constexpr std::int64_t kMany = 3000;  // steps, enough for both ways to be tried
+  const auto rule = make_rule();
+  const auto go = [&](int threads, std::int64_t piece, std::int64_t* by_others) {
+    Work work(threads > 1);
+    Replay<double> replay(rule, kDim, std::vector<double>(kDim, 1.0).data(), work, 1 << 20);
+    check::Numbers numbers(11);
+    std::vector<std::int64_t> references(kMany);
+    std::vector<ReplayRow> rows;
+    for (std::int64_t step = 0; step < kMany; ++step) {
+      for (std::int64_t k = 0; k < numbers.below(2 * kBuffer); ++k) {  // some steps are empty
+        const std::int64_t version = std::max<std::int64_t>(0, step - numbers.below(20));
+        rows.push_back({static_cast<std::int32_t>(k), static_cast<std::uint32_t>(rows.size()), version, step, 1, 1});
+        ++references[static_cast<std::size_t>(version)];
+      }
+    }
+    replay.add(rows.data(), static_cast<std::int64_t>(rows.size()), references.data(), kMany);
+    while (replay.run(piece, threads) == ReplayExit::Steps) {
+      replay.check();
+    }
+    CHECK_EQ(replay.version(), kMany);
+    *by_others = work.by_others.load();
+    return model_of(replay);
+  };
+  std::int64_t by_others = 0;
+  const std::vector<double> expected = go(1, kMany, &by_others);
+  CHECK_EQ(by_others, 0);
+  CHECK(go(2, 500, &by_others) == expected);
+  CHECK(by_others > 0);
+  CHECK(go(3, kMany, &by_others) == expected);
+  CHECK(by_others > 0);
+}
+
 TEST(replay_of_secure_and_private_sums_has_the_same_bits) {
   const std::vector<double> plain = run(make_rule(), 1, kSteps, 1 << 20);
   for (const int modulus : {0, 32, 64}) {
@@ -122,6 +182,7 @@ TEST(replay_of_secure_and_private_sums_has_the_same_bits) {
     for (const int threads : {1, 3}) {
       for (const std::int64_t window : {1, 1 << 20}) {
         CHECK(run(make_rule(), threads, 7, window, sums) == expected);
+        CHECK(run(make_rule(), threads, 7, window, sums, true) == expected);
       }
     }
   }
@@ -172,21 +233,23 @@ TEST(replay_goes_on_after_a_client_failed) {
   const fb_rule rule = make_rule();
   const std::vector<double> expected = run(rule, 1, kSteps, 1 << 20);
   const Schedule schedule;
-  Work work;
-  Replay<double> replay(rule, kDim, std::vector<double>(kDim, 1.0).data(), work, 1 << 20);
-  schedule.give(replay);
-  work.fail_on = schedule.rows[60].client;
-  bool thrown = false;
-  try {
-    replay.run(kSteps, 4);
-  } catch (const std::runtime_error&) {
-    thrown = true;
+  for (const bool tiny : {false, true}) {
+    Work work(tiny);
+    Replay<double> replay(rule, kDim, std::vector<double>(kDim, 1.0).data(), work, 1 << 20);
+    schedule.give(replay);
+    work.fail_on = schedule.rows[60].client;
+    bool thrown = false;
+    try {
+      replay.run(kSteps, 4);
+    } catch (const std::runtime_error&) {
+      thrown = true;
+    }
+    CHECK(thrown);
+    replay.check();
+    work.fail_on = -1;
+    CHECK(replay.run(kSteps, 4) == ReplayExit::NeedRows);
+    CHECK(model_of(replay) == expected);
   }
-  CHECK(thrown);
-  replay.check();
-  work.fail_on = -1;
-  CHECK(replay.run(kSteps, 4) == ReplayExit::NeedRows);
-  CHECK(model_of(replay) == expected);
 }
 
 TEST(replay_stops_before_a_model_that_is_not_finite) {

@@ -14,7 +14,7 @@ from fedbuff import backends
 from fedbuff.secure import Aggregator, Client, FixedPoint, OneTimePad, Parameters, Server, Simulate
 
 N_CLIENTS = 12
-LOCAL = fb.LocalSGD(steps=3, lr=0.1, batch_size=5)
+LOCAL = fb.LocalSGD(steps=5, lr=0.1, batch_size=5)  # not so little that the engine would keep to one thread
 FINE = {"encoding": FixedPoint(clip=0.5, bits=24, modulus=64), "weight_unit": 64}
 COARSE = {"encoding": FixedPoint(clip=0.05, bits=8, rounding="stochastic"), "weight_unit": 8}
 
