@@ -111,9 +111,17 @@ void scores_group(const ScoresArgs<T>& a, const Panel<T>& panel, std::int64_t ro
   }
 }
 
+inline constexpr int kDotOuts = 5;
+
+// Rows that a block of dot products has beside so many outputs; one fewer where there is an output more.
+template <class T>
+constexpr int rows_beside(int outs) {
+  return outs == 1 ? 8 : outs <= kDotOuts ? Vec<T>::kDotRows : Vec<T>::kDotRows - 1;
+}
+
 template <class T, int C, Ask kWhat>
 void scores_outs(const ScoresArgs<T>& a, Panel<T> panel, std::int64_t out) {
-  constexpr int kRows = C == 1 ? 8 : Vec<T>::kDotRows;
+  constexpr int kRows = rows_beside<T>(C);
   const Groups rows(a.n_rows, kRows);
   for (std::int64_t g = 0; g < rows.groups; ++g) {
     const std::int64_t row = rows.begin(g), n = rows.begin(g + 1) - row;
@@ -157,12 +165,16 @@ void scores_outs(const ScoresArgs<T>& a, Panel<T> panel, std::int64_t out) {
   }
 }
 
-inline constexpr int kDotOuts = 5;
-
 // Outputs outside, rows inside: a group's weights stay in the first cache while the rows stream past.
 template <class T, Ask kWhat>
 void scores_panel(const ScoresArgs<T>& a, std::int64_t n_outs, Panel<T> panel) {
-  const Groups outs(n_outs, kDotOuts);
+  Groups outs(n_outs, kDotOuts);
+  if constexpr (Vec<T>::kMoreDotOuts) {
+    // Whichever makes fewer blocks: each loads its rows and weights.
+    const Groups fewer(n_outs, kDotOuts + 1);
+    const Groups rows(a.n_rows, rows_beside<T>(kDotOuts)), more(a.n_rows, rows_beside<T>(kDotOuts + 1));
+    outs = fewer.groups * more.groups < outs.groups * rows.groups ? fewer : outs;
+  }
   for (std::int64_t g = 0; g < outs.groups; ++g) {
     const std::int64_t out = outs.begin(g), n = outs.begin(g + 1) - out;
     switch (n) {
@@ -170,7 +182,12 @@ void scores_panel(const ScoresArgs<T>& a, std::int64_t n_outs, Panel<T> panel) {
       case 2: scores_outs<T, 2, kWhat>(a, panel, out); break;
       case 3: scores_outs<T, 3, kWhat>(a, panel, out); break;
       case 4: scores_outs<T, 4, kWhat>(a, panel, out); break;
-      default: scores_outs<T, 5, kWhat>(a, panel, out); break;
+      case 5: scores_outs<T, 5, kWhat>(a, panel, out); break;
+      default:
+        if constexpr (Vec<T>::kMoreDotOuts) {
+          scores_outs<T, kDotOuts + 1, kWhat>(a, panel, out);
+        }
+        break;
     }
     panel.sums += n * a.n_rows;
   }
