@@ -15,6 +15,7 @@
 #include "crew.hpp"
 #include "dispatch.hpp"
 #include "gradient_norm.hpp"
+#include "huge_pages.hpp"
 #include "number_set.hpp"
 #include "numbered_queue.hpp"
 #include "rule.hpp"
@@ -37,18 +38,35 @@ constexpr std::int64_t kStepsAWait = 6;        // steps between two at which it 
 constexpr std::int64_t kTrialRows = 20'000;    // after which a way to work is known
 constexpr std::int64_t kTrialsApart = 100;     // times as many rows before the other way is tried again
 
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<void, Free>;
+using Memory = std::shared_ptr<void>;
 
-Memory allocate(std::size_t bytes) {
-  Memory memory(std::aligned_alloc(64, std::max<std::size_t>(64, (bytes + 63) / 64 * 64)));
-  if (!memory) {
-    throw std::bad_alloc();
+// Memory for vectors of some size, from as large blocks as huge pages need; a block goes with its last piece. Vectors
+// that are not small begin at a page, all alike.
+class Blocks {
+ public:
+  Memory take(std::size_t bytes) {
+    if (bytes < kPiece || bytes >= kHugePage) {
+      return allocate(bytes);
+    }
+    if (left_ < bytes) {
+      block_ = allocate(kBlock);
+      left_ = kBlock;
+    }
+    Memory piece(block_, static_cast<char*>(block_.get()) + (kBlock - left_));
+    left_ -= std::min(left_, (bytes + kPage - 1) / kPage * kPage);
+    return piece;
   }
-  return memory;
-}
+
+ private:
+  static constexpr std::size_t kPage = 4096, kPiece = 16 * kPage, kBlock = 8 * kHugePage;
+
+  static Memory allocate(std::size_t bytes) {
+    return Memory(HugePages<char>().allocate(std::max<std::size_t>(1, bytes)), [](void* memory) { std::free(memory); });
+  }
+
+  Memory block_;
+  std::size_t left_ = 0;
+};
 
 class Stopwatch {
  public:
@@ -201,7 +219,7 @@ class Replay<T>::Engine {
       post_all(threads - 1);
     }
     while (static_cast<int>(scratch_.size()) < threads) {
-      scratch_.push_back(allocate(work_.scratch_bytes()));
+      scratch_.push_back(blocks_.take(work_.scratch_bytes()));
       std::memset(scratch_.back().get(), 0, work_.scratch_bytes());
     }
     Stopwatch watch;
@@ -385,7 +403,7 @@ class Replay<T>::Engine {
 
   Memory take_model() {
     if (spare_.empty()) {
-      return allocate(bytes());
+      return blocks_.take(bytes());
     }
     Memory memory = std::move(spare_.back());
     spare_.pop_back();
@@ -605,7 +623,7 @@ class Replay<T>::Engine {
       const std::int64_t row = runnable_.pop_first(added_);
       Place& at = place(row);
       if (!at.delta) {
-        at.delta = allocate(bytes());
+        at.delta = blocks_.take(bytes());
       }
       at.state = State::Running;
       ++deltas_out_;
@@ -838,6 +856,7 @@ class Replay<T>::Engine {
   Version forgotten_;
   std::int64_t version_ = 0;
   std::int64_t live_ = 0;
+  Blocks blocks_;
   std::vector<Memory> spare_;  // models to use again
   std::vector<Memory> scratch_;
 

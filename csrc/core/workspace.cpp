@@ -5,6 +5,7 @@
 #include <new>
 
 #include "dispatch.hpp"
+#include "huge_pages.hpp"
 #include "parallel.hpp"
 
 namespace fedbuff {
@@ -58,10 +59,7 @@ typename Workspace<T>::Memory Workspace<T>::take() {
     }
   }
   const std::size_t bytes = std::max<std::size_t>(64, kernels().of<T>().scratch_bytes(problem_));
-  Memory memory(std::aligned_alloc(64, bytes));
-  if (!memory) {
-    throw std::bad_alloc();
-  }
+  Memory memory(HugePages<char>().allocate(bytes));
   std::memset(memory.get(), 0, bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
   idle_.reserve(++n_made_);

@@ -517,6 +517,33 @@ void for_each_problem(const std::function<void(const Owned<T>&)>& body) {
   }
 }
 
+// The gradient of a hidden unit that alone has a way out has the bits that it has where there is no other: however
+// outputs, rows and features are cut into blocks.
+template <class T>
+void unit_is_alone(std::int32_t n_features, std::int32_t n_units, std::int64_t client) {
+  Numbers numbers(8), same(8);
+  Owned<T> many, one;
+  many.rows(numbers, {n_features, n_units, 1}, Head::Squared, true, false);
+  one.rows(same, {n_features, 1, 1}, Head::Squared, true, false);
+  const std::int64_t n_weights = std::int64_t{n_features} * n_units;
+  const Scratch<T> scratch(many.p), small(one.p);
+  auto w = numbers.vector<T>(many.p.dim);
+  w.back() = T(0);
+  for (const std::int64_t unit : {std::int64_t{0}, std::int64_t{n_units / 2}, std::int64_t{n_units - 1}}) {
+    for (std::int64_t i = 0; i < n_units; ++i) {
+      w[at(n_weights + n_units + i)] = i == unit ? T(1) : T(0);
+    }
+    std::vector<T> alone(w.begin() + unit * n_features, w.begin() + (unit + 1) * n_features);
+    alone.insert(alone.end(), {w[at(n_weights + unit)], T(1), T(0)});
+    std::vector<double> got(at(many.p.dim)), want(at(one.p.dim));
+    const auto gradient = kernels().of<T>().clients_gradient;
+    gradient(many.p, client, client + 1, nullptr, w.data(), scratch.memory.get(), got.data());
+    gradient(one.p, client, client + 1, nullptr, alone.data(), small.memory.get(), want.data());
+    CHECK(want[0] != 0);
+    CHECK(std::equal(want.begin(), want.begin() + n_features, got.begin() + unit * n_features));
+  }
+}
+
 template <class T>
 void full_gradient_agrees(const Owned<T>& owned) {
   Numbers numbers(5);
@@ -575,6 +602,18 @@ TEST(kernels_local_sgd) {
   check::on_every_level([] {
     for_each_problem<float>([](const auto& owned) { local_steps_agree(owned, 4); });
     for_each_problem<double>([](const auto& owned) { local_steps_agree(owned, 4); });
+  });
+}
+
+TEST(kernels_blocks) {
+  check::on_every_level([] {
+    for (const std::int32_t n_units : {1, 5, 6, 7, 11, 12, 13, 23, 26}) {
+      for (const std::int32_t n_features : {15, 783, 4095, 4096, 4097, 5001}) {
+        unit_is_alone<float>(n_features, n_units, 1);
+        unit_is_alone<double>(n_features / 2, n_units, 1);
+      }
+    }
+    unit_is_alone<float>(4097, 1050, 0);  // more than caches hold
   });
 }
 

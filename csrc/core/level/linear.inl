@@ -6,29 +6,29 @@
 // The value of every element is the same however the rows and outputs are grouped into blocks: one accumulator per
 // element, vectors of features in order, then the tail, then the lanes.
 
-template <class T, int R, int C>
-inline __attribute__((always_inline)) void scores_block(const T* const* x, const T* w, std::int64_t stride,
-                                                        std::int64_t n_features, std::int64_t ahead,
-                                                        T (&sum_out)[R][C]) {
+// What a block of dot products asks from memory beside its own numbers: those that come `ahead` behind its rows, or
+// the weights of an output that follows.
+enum class Ask { Rows, Weights };
+
+// acc[r][c] += x[r][j] w[c, j] for j in [begin, end).
+template <class T, int R, int C, Ask kWhat>
+inline __attribute__((always_inline)) void add_products(const T* const* x, const T* w, std::int64_t stride,
+                                                        std::int64_t begin, std::int64_t end, std::int64_t ahead,
+                                                        Vec<T> (&acc)[R][C]) {
   using V = Vec<T>;
   constexpr bool kAsk = R * C >= 12;  // then it is free beside the products, even where there is nothing to ask for
-  V acc[R][C];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) {
-      acc[r][c] = V::zero();
-    }
-  }
-  std::int64_t j = 0;
-  for (; j + V::kLanes <= n_features; j += V::kLanes) {
+  std::int64_t j = begin;
+  for (; j + V::kLanes <= end; j += V::kLanes) {
     V row[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       row[r] = V::load(x[r] + j);
-      if constexpr (kAsk) {
+      if constexpr (kAsk && kWhat == Ask::Rows) {
         __builtin_prefetch(x[r] + j + ahead, 0, 2);
       }
+    }
+    if constexpr (kAsk && kWhat == Ask::Weights) {
+      __builtin_prefetch(w + j + ahead, 0, 2);
     }
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
@@ -39,7 +39,7 @@ inline __attribute__((always_inline)) void scores_block(const T* const* x, const
       }
     }
   }
-  const int tail = static_cast<int>(n_features - j);
+  const int tail = static_cast<int>(end - j);
   if (tail > 0) {
     V row[R];
 #pragma GCC unroll 8
@@ -55,17 +55,6 @@ inline __attribute__((always_inline)) void scores_block(const T* const* x, const
       }
     }
   }
-  constexpr int kFours = R * C / 4 * 4;
-  const V* flat = &acc[0][0];
-  T* sums = &sum_out[0][0];
-#pragma GCC unroll 8
-  for (int i = 0; i < kFours; i += 4) {
-    sum_lanes_of_4(flat[i], flat[i + 1], flat[i + 2], flat[i + 3], sums + i);
-  }
-#pragma GCC unroll 4
-  for (int i = kFours; i < R * C; ++i) {
-    sums[i] = sum_lanes(flat[i]);
-  }
 }
 
 template <class T>
@@ -79,74 +68,159 @@ struct ScoresArgs {
   std::int64_t ahead = 0;  // how far behind a row's numbers those stand that are wanted next
 };
 
-template <class T, int R, int C>
-void scores_group(const ScoresArgs<T>& a, std::int64_t row, std::int64_t out) {
-  T sum[R][C];
-  scores_block<T, R, C>(a.x + row, a.w + out * a.n_features, a.n_features, a.n_features, a.ahead, sum);
+// A stretch of features. Sums that are not at their end wait in `sums` for the next stretch.
+template <class T>
+struct Panel {
+  std::int64_t begin, end;
+  Vec<T>* sums;
+};
+
+// z of R rows and C outputs, or as much of it as the panel holds. `ahead` is that of add_products.
+template <class T, int R, int C, Ask kWhat>
+void scores_group(const ScoresArgs<T>& a, const Panel<T>& panel, std::int64_t row, std::int64_t out,
+                  std::int64_t ahead) {
+  using V = Vec<T>;
+  V acc[R][C];
+  V* flat = &acc[0][0];
+#pragma GCC unroll 32
+  for (int i = 0; i < R * C; ++i) {
+    flat[i] = panel.begin > 0 ? panel.sums[i] : V::zero();
+  }
+  add_products<T, R, C, kWhat>(a.x + row, a.w + out * a.n_features, a.n_features, panel.begin, panel.end, ahead, acc);
+  if (panel.end < a.n_features) {
+#pragma GCC unroll 32
+    for (int i = 0; i < R * C; ++i) {
+      panel.sums[i] = flat[i];
+    }
+    return;
+  }
+  T sum[R * C];
+  constexpr int kFours = R * C / 4 * 4;
+#pragma GCC unroll 8
+  for (int i = 0; i < kFours; i += 4) {
+    sum_lanes_of_4(flat[i], flat[i + 1], flat[i + 2], flat[i + 3], sum + i);
+  }
+#pragma GCC unroll 4
+  for (int i = kFours; i < R * C; ++i) {
+    sum[i] = sum_lanes(flat[i]);
+  }
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
-      a.z[(row + r) * a.row_stride + (out + c) * a.out_stride] = sum[r][c] + (a.bias ? a.bias[out + c] : T(0));
-    }
-  }
-}
-
-template <class T, int C>
-void scores_outs(const ScoresArgs<T>& a, std::int64_t out) {
-  constexpr int kRows = C == 1 ? 8 : Vec<T>::kDotRows;
-  const Groups rows(a.n_rows, kRows);
-  for (std::int64_t g = 0; g < rows.groups; ++g) {
-    const std::int64_t row = rows.begin(g);
-    switch (rows.begin(g + 1) - row) {
-      case 1: scores_group<T, 1, C>(a, row, out); break;
-      case 2: scores_group<T, 2, C>(a, row, out); break;
-      case 3:
-        if constexpr (kRows >= 3) {
-          scores_group<T, 3, C>(a, row, out);
-        }
-        break;
-      case 4:
-        if constexpr (kRows >= 4) {
-          scores_group<T, 4, C>(a, row, out);
-        }
-        break;
-      case 5:
-        if constexpr (kRows >= 5) {
-          scores_group<T, 5, C>(a, row, out);
-        }
-        break;
-      case 6:
-        if constexpr (kRows >= 6) {
-          scores_group<T, 6, C>(a, row, out);
-        }
-        break;
-      case 7:
-        if constexpr (kRows >= 7) {
-          scores_group<T, 7, C>(a, row, out);
-        }
-        break;
-      default:
-        if constexpr (kRows >= 8) {
-          scores_group<T, 8, C>(a, row, out);
-        }
-        break;
+      a.z[(row + r) * a.row_stride + (out + c) * a.out_stride] = sum[r * C + c] + (a.bias ? a.bias[out + c] : T(0));
     }
   }
 }
 
 inline constexpr int kDotOuts = 5;
 
+// Rows that a block of dot products has beside so many outputs; one fewer where there is an output more.
+template <class T>
+constexpr int rows_beside(int outs) {
+  return outs == 1 ? 8 : outs <= kDotOuts ? Vec<T>::kDotRows : Vec<T>::kDotRows - 1;
+}
+
+template <class T, int C, Ask kWhat>
+void scores_outs(const ScoresArgs<T>& a, Panel<T> panel, std::int64_t out) {
+  constexpr int kRows = rows_beside<T>(C);
+  const Groups rows(a.n_rows, kRows);
+  for (std::int64_t g = 0; g < rows.groups; ++g) {
+    const std::int64_t row = rows.begin(g), n = rows.begin(g + 1) - row;
+    // Group g of the rows asks for the weights of the g-th output behind these.
+    const std::int64_t ahead = kWhat == Ask::Rows ? a.ahead : (C + g) * a.n_features;
+    switch (n) {
+      case 1: scores_group<T, 1, C, kWhat>(a, panel, row, out, ahead); break;
+      case 2: scores_group<T, 2, C, kWhat>(a, panel, row, out, ahead); break;
+      case 3:
+        if constexpr (kRows >= 3) {
+          scores_group<T, 3, C, kWhat>(a, panel, row, out, ahead);
+        }
+        break;
+      case 4:
+        if constexpr (kRows >= 4) {
+          scores_group<T, 4, C, kWhat>(a, panel, row, out, ahead);
+        }
+        break;
+      case 5:
+        if constexpr (kRows >= 5) {
+          scores_group<T, 5, C, kWhat>(a, panel, row, out, ahead);
+        }
+        break;
+      case 6:
+        if constexpr (kRows >= 6) {
+          scores_group<T, 6, C, kWhat>(a, panel, row, out, ahead);
+        }
+        break;
+      case 7:
+        if constexpr (kRows >= 7) {
+          scores_group<T, 7, C, kWhat>(a, panel, row, out, ahead);
+        }
+        break;
+      default:
+        if constexpr (kRows >= 8) {
+          scores_group<T, 8, C, kWhat>(a, panel, row, out, ahead);
+        }
+        break;
+    }
+    panel.sums += n * C;
+  }
+}
+
+// Outputs outside, rows inside: a group's weights stay in the first cache while the rows stream past.
+template <class T, Ask kWhat>
+void scores_panel(const ScoresArgs<T>& a, std::int64_t n_outs, Panel<T> panel) {
+  Groups outs(n_outs, kDotOuts);
+  if constexpr (Vec<T>::kMoreDotOuts) {
+    // Whichever makes fewer blocks: each loads its rows and weights.
+    const Groups fewer(n_outs, kDotOuts + 1);
+    const Groups rows(a.n_rows, rows_beside<T>(kDotOuts)), more(a.n_rows, rows_beside<T>(kDotOuts + 1));
+    outs = fewer.groups * more.groups < outs.groups * rows.groups ? fewer : outs;
+  }
+  for (std::int64_t g = 0; g < outs.groups; ++g) {
+    const std::int64_t out = outs.begin(g), n = outs.begin(g + 1) - out;
+    switch (n) {
+      case 1: scores_outs<T, 1, kWhat>(a, panel, out); break;
+      case 2: scores_outs<T, 2, kWhat>(a, panel, out); break;
+      case 3: scores_outs<T, 3, kWhat>(a, panel, out); break;
+      case 4: scores_outs<T, 4, kWhat>(a, panel, out); break;
+      case 5: scores_outs<T, 5, kWhat>(a, panel, out); break;
+      default:
+        if constexpr (Vec<T>::kMoreDotOuts) {
+          scores_outs<T, kDotOuts + 1, kWhat>(a, panel, out);
+        }
+        break;
+    }
+    panel.sums += n * a.n_rows;
+  }
+}
+
+template <class T>
+inline constexpr std::int64_t kPanel = 4096 / sizeof(T);  // features
+inline constexpr int kPanelRows = 32, kPanelOuts = 2 * kDotOuts;
+
 template <class T>
 void scores(const ScoresArgs<T>& a, std::int64_t n_outs) {
-  // Outputs outside, rows inside: a group's weights stay in the first cache while the rows stream past.
-  const Groups outs(n_outs, kDotOuts);
-  for (std::int64_t g = 0; g < outs.groups; ++g) {
-    const std::int64_t out = outs.begin(g);
-    switch (outs.begin(g + 1) - out) {
-      case 1: scores_outs<T, 1>(a, out); break;
-      case 2: scores_outs<T, 2>(a, out); break;
-      case 3: scores_outs<T, 3>(a, out); break;
-      case 4: scores_outs<T, 4>(a, out); break;
-      default: scores_outs<T, 5>(a, out); break;
+  Vec<T> sums[kPanelRows * kPanelOuts];
+  if (a.n_features < 4 * kPanel<T> || n_outs <= kDotOuts) {
+    a.ahead == 0 ? scores_panel<T, Ask::Weights>(a, n_outs, {0, a.n_features, sums})
+                 : scores_panel<T, Ask::Rows>(a, n_outs, {0, a.n_features, sums});
+    return;
+  }
+  // Long rows would come from far away for every group of outputs: all groups pass over a panel of them first.
+  const Groups rows(a.n_rows, kPanelRows), outs(n_outs, kPanelOuts);
+  for (std::int64_t g = 0; g < rows.groups; ++g) {
+    for (std::int64_t h = 0; h < outs.groups; ++h) {
+      const std::int64_t row = rows.begin(g), out = outs.begin(h);
+      ScoresArgs<T> part = a;
+      part.x += row;
+      part.n_rows = rows.begin(g + 1) - row;
+      part.w += out * a.n_features;
+      part.bias += a.bias == nullptr ? 0 : out;
+      part.z += row * a.row_stride + out * a.out_stride;
+      for (std::int64_t j = 0; j < a.n_features; j += kPanel<T>) {
+        const std::int64_t end = a.n_features - j < kPanel<T> ? a.n_features : j + kPanel<T>;
+        part.ahead = end < a.n_features ? kPanel<T> : a.ahead;
+        scores_panel<T, Ask::Rows>(part, outs.begin(h + 1) - out, {j, end, sums});
+      }
     }
   }
 }
@@ -160,8 +234,11 @@ struct AddRowsArgs {
   T* a;  // (n_outs, n_features) row-major, added to
 };
 
+inline constexpr std::int64_t kUpdateGroups = 2;
+
 // C outputs, N vectors from feature j on: whole ones, or a single one of Part{n} lanes.
-template <class T, int C, int N, class Lanes>
+// With kAsk the block as many outputs further, kUpdateGroups groups of them, is asked from memory.
+template <class T, int C, int N, bool kAsk, class Lanes>
 inline __attribute__((always_inline)) void add_rows_block(const AddRowsArgs<T>& a, std::int64_t out, std::int64_t j,
                                                           Lanes lanes) {
   using V = Vec<T>;
@@ -171,6 +248,9 @@ inline __attribute__((always_inline)) void add_rows_block(const AddRowsArgs<T>& 
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
       acc[c][n] = load(a.a + (out + c) * a.n_features + j + n * V::kLanes, lanes);
+      if constexpr (kAsk) {
+        __builtin_prefetch(a.a + (out + kUpdateGroups * V::kUpdateOuts + c) * a.n_features + j + n * V::kLanes);
+      }
     }
   }
   const T* g = a.g + out * a.out_stride;
@@ -198,40 +278,54 @@ inline __attribute__((always_inline)) void add_rows_block(const AddRowsArgs<T>& 
   }
 }
 
-template <class T, int N, class Lanes>
-inline __attribute__((always_inline)) void add_rows_outs(const AddRowsArgs<T>& a, const Groups& outs, std::int64_t j,
+template <class T, int N, bool kAsk, class Lanes>
+inline __attribute__((always_inline)) void add_rows_outs(const AddRowsArgs<T>& a, const Groups& outs,
+                                                         std::int64_t begin, std::int64_t end, std::int64_t j,
                                                          Lanes lanes) {
-  for (std::int64_t g = 0; g < outs.groups; ++g) {
+  for (std::int64_t g = begin; g < end; ++g) {
     const std::int64_t out = outs.begin(g);
     switch (outs.begin(g + 1) - out) {
-      case 1: add_rows_block<T, 1, N>(a, out, j, lanes); break;
-      case 2: add_rows_block<T, 2, N>(a, out, j, lanes); break;
-      case 3: add_rows_block<T, 3, N>(a, out, j, lanes); break;
-      case 4: add_rows_block<T, 4, N>(a, out, j, lanes); break;
-      case 5: add_rows_block<T, 5, N>(a, out, j, lanes); break;
+      case 1: add_rows_block<T, 1, N, kAsk>(a, out, j, lanes); break;
+      case 2: add_rows_block<T, 2, N, kAsk>(a, out, j, lanes); break;
+      case 3: add_rows_block<T, 3, N, kAsk>(a, out, j, lanes); break;
+      case 4: add_rows_block<T, 4, N, kAsk>(a, out, j, lanes); break;
+      case 5: add_rows_block<T, 5, N, kAsk>(a, out, j, lanes); break;
       default:
         if constexpr (Vec<T>::kUpdateOuts > 5) {
-          add_rows_block<T, 6, N>(a, out, j, lanes);
+          add_rows_block<T, 6, N, kAsk>(a, out, j, lanes);
         }
         break;
     }
   }
 }
 
-template <class T>
-void add_rows(const AddRowsArgs<T>& a, std::int64_t n_outs) {
-  // Features outside: a panel of the rows stays in the first cache while all outputs pass over it.
+// Features within a few groups of outputs: a panel of the rows stays in the first cache while these pass over it, and
+// the numbers that are added to are walked through in nearly their order.
+template <class T, bool kAsk>
+void add_rows_in_blocks(const AddRowsArgs<T>& a, std::int64_t n_outs) {
   using V = Vec<T>;
   const Groups outs(n_outs, V::kUpdateOuts);
-  constexpr std::int64_t kPanel = V::kUpdateVecs * V::kLanes;
-  std::int64_t j = 0;
-  for (; j + kPanel <= a.n_features; j += kPanel) {
-    add_rows_outs<T, V::kUpdateVecs>(a, outs, j, Whole{});
+  constexpr std::int64_t kVecs = V::kUpdateVecs;
+  for (std::int64_t begin = 0; begin < outs.groups; begin += kUpdateGroups) {
+    const std::int64_t end = outs.groups - begin < kUpdateGroups ? outs.groups : begin + kUpdateGroups;
+    std::int64_t j = 0;
+    for (; j + kVecs * V::kLanes <= a.n_features; j += kVecs * V::kLanes) {
+      add_rows_outs<T, kVecs, kAsk>(a, outs, begin, end, j, Whole{});
+    }
+    for (; j + V::kLanes <= a.n_features; j += V::kLanes) {
+      add_rows_outs<T, 1, false>(a, outs, begin, end, j, Whole{});
+    }
+    if (j < a.n_features) {
+      add_rows_outs<T, 1, false>(a, outs, begin, end, j, Part{static_cast<int>(a.n_features - j)});
+    }
   }
-  for (; j + V::kLanes <= a.n_features; j += V::kLanes) {
-    add_rows_outs<T, 1>(a, outs, j, Whole{});
-  }
-  if (j < a.n_features) {
-    add_rows_outs<T, 1>(a, outs, j, Part{static_cast<int>(a.n_features - j)});
-  }
+}
+
+inline constexpr std::int64_t kFarAway = std::int64_t{1}
+                                         << 24;  // bytes of a matrix that no cache keeps between two passes
+
+template <class T>
+void add_rows(const AddRowsArgs<T>& a, std::int64_t n_outs) {
+  const bool ask = n_outs * a.n_features * static_cast<std::int64_t>(sizeof(T)) > kFarAway;
+  ask ? add_rows_in_blocks<T, true>(a, n_outs) : add_rows_in_blocks<T, false>(a, n_outs);
 }

@@ -12,6 +12,7 @@ template <>
 struct Vec<float> {
   static constexpr int kLanes = 8;
   static constexpr int kDotRows = 2;
+  static constexpr bool kMoreDotOuts = false;
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 2;
   __m256 v;
 
@@ -30,6 +31,7 @@ template <>
 struct Vec<double> {
   static constexpr int kLanes = 4;
   static constexpr int kDotRows = 2;
+  static constexpr bool kMoreDotOuts = false;
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 2;
   __m256d v;
 

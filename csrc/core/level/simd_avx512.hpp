@@ -7,6 +7,7 @@ template <>
 struct Vec<float> {
   static constexpr int kLanes = 16;
   static constexpr int kDotRows = 5;                      // rows of a block of dot products
+  static constexpr bool kMoreDotOuts = true;              // whether one output more and one row less fit the registers
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 4;  // outputs and vectors of a block of row updates
   __m512 v;
 
@@ -26,6 +27,7 @@ template <>
 struct Vec<double> {
   static constexpr int kLanes = 8;
   static constexpr int kDotRows = 5;
+  static constexpr bool kMoreDotOuts = true;
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 4;
   __m512d v;
 

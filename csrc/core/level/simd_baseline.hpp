@@ -5,6 +5,7 @@ template <class T>
 struct Vec {
   static constexpr int kLanes = 16 / static_cast<int>(sizeof(T));
   static constexpr int kDotRows = 2;
+  static constexpr bool kMoreDotOuts = false;
   static constexpr int kUpdateOuts = 5, kUpdateVecs = 2;
   typedef T Native __attribute__((vector_size(16)));
   Native v;
