@@ -37,23 +37,6 @@ struct SmallGroup {
   }
 };
 
-// Asks for the rows and targets of clients that have few and will look at most of them.
-template <class T>
-void ask_small(const Problem<T>& p, const LocalConfig& config, const LocalTask<T>* tasks, int n_tasks) {
-  constexpr std::int64_t kLine = 64 / sizeof(T), kMostLines = 16;
-  for (int t = 0; t < n_tasks; ++t) {
-    const std::int64_t first = p.offsets[tasks[t].task.client], n_rows = p.rows(tasks[t].task.client);
-    if (n_rows * p.n_features > kMostLines * kLine || config.steps * tasks[t].task.batch < 2 * n_rows) {
-      continue;
-    }
-    const T* x = p.x + first * p.n_features;
-    for (std::int64_t j = 0; j < n_rows * p.n_features + kLine; j += kLine) {
-      __builtin_prefetch(x + j);
-    }
-    __builtin_prefetch(p.target + first);
-  }
-}
-
 // The rows of one local step of all tasks, into s.row, s.scale, s.target and s.x.
 template <class T>
 void draw_small(const Problem<T>& p, const Scratch<T>& s, SmallGroup<T>& group, std::int64_t step, double numerator) {
@@ -224,7 +207,6 @@ std::int64_t local_sgd_small(const Problem<T>& p, const LocalConfig& config, con
     return 0;
   }
   const Scratch<T> s(p, memory);
-  ask_small(p, config, tasks, group.n_tasks);
   switch ((p.dim + Vec<T>::kLanes - 1) / Vec<T>::kLanes) {
     case 1: local_sgd_small<T, 1>(p, s, config, group); break;
     case 2: local_sgd_small<T, 2>(p, s, config, group); break;
