@@ -38,6 +38,7 @@ FLAGS = [
     "-fPIC",
     "-ffp-contract=off",
     "-fno-math-errno",
+    "-fno-wrapv",  # which Python asks for: an index that may wrap around is an address to be worked out anew
     "-fvisibility=hidden",
     "-pthread",
 ]
