@@ -116,6 +116,7 @@ class _Feed:
         self.whole = schedule if isinstance(schedule, Schedule) else None
         self._pieces = self._cut(schedule) if isinstance(schedule, Schedule) else self._chunks(iter(schedule))
         self._rule, self._e = rule, e_by_client
+        self._one_e = bool((e_by_client == e_by_client[:1]).all())  # then no client is looked up
         self._s = np.empty(0)
         self.version = 0
         # Of steps self.version, self.version + 1, ...: time, and used rows up to and with the step.
@@ -172,7 +173,8 @@ class _Feed:
             self._s = np.array([self._rule.staleness_weight(t) for t in range(max(needed, 2 * len(self._s)))])
         if columns["client"].size and int(columns["client"].max()) >= len(self._e):
             raise ValueError(f"schedule: client {columns['client'].max()} of a problem with {len(self._e)} clients")
-        s, e = self._s[staleness], self._e[columns["client"]]
+        e = np.full(len(staleness), self._e[0]) if self._one_e else self._e[columns["client"]]
+        s = self._s[staleness]
         if self._rule.secure is not None or self._rule.privacy is not None:
             s = _whole_weights(self._rule, s, e, staleness)
         engine.add(

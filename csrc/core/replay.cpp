@@ -97,21 +97,26 @@ class LocalSgdWork final : public ClientWork<T> {
  public:
   LocalSgdWork(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed,
                std::vector<std::int64_t> batch)
-      : problem_(problem), config_(config), seed_(seed), batch_(std::move(batch)) {}
+      : problem_(problem),
+        config_(config),
+        seed_(seed),
+        batch_(std::move(batch)),
+        one_batch_(std::all_of(batch_.begin(), batch_.end(), [this](std::int64_t n) { return n == batch_[0]; })) {}
 
   std::size_t scratch_bytes() const override { return kernels().of<T>().scratch_bytes(problem_); }
 
   void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) override {
     LocalTask<T> local[kMostAtOnce];
     for (std::int64_t i = 0; i < n_tasks; ++i) {  // many clients' numbers are not in the cache
-      __builtin_prefetch(&batch_[static_cast<std::size_t>(tasks[i].row->client)]);
+      __builtin_prefetch(&batch_[one_batch_ ? 0 : static_cast<std::size_t>(tasks[i].row->client)]);
       if (problem_.offsets != nullptr) {
         __builtin_prefetch(problem_.offsets + tasks[i].row->client);
       }
     }
     for (std::int64_t i = 0; i < n_tasks; ++i) {
       const ReplayRow& row = *tasks[i].row;
-      const Task task{seed_, row.client, row.task, batch_[static_cast<std::size_t>(row.client)], nullptr};
+      const std::int64_t batch = batch_[one_batch_ ? 0 : static_cast<std::size_t>(row.client)];
+      const Task task{seed_, row.client, row.task, batch, nullptr};
       local[i] = {task, tasks[i].w, tasks[i].delta_out};
     }
     kernels().of<T>().local_sgd(problem_, config_, local, n_tasks, scratch);
@@ -129,6 +134,7 @@ class LocalSgdWork final : public ClientWork<T> {
   const LocalConfig config_;
   const std::uint64_t seed_;
   const std::vector<std::int64_t> batch_;
+  const bool one_batch_;  // the same for all clients
 };
 
 }  // namespace
