@@ -34,6 +34,7 @@ constexpr std::int64_t kClockEvery = 64;       // such steps: the clock would co
 constexpr std::int64_t kAhead = 4;             // times what all workers take at once
 constexpr double kTinyFlops = 2000;            // a task that would cost about as much to hand over
 constexpr std::int64_t kLag = 2;               // versions that a tiny row must be old to be a helper's
+constexpr int kMostHelpers = 3;                // that one worker can keep busy
 constexpr std::int64_t kStepsAWait = 6;        // steps between two at which it is well to wait for a helper
 constexpr std::int64_t kTrialRows = 20'000;    // after which a way to work is known
 constexpr std::int64_t kTrialsApart = 100;     // times as many rows before the other way is tried again
@@ -210,10 +211,11 @@ class Replay<T>::Engine {
     }
     target_ = version_ + max_steps;
     // Tiny rows have one worker. Whether helpers make it faster depends on how far the cores are from each other.
-    const bool tiny = work_.is_tiny();
-    const bool helped = tiny && threads > 1 && sums_.clip == 0 && want_help();
-    threads_ = tiny ? 1 : threads;
-    threads = tiny && !helped ? 1 : threads;
+    tiny_ = work_.is_tiny();
+    stale_ = nullptr;
+    const bool helped = tiny_ && threads > 1 && sums_.clip == 0 && want_help();
+    threads_ = tiny_ ? 1 : threads;
+    threads = !tiny_ ? threads : helped ? std::min(threads, 1 + kMostHelpers) : 1;
     error_ = nullptr;
     const auto affordable = static_cast<std::int64_t>(kFlopsAtOnce / (work_.flops() + 1));
     at_once_ = std::clamp<std::int64_t>(affordable, 1, threads_ == 1 ? kMostAtOnce : kMostAtOnceShared);
@@ -240,7 +242,7 @@ class Replay<T>::Engine {
         stale_->stop();
       }
     });
-    if (tiny) {
+    if (tiny_) {
       Pace& pace = helped ? helped_ : alone_;
       pace.seconds += watch.lap();
       pace.rows += added_ - rows_before;
@@ -521,6 +523,7 @@ class Replay<T>::Engine {
     Stopwatch watch;
     double worked = 0;
     double waited = 0;
+    std::int64_t n_rows = 0, n_timed = 0;  // that it worked on, and those of them that `worked` is of
     std::unique_lock<SpinLock> lock(lock_);
     guarded(lock, [&] {
       mine.reserve(static_cast<std::size_t>(at_once_));
@@ -566,10 +569,10 @@ class Replay<T>::Engine {
         continue;
       }
       ++running_;
-      const std::int64_t counts_for = threads_ > 1 ? 1 : turn++ % kClockEvery == 0 ? kClockEvery : 0;
+      const bool timed = !tiny_ || turn++ % kClockEvery == 0;
       guarded(lock, [&] {
         lock.unlock();
-        if (counts_for > 0) {
+        if (timed) {
           watch.lap();
         }
         work_.run(tasks.data(), static_cast<std::int64_t>(tasks.size()),
@@ -577,8 +580,10 @@ class Replay<T>::Engine {
         for (std::size_t i = 0; sums_.clip > 0 && i < mine.size(); ++i) {
           place(mine[i]).factor = clip_factor(sums_, dim_, tasks[i].delta_out);
         }
-        if (counts_for > 0) {
-          worked += static_cast<double>(counts_for) * watch.lap();
+        n_rows += static_cast<std::int64_t>(mine.size());
+        if (timed) {
+          worked += watch.lap();
+          n_timed += static_cast<std::int64_t>(mine.size());
         }
       });
       if (!lock.owns_lock()) {
@@ -591,7 +596,7 @@ class Replay<T>::Engine {
       deltas_out_ -= error_ ? static_cast<std::int64_t>(mine.size()) : 0;
       move_prefix();
     }
-    stats_.work_seconds += worked;
+    stats_.work_seconds += n_timed == 0 ? 0 : worked * static_cast<double>(n_rows) / static_cast<double>(n_timed);
     stats_.wait_seconds += waited;
     bell_.ring();
   }
@@ -848,6 +853,7 @@ class Replay<T>::Engine {
   std::int64_t last_step_ = 0;         // of the last row
   std::deque<std::int64_t> step_end_;  // for each complete step from version_ on: the row after its last
 
+  bool tiny_ = false;                           // whether its tasks are
   Pace helped_, alone_;                         // of tiny rows
   std::unique_ptr<StaleRows<T>> stale_;         // while there are helpers
   std::int64_t first_new_ = 0;                  // no row from here on was finished when they were called

@@ -71,10 +71,10 @@ struct ReplayStats {
   std::int64_t window = 0;         // deltas held now
   std::int64_t most_window = 0;    // ... and at the worst moment
   double commit_seconds = 0;       // adding and stepping; of small models by every 64th step
-  double work_seconds = 0;         // clients' work, over all threads
-  double wait_seconds = 0;         // threads with nothing to do
-  double secure_seconds = 0;       // of commit_seconds: fixed point, masks and noise
-  std::int64_t cut = 0;            // numbers out of the encoding's range, in committed rows
+  double work_seconds = 0;    // clients' work, over all threads; of tiny tasks by every 64th turn, without helpers'
+  double wait_seconds = 0;    // threads with nothing to do
+  double secure_seconds = 0;  // of commit_seconds: fixed point, masks and noise
+  std::int64_t cut = 0;       // numbers out of the encoding's range, in committed rows
 };
 
 template <class T>
