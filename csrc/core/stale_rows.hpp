@@ -88,7 +88,7 @@ class StaleRows {
 
   // --- a helper's side
 
-  // Works until all rows are done or it is stopped. An exception of the work leaves the leader waiting: stop it.
+  // Works until all rows are done or it is stopped. Of an exception of the work the leader must be told.
   void help(std::int64_t number, void* scratch) {
     n_ready_.fetch_add(1);
     std::int64_t row = begin_.load(std::memory_order_acquire);
