@@ -47,7 +47,7 @@ bool accumulate(const py::object& total, const py::object& delta, double weight,
 }
 
 void aggregate(const py::object& w, const std::vector<py::object>& deltas, const py::object& weights, double scale,
-               const py::object& out, int threads) {
+               const py::object& out, std::int64_t threads) {
   with_dtype_of(w, "w", [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const py::ssize_t dim = length(w);

@@ -16,10 +16,10 @@ inline constexpr std::int64_t kAggregateStretch = std::int64_t{1} << 16;  // ele
 // w.
 template <class T>
 void aggregate_in_threads(std::int64_t dim, const T* w, std::int64_t n_deltas, const T* const* delta, const T* weight,
-                          T scale, T* w_out, int threads) {
+                          T scale, T* w_out, std::int64_t threads) {
   const Kernels<T>& k = kernels().of<T>();
   const std::int64_t n = threads == 1 ? 1 : std::max<std::int64_t>(1, dim / kAggregateStretch);
-  run_parallel(n, threads, [&](std::int64_t i) {
+  run_parallel(n, static_cast<int>(std::min(threads, n)), [&](std::int64_t i) {
     const std::int64_t end = i + 1 < n ? (i + 1) * kAggregateStretch : dim;
     k.aggregate(i * kAggregateStretch, end, w, n_deltas, delta, weight, scale, w_out);
   });

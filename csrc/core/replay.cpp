@@ -530,6 +530,7 @@ class Replay<T>::Engine {
       tasks.reserve(static_cast<std::size_t>(at_once_));
     });
     bool alone = stale_ != nullptr;  // until the helpers have come
+    Patience patience;
     for (std::int64_t turn = 0; version_ < target_ && !error_ && divergence_.step < 0;) {
       alone = alone && !stale_->begin(std::max(frontier_, first_new_));
       if (can_add()) {
@@ -547,9 +548,12 @@ class Replay<T>::Engine {
       }
       guarded(lock, [&] { take(mine, tasks); });
       if (mine.empty() && stale_ && !step_end_.empty()) {
-        waits_ += std::exchange(waited_at_, version_) != version_ ? 1 : 0;
+        if (std::exchange(waited_at_, version_) != version_) {
+          ++waits_;
+          patience = Patience();
+        }
         lock.unlock();
-        pause_core();  // for a helper, which has a row of this step
+        patience.lasts();  // for a helper, which has a row of this step and may have lost its core
         lock.lock();
         move_prefix();
         continue;

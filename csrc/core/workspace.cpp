@@ -112,10 +112,10 @@ double Workspace<T>::gradient(const T* w, T* gradient_out, int threads) {
     const auto at = static_cast<std::size_t>(part);
     double* own = dim == 0 ? nullptr : sum.get() + at * dim;
     std::fill(own, own + dim, 0.0);
-    {
+    const std::int64_t begin = part_begin(part, parts, problem_.n_clients);
+    const std::int64_t end = part_begin(part + 1, parts, problem_.n_clients);
+    if (begin < end) {
       const Loan scratch(*this);
-      const std::int64_t begin = part_begin(part, parts, problem_.n_clients);
-      const std::int64_t end = part_begin(part + 1, parts, problem_.n_clients);
       value[at] =
           kernels().of<T>().clients_gradient(problem_, begin, end, problem_.client_weight, w, scratch.get(), own);
     }
