@@ -191,6 +191,13 @@ def test_aggregate_has_the_same_bits_on_any_number_of_threads(dtype: str) -> Non
         np.testing.assert_array_equal(got, want)
     with pytest.raises(ValueError, match="threads"):
         fb.aggregate(w, deltas, threads=0)
+    np.testing.assert_array_equal(fb.aggregate(w, deltas, threads=10**12), fb.aggregate(w, deltas))
+
+
+def test_a_loss_beyond_the_numbers_is_infinite_and_not_a_nan() -> None:
+    rows = np.ones((10, 1))  # as many clients, of which some of the parts that are summed on threads get none
+    problem = fb.LeastSquares(rows, np.zeros(10), np.arange(10), l2=1.0)
+    assert problem.loss(np.array([1e160])) == np.inf
 
 
 def test_aggregate_in_place() -> None:
