@@ -190,7 +190,10 @@ of_schedules(
 )
 of_schedules(
     "contribution",
-    f"""Which share of the arrivals each tenth of the clients gave, from the fastest to the slowest.
+    f"""How much of the arrivals groups of clients gave, from the fastest to the slowest: 1 is a fair share.
+
+    The clients are cut into ten groups of equal numbers (fewer where there are fewer clients); a bar is the group's
+    share of the used arrivals divided by its share of the clients.
 
     {SOURCES}
 
