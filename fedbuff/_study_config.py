@@ -11,7 +11,7 @@
     [trace]                                 # how slow they are
     kind = "recorded"                       # recorded, log, model, uniform
     file = "delays.csv"
-    assign = true                           # recorded devices are dealt to the problem's clients
+    assign = true                           # recorded devices are dealt to the problem's clients, by the seed
 
     [strategy]                              # FedBuff, FedAsync or FedAvg, by the names of their arguments
     kind = "fedbuff"
@@ -598,25 +598,44 @@ class StudyConfig:
 
     @cached_property
     def source(self) -> Source | None:
-        """The delays; None for uniform arrivals, which have none."""
+        """The delays of the first of `seeds`; None for uniform arrivals, which have none."""
+        return self._make_source(self.seeds[0])
+
+    @property
+    def delays_by_seed(self) -> bool:
+        """Whether a seed has recorded delays of its own: they are resampled by it, or dealt by it to the clients."""
+        values = _table(self.tables, "trace")
+        dealt = values.get("assign", False) is not False and "assign_seed" not in values
+        return "file" in values and (dealt or bool(values.get("bootstrap")))
+
+    def source_of(self, seed: int) -> Source | None:
+        """The delays that runs with this seed meet, as they are given to `fedbuff.schedule`."""
+        return self._make_source(seed) if self.delays_by_seed and seed != self.seeds[0] else self.source
+
+    def _make_source(self, seed: int) -> Source | None:
         values = _table(self.tables, "trace")
         kind = values.pop("kind")
         if kind == "uniform":
             return None
         if kind == "model":
             return self._model
-        made = self._recorded(kind, values)
+        made = self._recorded_source
         if isinstance(made, ArrivalLog):
             return made
-        seed = values.get("assign_seed", 0)
         with _at("trace", tuple(values)):
             assign = values.get("assign", False)
             if assign is not False:
                 n_clients = self.problem.n_clients if assign is True else count("assign", assign)
-                made = made.assign(n_clients, seed)
+                made = made.assign(n_clients, values.get("assign_seed", seed))
             if values.get("bootstrap"):
                 made = made.bootstrap(None if values["bootstrap"] is True else values["bootstrap"], seed=seed)
         return made
+
+    @cached_property
+    def _recorded_source(self) -> Trace | ArrivalLog:
+        """What the file of [trace] holds, before it is dealt or resampled."""
+        values = _table(self.tables, "trace")
+        return self._recorded(values.pop("kind"), values)
 
     def _recorded(self, kind: str, values: Tables) -> Trace | ArrivalLog:
         name: str = values["file"]
@@ -640,7 +659,7 @@ class StudyConfig:
         """Who arrives when, with this seed (the first of `seeds`)."""
         seed = self.seeds[0] if seed is None else seed
         options = self.schedule_options
-        source = self.source
+        source = self.source_of(seed)
         if source is None:
             values = _table(self.tables, "trace")
             values.pop("kind")
@@ -654,7 +673,14 @@ class StudyConfig:
     def plans(self, seeds: Sequence[int]) -> tuple[list[Any], int]:
         """What a resolver is told for each seed, and how many rows to expect; of delays only."""
         with _at("schedule", (*_parameters(resolve),)):
-            return plans_of(cast(Any, self.source), self.strategy, seeds, **self.schedule_options)
+            if not self.delays_by_seed:
+                return plans_of(cast(Any, self.source), self.strategy, seeds, **self.schedule_options)
+            sources = [cast(Any, self.source_of(seed)) for seed in seeds]
+            made = [
+                plans_of(source, self.strategy, [seed], **self.schedule_options)
+                for source, seed in zip(sources, seeds, strict=True)
+            ]
+        return [plan for plans, _ in made for plan in plans], max(rows for _, rows in made)
 
     @property
     def metrics(self) -> tuple[str, ...]:

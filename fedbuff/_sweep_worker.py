@@ -34,7 +34,7 @@ from ._strategy import INVERSE_FREQUENCY, Rule, rule_of
 from ._study_config import SECTIONS, ConfigError, StudyConfig, UnknownKeyError, at_replay, merged
 from ._study_data import Rows, load_rows
 from ._sweep_store import HISTORY, Row, Schema
-from ._trace import ArrivalLog
+from ._trace import PARTS, ArrivalLog, Trace
 
 __all__ = ["HISTORY_COLUMNS", "Arms", "Changes", "Pair", "Setup", "Workshop", "explain", "run_batch", "text_of"]
 
@@ -54,9 +54,10 @@ _MADE_OF: dict[str, tuple[str, ...]] = {
     "_model": ("trace",),
     "_problem_and_test": ("problem",),
     "held_out_rows": ("problem",),
+    "_recorded_source": ("trace",),
     "source": ("trace", "problem"),
 }
-_LARGE = ("_problem_and_test", "held_out_rows", "source")
+_LARGE = ("_problem_and_test", "held_out_rows", "_recorded_source", "source")
 _LARGE_KEPT = 4
 _PACKED_METRICS = ("loss", "grad_norm_sq", "accuracy")
 _ENDS = ("schedule_end", "server_steps", "time", "updates", "loss", "grad_norm_sq", "accuracy", "diverged")
@@ -64,6 +65,7 @@ _SHORT_TABLE, _CANCELLED = len(_ENDS) + 1, len(_ENDS) + 2
 _TABLE_SIZE = 32
 _MOST_PACKED = 10_000
 _MOST_ARRAYS = 100
+_TRACE_BYTES = 64 * 2**20  # of resampled delays that are held at once
 
 
 def text_of(value: Any) -> str:
@@ -262,6 +264,14 @@ class Workshop:
         if not by_seed:
             return [], others
         first = self.ready(next(iter(by_seed.values()))[0])
+        most = _seeds_at_once(first)
+        if len(by_seed) > most:
+            rows, seeds = [], list(by_seed)
+            for at in range(0, len(seeds), most):
+                part = [(arm, seed) for seed in seeds[at : at + most] for arm in by_seed[seed]]
+                more, rest = self._run_packed(part, threads, cancel)
+                rows, others = rows + more, others + rest
+            return rows, others
         try:
             plans, expected_rows = first.plans(list(by_seed))
         except ConfigError:
@@ -389,6 +399,13 @@ def _can_be_packed(config: StudyConfig) -> bool:
         and set(looked_at) <= set(config.metrics)
         and ("accuracy" not in config.metrics or hasattr(problem, "accuracy"))
     )
+
+
+def _seeds_at_once(config: StudyConfig) -> int:
+    """For how many seeds the delays are held at once: where each has its own, a bounded number of bytes."""
+    if not config.delays_by_seed or not isinstance(config.source, Trace):
+        return _MOST_PACKED
+    return max(1, _TRACE_BYTES // (8 * (len(PARTS) + 1) * max(1, config.source.n_rows)))
 
 
 def _packed_row(

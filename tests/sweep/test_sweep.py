@@ -54,6 +54,7 @@ PACKED: dict[str, dict[str, Any]] = {
     "open loop": {"schedule": {"server_steps": 20, "start_rate": 3.0}},
     "speeds drawn by the seed": {"trace.client_speed": {"kind": "log_normal", "mean": 0.0, "sigma": 1.0}},
     "a recorded trace": {"trace": {"kind": "recorded", "file": "delays.csv", "assign": True}},
+    "a resampled trace": {"trace": {"kind": "recorded", "file": "delays.csv", "assign": True, "bootstrap": 9}},
     "full gradients": {"local": {"steps": 1, "lr": 0.1, "momentum": 0.5, "prox": 0.1}},
     "stop after steps": {"replay.stop": {"server_steps": 17}},
     "stop after all steps": {"replay.stop": {"server_steps": 30}},
@@ -102,6 +103,22 @@ def test_a_run_has_the_bits_that_it_has_alone(name: str, base: dict[str, Any], t
         warnings.simplefilter("ignore", RuntimeWarning)
         for row in range(len(results)):
             same_as_alone(results, row, config)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_recorded_delays_follow_the_seed(
+    packed: bool, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The core's way and the long way give the same rows; so does one seed at a time, as large traces are run."""
+    tables = merged(base, {"replay.metrics": [] if packed else ["step_norm"]})
+    all_at_work = {"schedule": {"server_steps": 30}}  # nobody is drawn: times differ by the delays alone
+    config = study(tables, PACKED["a resampled trace"] | all_at_work, tmp_path)
+    results = fb.sweep(config, seeds=range(5))
+    assert len(set(results.column("time").tolist())) > 1
+    for row in range(5):
+        same_as_alone(results, row, config)
+    monkeypatch.setattr("fedbuff._sweep_worker._TRACE_BYTES", 1)
+    equal(fb.sweep(config, seeds=range(5)), results)
 
 
 @pytest.mark.parametrize("name", PACKED)
