@@ -271,6 +271,7 @@ class Schedule:
     def summary(self) -> dict[str, Any]:
         """Counts, staleness over used arrivals, server steps per second, and who took part.
 
+        at_work is how many tasks are at work at most (a round of FedAvg starts so many), None where nothing bounds it;
         utilisation is the time tasks were at work over what `concurrency` slots had; wasted the share of ended tasks'
         time that no server step used (what is left in the buffer is not wasted). participation_by_speed: the clients
         that ended a task, from the fastest by mean task time to the slowest, in min(10, n) groups whose sizes differ by
@@ -294,6 +295,7 @@ class Schedule:
                 for status in Status
                 if np.any(self.status == status)
             },
+            "at_work": self.concurrency or None,
             "in_flight": int(self.in_flight_client.size),
             "staleness": spread(staleness) if staleness.size else None,
             "tau": self.tau,

@@ -76,6 +76,7 @@ Tables = dict[str, Any]
 Source = Trace | DelayModel | ArrivalLog
 Strategy = FedBuff | FedAsync | FedAvg
 
+UNSET = "unset"  # as the value of a change: the key is removed; None does the same
 SECTIONS = ("problem", "trace", "strategy", "local", "schedule", "replay")
 _STRATEGIES: dict[str, type[Strategy]] = {cls.kind: cls for cls in (FedBuff, FedAsync, FedAvg)}
 _PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
@@ -123,6 +124,17 @@ class UnknownKeyError(ConfigError):
         return ConfigError, (str(self),)
 
 
+class ConflictError(ConfigError):
+    """A key that the rest of the tables rules out; `path` leads to it."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}; remove the key, in a change with the value None, in TOML {UNSET!r}")
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConfigError, (str(self),)
+
+
 # ---- tables: reading, changing ----
 
 
@@ -161,34 +173,75 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 def merged(tables: Tables, changes: Mapping[str, Any]) -> Tables:
     """A copy of the tables with changes by path. A table is joined with the one there; one with another `kind` takes
-    its place, as the old kind's keys mean nothing to the new. So do `seed` and `seeds`.
+    its place, as the old kind's keys mean nothing to the new. So do `seed` and `seeds`. None, or the text "unset" (as
+    TOML has no None), removes a key; one that is not there may be removed too.
 
     >>> from fedbuff._study_config import merged
     >>> merged({"strategy": {"kind": "fedbuff", "buffer_size": 10}}, {"strategy.buffer_size": 20})
     {'strategy': {'kind': 'fedbuff', 'buffer_size': 20}}
     >>> merged({"strategy": {"kind": "fedbuff", "buffer_size": 10}}, {"strategy": {"kind": "fedasync"}})
     {'strategy': {'kind': 'fedasync'}}
+    >>> merged({"schedule": {"concurrency": 8, "server_steps": 90}}, {"schedule.concurrency": None})
+    {'schedule': {'server_steps': 90}}
     """
     made = copy.deepcopy(tables)
     for path, value in changes.items():
         *parents, last = path.split(".")
-        if path in ("seed", "seeds"):
+        removed = _is_unset(value)
+        if path in ("seed", "seeds") and not removed:
             made.pop({"seed": "seeds", "seeds": "seed"}[path], None)
         table = made
         for depth, name in enumerate(parents):
-            table = table.setdefault(name, {})
+            table = table.get(name, {}) if removed else table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise ConfigError(f"{path}: {'.'.join(parents[: depth + 1])} is not a table")
         there = table.get(last)
-        if (
+        if removed:
+            table.pop(last, None)
+        elif (
             isinstance(value, Mapping)
             and isinstance(there, dict)
             and value.get("kind", there.get("kind")) == there.get("kind")
         ):
             table[last] = merged(there, value)
         else:
-            table[last] = copy.deepcopy(value)
+            table[last] = _without_unset(value)
     return made
+
+
+def _is_unset(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value == UNSET)
+
+
+def _without_unset(value: Any) -> Any:
+    """A copy of a value; of a table, without the keys that are to be removed."""
+    if isinstance(value, Mapping):
+        return {key: _without_unset(item) for key, item in value.items() if not _is_unset(item)}
+    return copy.deepcopy(value)
+
+
+def _removed_in_vain(tables: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The paths of keys that the changes remove and that are not there."""
+    for key, value in changes.items():
+        at: Any = tables
+        for name in key.split("."):
+            at = at.get(name) if isinstance(at, Mapping) else None
+        if _is_unset(value) and at is None:
+            yield f"{path}{key}"
+        elif isinstance(value, Mapping) and isinstance(at, Mapping):
+            yield from _removed_in_vain(at, value, f"{path}{key}.")
+
+
+def refuse_unknown_removals(tables: Tables, changes: Mapping[str, Any]) -> None:
+    """Refuses to remove a key that there cannot be; one that is only not there may be removed."""
+    for path in _removed_in_vain(tables, changes):
+        try:
+            StudyConfig(merged(tables, {**changes, path: 0}))
+        except UnknownKeyError as error:
+            if error.path == path:
+                raise
+        except ConfigError:
+            pass
 
 
 # ---- tables: checking ----
@@ -381,6 +434,10 @@ class StudyConfig:
         """All that is cheap where the tables' objects are at hand."""
         _ = self.strategy, self.local, self.schedule_options, self.replay_options
         self._check_trace()
+        if isinstance(self.strategy, FedAvg):
+            for key in ("concurrency", "start_rate"):
+                if self.schedule_options.get(key) is not None:
+                    raise ConflictError(f"schedule.{key}", "FedAvg starts its own rounds, of clients_per_round clients")
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], settings: Sequence[str] = ()) -> StudyConfig:
@@ -388,22 +445,24 @@ class StudyConfig:
         tables = merged(read_tables(path), {})
         for setting in settings:
             key, value = parse_setting(setting)
+            refuse_unknown_removals(tables, {key: value})
             tables = merged(tables, {key: value})
         return cls(tables, Path(path).parent)
 
     def changed(self, changes: Mapping[str, Any]) -> StudyConfig:
-        """The same with other values, by path (see `merged`)."""
+        """The same with other values, by path; None removes a key (see `merged`)."""
         return StudyConfig(merged(self.tables, changes), self.folder)
 
     def with_sections(self, sections: Mapping[str, Any], ready: Mapping[str, Any], *, checked: bool) -> StudyConfig:
         """These tables with other sections, which are shared and not copied; only what they can break is checked.
+        A section that is None is left out.
 
         `ready` holds values of the properties that need no second making, by name; `checked` says that the table
         [problem] is one that was checked before.
         """
         made = object.__new__(StudyConfig)
         made.__dict__.update(ready)
-        made.__dict__["tables"] = {**self.tables, **sections}
+        made.__dict__["tables"] = {name: t for name, t in {**self.tables, **sections}.items() if t is not None}
         made.__dict__["folder"] = self.folder
         if not checked:
             made._check_problem()
@@ -767,7 +826,9 @@ class StudyConfig:
         for at, entry in enumerate(given):
             path = f"compare[{at}]"
             _refuse_unknown(path, entry, ("name", "try", *SECTIONS))
-            tables = merged(base, {key: value for key, value in entry.items() if key != "try"})
+            changes = {key: value for key, value in entry.items() if key != "try"}
+            refuse_unknown_removals(base, changes)
+            tables = merged(base, changes)
             group = []
             for chosen in combinations(_table(entry, "try"), f"{path}.try"):
                 try:

@@ -26,12 +26,15 @@ from ._pool import Batches, Crew
 from ._run_folder import first_difference, provenance
 from ._study_config import (
     SECTIONS,
+    UNSET,
     ConfigError,
+    ConflictError,
     StudyConfig,
     UnknownKeyError,
     combinations,
     default_metrics,
     read_tables,
+    refuse_unknown_removals,
     seeds_of,
 )
 from ._study_data import save_rows
@@ -77,7 +80,9 @@ def arms_of(grid: Mapping[str, Sequence[Any]] | None, configs: Sequence[Mapping[
 
 
 def _plain(value: Any) -> Any:
-    """A value as a table of a file would hold it."""
+    """A value as a table of a file would hold it; None for a key that is to be removed."""
+    if isinstance(value, str) and value == UNSET:
+        return None
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -291,7 +296,7 @@ class _Sweep:
         """The arms that cannot be, with their errors, and the columns of the results.
 
         A key that neither the base nor any arm, those that are done among them, can have is an error of the grid, and
-        nothing is run.
+        nothing is run. So is a key of the base that an arm rules out, as FedAvg does schedule.concurrency.
         """
         request, failed = self._request, dict[int, ConfigError]()
         possible: set[str] = set()
@@ -311,6 +316,13 @@ class _Sweep:
                 _stands_in(request.tables, wrong.path) or any(_leads_to(path, wrong.path) for path in possible)
             ):
                 raise wrong
+        for arm, wrong in failed.items():
+            if isinstance(wrong, ConflictError) and not any(
+                _leads_to(path, wrong.path) for path in request.changes[arm]
+            ):
+                raise ConfigError(explain(request.changes[arm], wrong))
+        for changes in {path: arm for arm in request.changes for path, value in arm.items() if value is None}.values():
+            refuse_unknown_removals(request.base.tables, changes)
         schema: Schema = {"run": "text", "arm": "int", "seed": "seed", **request.kinds, **_RUN}
         schema |= dict.fromkeys(metrics, "float")
         mean: Schema = {"grad_norm_sq_mean": "floats"} if "grad_norm_sq" in metrics else {}

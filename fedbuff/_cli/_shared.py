@@ -58,7 +58,7 @@ source_options = several(
 timing_options = several(
     click.option("--strategy", type=click.Choice(["fedbuff", "fedasync", "fedavg"]), default="fedbuff"),
     click.option("--buffer-size", "-K", type=int, default=10, show_default=True, help="Arrivals in a server step."),
-    click.option("--clients-per-round", type=int, help="For fedavg; the buffer size where it is not given."),
+    click.option("--clients-per-round", type=int, help="For fedavg; the concurrency where it is not given."),
     click.option("--concurrency", "-C", type=int, help="Tasks at work; without it, every client is."),
     click.option("--server-steps", type=int, help="End after so many server steps."),
     click.option("--max-time", type=float, help="End after so many seconds."),
@@ -99,10 +99,13 @@ class Timing:
             return FedBuff(self.buffer_size)
         if self.strategy == "fedasync":
             return FedAsync()
-        return FedAvg(clients_per_round=self.clients_per_round or self.buffer_size)
+        size = self.concurrency if self.clients_per_round is None else self.clients_per_round
+        return FedAvg(rate=1.0) if size is None else FedAvg(clients_per_round=size)
 
     def options(self) -> dict[str, Any]:
-        names = ("concurrency", "server_steps", "max_time", "arrivals", "timeout")
+        names = ["concurrency", "server_steps", "max_time", "arrivals", "timeout"]
+        if self.strategy == "fedavg":
+            names.remove("concurrency")  # it is the size of a round
         return {name: getattr(self, name) for name in names}
 
 

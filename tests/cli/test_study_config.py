@@ -266,6 +266,21 @@ def test_settings() -> None:
         merged({"a": {"b": 1}}, {"a.b.c": 2})
 
 
+def test_a_change_removes_a_key() -> None:
+    tables = {**QUADRATIC, "schedule": {"concurrency": 2, "server_steps": 9}}
+    config = fb.StudyConfig(tables)
+    for removed in (None, "unset"):
+        for changes in ({"schedule.concurrency": removed}, {"schedule": {"concurrency": removed}}):
+            assert config.changed(changes).tables["schedule"] == {"server_steps": 9}
+    fedavg = {"kind": "fedavg", "clients_per_round": 2, "over_selection": None}
+    with pytest.raises(ConfigError, match=r"^schedule\.concurrency: FedAvg starts its own rounds"):
+        config.changed({"strategy": fedavg})
+    made = config.changed({"strategy": fedavg, "schedule.concurrency": None})
+    assert made.tables["strategy"] == {"kind": "fedavg", "clients_per_round": 2}
+    assert made.run().version == 9
+    assert config.tables == fb.StudyConfig(tables).tables
+
+
 def test_json_of_the_tables_reads_back(tmp_path: Path) -> None:
     config = fb.StudyConfig(DIGITS)
     (tmp_path / "config.json").write_text(json.dumps(config.tables))

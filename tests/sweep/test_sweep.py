@@ -291,13 +291,47 @@ def test_an_impossible_arm_fails_alone(base: dict[str, Any]) -> None:
         ({"replay.stop": {"grad_norm_sq": 1.0}}, "stop looks at 'grad_norm_sq'"),
         ({"trace.compute": {"kind": "constant", "value": -1.0}}, "trace.compute: Constant"),
         ({"local.batch_size": [1, 2]}, "batch_size: 2 numbers for 12 clients"),
-        ({"strategy": {"kind": "fedavg", "clients_per_round": 3}}, "starts its own rounds"),
+        ({"strategy": {"kind": "fedavg", "clients_per_round": 3}, "schedule.concurrency": 3}, "its own rounds"),
     ],
 )
 def test_what_an_arm_may_have_wrong(changes: dict[str, Any], error: str, base: dict[str, Any]) -> None:
     results = fb.sweep(base, configs=[changes, {"local.lr": 0.2}], seeds=[0])
     assert results.column("status").tolist() == ["failed", "done"]
     assert error in results.failed[0]["error"] and f"(with {next(iter(changes))} = " in results.failed[0]["error"]
+
+
+FEDAVG = {"kind": "fedavg", "clients_per_round": 3}
+
+
+def test_an_arm_that_rules_out_a_key_of_the_base_is_found_before_anything_runs(
+    base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Workshop, "run", lambda *arguments: pytest.fail("something ran"))
+    with pytest.raises(ConfigError, match=r"^schedule\.concurrency: FedAvg starts its own rounds.*with strategy = "):
+        fb.sweep(base, configs=[{"local.lr": 0.2}, {"strategy": FEDAVG}], seeds=[0], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("removed", [None, "unset"])
+def test_an_arm_removes_a_key(removed: Any, base: dict[str, Any], tmp_path: Path) -> None:
+    configs: list[dict[str, Any]] = [{}, {"strategy": FEDAVG, "schedule.concurrency": removed}, {"replay": removed}]
+    results = fb.sweep(base, configs=configs, seeds=[0, 1], out=tmp_path / "out")
+    assert results.column("status").tolist() == ["done"] * 6
+    np.testing.assert_array_equal(results.column("schedule.concurrency"), [4.0] * 2 + [np.nan] * 2 + [4.0] * 2)
+    for row in range(6):
+        same_as_alone(results, row, fb.StudyConfig(base))
+    equal(fb.load_sweep(tmp_path / "out"), results)
+    equal(fb.sweep(base, configs=configs, seeds=[0, 1], out=tmp_path / "out"), results)
+    assert results.column("server_steps").tolist() == [30] * 6
+
+
+def test_a_grid_with_and_without_a_key(quadratic: dict[str, Any]) -> None:
+    """A key that is not there may be removed: the arm is the base."""
+    results = fb.sweep(quadratic, {"schedule.concurrency": [2, None]}, seeds=[0])
+    assert results.column("status").tolist() == ["done"] * 2
+    assert results.column("run")[1] == fb.sweep(quadratic, seeds=[0]).column("run")[0]
+    with pytest.raises(ConfigError, match=r"^schedule\.concurency: unknown key; did you mean concurrency"):
+        fb.sweep(quadratic, {"schedule.concurency": [None]}, seeds=[0])
 
 
 def test_a_run_that_diverges_is_done(base: dict[str, Any]) -> None:
