@@ -129,7 +129,7 @@ def outcome(run: Run, target: tuple[str, float] | None) -> dict[str, Any]:
     """A run in a row: means over its seeds; the time to the target where every seed reached it. "at work" is how many
     clients are, at most."""
     last = [seed.result["last"] for seed in run.seeds]
-    staleness = [seed.result["schedule"]["staleness"] for seed in run.seeds]
+    staleness = [seed.staleness for seed in run.seeds]
     row: dict[str, Any] = {
         "name": run.name,
         "seeds": len(run.seeds),

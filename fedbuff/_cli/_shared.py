@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import _files, load_schedule, read_arrival_log, read_trace
 from .._resolve import schedule as resolve
-from .._run_folder import find_runs, plain
+from .._run_folder import Run, find_runs, plain
 from .._schedule import Schedule
 from .._strategy import FedAsync, FedAvg, FedBuff
 from .._study_config import StudyConfig
@@ -111,11 +111,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class Found:
-    """A schedule, the delays that made it where they are at hand, and what to call it."""
+    """A schedule, what to call it, what gives the delays that made it where they are at hand, and the local steps of
+    its tasks where they are known."""
 
     name: str
     schedule: Schedule
-    source: Any = None
+    delays: Callable[[], Any] = lambda: None
+    local_steps: int | None = None
 
 
 def find_schedules(
@@ -123,14 +125,31 @@ def find_schedules(
 ) -> list[Found]:
     """Schedules from a schedule file, a run folder, a configuration, or a trace with the options of timing."""
     if path.is_dir():
-        return [Found(f"{run.name}", seed_run.schedule) for run in find_runs(path) for seed_run in run.seeds[:1]]
+        return [_of_run(run) for run in find_runs(path)]
     if path.suffix in (".toml", ".json"):
         config = StudyConfig.read(path, settings)
-        return [Found(config.name, config.make_schedule(), config.source)]
+        return [Found(config.name, config.make_schedule(), lambda: config.source, _local_steps(config))]
     if is_schedule(path):
         return [Found(path.stem, load_schedule(path))]
     source = read_source(path, columns, unit, log)
-    return [Found(path.stem, resolve(source, timing.make(), **timing.options(), seed=seed), source)]
+    return [Found(path.stem, resolve(source, timing.make(), **timing.options(), seed=seed), lambda: source)]
+
+
+def _of_run(run: Run) -> Found:
+    first = run.seeds[0]
+
+    def delays() -> Any:
+        with suppress(ValueError, OSError):  # the files are gone: the schedule is drawn without its parts
+            source = run.config.source_of(first.seed)
+            if source is not None and plain(source.describe()) == first.schedule.description.get("source"):
+                return source
+        return None
+
+    return Found(run.name, first.schedule, delays, _local_steps(run.config))
+
+
+def _local_steps(config: StudyConfig) -> int | None:
+    return None if config.local is None else config.local.steps
 
 
 def is_schedule(path: Path) -> bool:

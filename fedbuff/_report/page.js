@@ -10,7 +10,8 @@ const STALE = ["#2c4a8a", "#4f78b8", "#8aa68c", "#c9b458", "#f0d43a"]; // fresh 
 const METRICS = { accuracy: "accuracy", loss: "loss", grad_norm_sq: "squared gradient norm" };
 const AXES = { time: "virtual time (s)", step: "server steps", updates: "client updates" };
 const byId = (id) => document.getElementById(id);
-const show = (x) => x === null || x === undefined ? "–" : typeof x === "number" ? String(Number(x.toPrecision(5))) : String(x);
+const digits = (x) => Number.isInteger(x) ? x.toLocaleString("en-US") : String(Number(x.toPrecision(5)));
+const show = (x) => x === null || x === undefined ? "–" : typeof x === "number" ? digits(x) : String(x);
 
 const state = { run: 0, metric: null, against: "time", range: null, rows: null, timelines: new Map(), linking: false };
 window.report = { state, ready: null, redraws: [], visible: null, linked: null };
@@ -353,7 +354,7 @@ function cell(row, text, tag = "td") {
 }
 function fillTables() {
   const measured = Object.keys(METRICS).filter((metric) => data.runs.some((run) => metric in run.results[0].last));
-  const names = ["seeds", "server steps", "arrivals", "virtual time (s)", "mean staleness", "tau", ...measured.map((m) => METRICS[m]), "ended by"];
+  const names = ["seeds", "server steps", "arrivals", "virtual time (s)", "at work", "mean staleness", "tau", ...measured.map((m) => METRICS[m]), "ended by"];
   const head = byId("outcomes").insertRow();
   ["run", ...names].forEach((name) => cell(head, name, "th"));
   data.runs.forEach((run, i) => {
@@ -363,7 +364,9 @@ function fillTables() {
     swatch.style.borderColor = COLOURS[i % COLOURS.length];
     cell(row, run.name).prepend(swatch);
     const mean = (key) => run.results.every((r) => typeof r.last[key] === "number") ? run.results.reduce((a, r) => a + r.last[key], 0) / run.results.length : null;
-    const values = [run.results.length, first.server_steps, plan.arrivals, plan.time, plan.staleness && plan.staleness.mean, plan.tau];
+    const stale = run.results.map((r) => r.staleness || r.schedule.staleness).filter((s) => s).map((s) => s.mean); // of the run
+    const staleness = stale.length ? stale.reduce((a, b) => a + b, 0) / stale.length : null;
+    const values = [run.results.length, first.server_steps, plan.arrivals, plan.time, plan.at_work, staleness, plan.tau];
     [...values, ...measured.map(mean), first.exit_reason.replace("_", " ")].forEach((value) => cell(row, show(value)));
   });
   const keys = [...new Set(data.runs.flatMap((run) => Object.keys(run.config)))].sort();

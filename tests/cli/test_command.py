@@ -146,6 +146,69 @@ def test_replay_writes_a_run(fedbuff: Run, folder: Path) -> None:
     assert load_run("again").seeds[0].result["model_sha256"] == run.seeds[0].result["model_sha256"]
 
 
+def test_replay_and_compare_say_the_same(fedbuff: Run) -> None:
+    """Staleness under one name is one number, of the whole run; also where a run ends before its schedule."""
+    stop = ("--set", "replay.stop={server_steps = 13}", "--set", "local.steps=1")
+    (row,) = json.loads(fedbuff("replay", "run.toml", "-o", "run", *stop, "--json").out)["seeds"]
+    (compared,) = json.loads(fedbuff("compare", "run.toml", "-o", "all", "-K", "2", *stop, "--json").out)["rows"]
+    names = ("staleness", "stalest", "loss", "accuracy")
+    assert [row[name] for name in names] == [compared[name] for name in names]
+    schedule = load_run("run").seeds[0].schedule
+    used = schedule.staleness[(schedule.status == fb.Status.USED) & (schedule.step < 13)]
+    assert (row["staleness"], row["stalest"]) == (used.mean(), used.max())
+    assert not [name for name in row if name.startswith("staleness_")]
+
+
+def test_counts_are_printed_as_counts(fedbuff: Run) -> None:
+    long = ("--set", "schedule.server_steps=53400", "--set", "replay.metrics=[]", "--set", "local.steps=1")
+    options = ("--set", "seed=12345", "--set", "local.batch_size=1", *long)
+    names, row = (line.split() for line in fedbuff("replay", "run.toml", "-o", "run", *options).out.splitlines())
+    found = dict(zip(names, row, strict=True))
+    assert (found["seed"], found["step"], found["updates"]) == ("12345", "53,400", "106,800")
+    table = fedbuff("compare", "run.toml", "-o", "all", "-K", "2", *options).out.splitlines()
+    assert "53,400" in table[1].split()
+    assert load_run("run").seeds[0].result["last"]["updates"] == 106_800
+
+
+def test_every_command_calls_it_output() -> None:
+    for path, command in ALL.items():
+        for option in (parameter for parameter in command.params if isinstance(parameter, click.Option)):
+            if {"-o", "--out", "--output"} & set(option.opts):
+                assert option.opts == ["-o", "--output"], path
+
+
+@pytest.mark.parametrize(
+    ("words", "local_steps"),
+    [
+        (("delays.csv", "-K", "2", "--server-steps", "4"), 1),
+        (("delays.csv", "-K", "2", "--server-steps", "4", "--local-steps", "3"), 3),
+        (("run.toml",), 2),
+        (("run.toml", "--set", "local.steps=5"), 5),
+        (("run.toml", "-Q", "4"), 4),
+        (("run",), 2),
+    ],
+)
+def test_plot_schedule_draws_local_steps(
+    words: tuple[str, ...], local_steps: int, fedbuff: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    drawn = []
+    real = fb.plots.schedule
+
+    def record(schedule: Any, source: Any, **options: Any) -> Any:
+        drawn.append((source, options["local_steps"]))
+        return real(schedule, source, **options)
+
+    monkeypatch.setattr(fb.plots, "schedule", record)
+    fedbuff("replay", "run.toml", "-o", "run", "--set", "replay.metrics=[]")
+    assert fedbuff("plot", "schedule", *words, "-o", "s.svg").code == 0
+    ((source, steps),) = drawn
+    assert steps == local_steps and isinstance(source, fb.Trace)
+    (folder / "delays.csv").write_text("client,task,compute\nx,0,1\n")  # no more the delays of the run
+    if words == ("run",):
+        assert fedbuff("plot", "schedule", "run", "-o", "s.svg").code == 0 and drawn[1] == (None, 1)
+
+
 def test_resume(fedbuff: Run) -> None:
     fedbuff("replay", "run.toml", "-o", "whole")
     short = fb.StudyConfig.read("run.toml", ["replay.checkpoint_every=5"])
