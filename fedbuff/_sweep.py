@@ -241,6 +241,7 @@ class _Sweep:
         self._executor = None if executor is None else _executor(executor)
         self._workshop = Workshop(request.arms)
         self._out: Path | None = None
+        self._timing_errors: dict[bytes, ConfigError | None] = {}  # by what a schedule follows from
 
     def go(self, out: str | os.PathLike[str] | None, resume: bool) -> SweepResults:
         request = self._request
@@ -309,6 +310,9 @@ class _Sweep:
                 continue
             possible.update(request.changes[arm])
             metrics |= dict.fromkeys(_metrics(config))
+            wrong_timing = self._timing_error(arm, config)
+            if wrong_timing is not None:
+                failed[arm] = wrong_timing
         if any(isinstance(wrong, UnknownKeyError) for wrong in failed.values()):
             possible.update(path for arm in done for path in request.changes[arm])
         for wrong in failed.values():
@@ -329,6 +333,19 @@ class _Sweep:
         history: Schema = {**HISTORY_COLUMNS, **dict.fromkeys(metrics, "floats"), **mean}
         schema |= {HISTORY + name: kind for name, kind in history.items()}
         return {arm: explain(request.changes[arm], wrong) for arm, wrong in failed.items()}, schema
+
+    def _timing_error(self, arm: int, config: StudyConfig) -> ConfigError | None:
+        """Why the arm can have no schedule, as far as that needs no file: as with more tasks at work than clients."""
+        if config.tables["trace"]["kind"] != "model":
+            return None
+        key = self._workshop.schedule_key(arm)
+        if key not in self._timing_errors:
+            try:
+                config.plans([0])
+                self._timing_errors[key] = None
+            except ConfigError as error:
+                self._timing_errors[key] = error
+        return self._timing_errors[key]
 
     def _work(
         self,

@@ -312,6 +312,17 @@ def test_an_arm_that_rules_out_a_key_of_the_base_is_found_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
+def test_an_arm_without_a_schedule_is_found_before_anything_runs(
+    base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[int, int]] = []
+    run = Workshop.run
+    monkeypatch.setattr(Workshop, "run", lambda self, pairs, *rest: (ran.extend(pairs), run(self, pairs, *rest))[1])
+    results = fb.sweep(base, {"schedule.concurrency": [1000, 4]}, seeds=[0])
+    assert ran == [(1, 0)] and results.column("status").tolist() == ["failed", "done"]
+    assert results.failed[0]["error"].startswith("schedule.concurrency is 1000: there are only 12 clients")
+
+
 @pytest.mark.parametrize("removed", [None, "unset"])
 def test_an_arm_removes_a_key(removed: Any, base: dict[str, Any], tmp_path: Path) -> None:
     configs: list[dict[str, Any]] = [{}, {"strategy": FEDAVG, "schedule.concurrency": removed}, {"replay": removed}]
