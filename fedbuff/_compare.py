@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,35 +21,64 @@ def grid(
     strategies: Sequence[str] = (),
     buffer_sizes: Sequence[int] = (),
     concurrencies: Sequence[int] = (),
+    clients_per_round: Sequence[int] = (),
 ) -> list[list[StudyConfig]]:
     """One variant for every strategy, buffer size and concurrency; each keeps what it does not name.
 
-    FedAsync has no buffer and FedAvg starts its own rounds, of as many clients as a buffer has arrivals: choices that
-    say the same are made once.
+    FedAsync has no buffer, and FedAvg neither a buffer nor a concurrency: choices that say the same are made once. All
+    have the same number of clients at work: a round of FedAvg has as many clients as the others have tasks at work,
+    unless `clients_per_round` says otherwise; and where only the configuration's own FedAvg says how many, the others
+    have as many.
     """
     own = config.tables["strategy"]
-    lists: dict[str, Any] = {"kind": list(strategies) or [own["kind"]], "size": list(buffer_sizes) or [None]}
+    kinds = list(strategies) or [own["kind"]]
+    if clients_per_round and "fedavg" not in kinds:
+        raise ConfigError(f"clients_per_round: expected fedavg among the strategies, got {', '.join(kinds)}")
+    if buffer_sizes and set(kinds) == {"fedavg"}:
+        raise ConfigError("buffer_size: FedAvg has no buffer; give clients_per_round, or concurrency")
+    lists: dict[str, Any] = {"kind": kinds, "size": list(buffer_sizes) or [None]}
     lists["concurrency"] = list(concurrencies) or [None]
     tables = {key: value for key, value in config.tables.items() if key not in ("compare", "name")}
     made: dict[str, StudyConfig] = {}
     for chosen in combinations(lists, "compare"):
         kind, size, concurrency = chosen["kind"], chosen["size"], chosen["concurrency"]
-        strategy: dict[str, Any] = dict(own) if kind == own["kind"] else {"kind": kind}
         if kind == "fedavg":
-            if size is not None or kind != own["kind"]:
-                strategy.pop("rate", None)
-                strategy["clients_per_round"] = size if size is not None else own.get("buffer_size", 10)
-        elif kind == "fedbuff" and (size is not None or "buffer_size" not in strategy):
+            for round_size in clients_per_round or [concurrency]:
+                built = StudyConfig(_rounds(tables, round_size), config.folder)
+                made.setdefault(built.name, built.changed({"name": built.name}))
+            continue
+        strategy: dict[str, Any] = dict(own) if kind == own["kind"] else {"kind": kind}
+        if kind == "fedbuff" and (size is not None or "buffer_size" not in strategy):
             strategy["buffer_size"] = size if size is not None else 10
         variant = {**tables, "strategy": strategy}
-        if kind == "fedavg":
-            variant["schedule"] = {k: v for k, v in tables.get("schedule", {}).items() if k != "concurrency"}
+        if concurrency is None and own["kind"] == "fedavg":
+            variant = merged(variant, {"schedule.concurrency": _round_size(config)})
         elif concurrency is not None:
             variant = merged(variant, {"schedule.concurrency": concurrency})
         built = StudyConfig(variant, config.folder)
-        name = built.name if kind == "fedavg" or concurrency is None else f"{built.name}, C={concurrency}"
+        name = built.name if concurrency is None else f"{built.name}, C={concurrency}"
         made.setdefault(name, built.changed({"name": name}))
     return [[variant] for variant in made.values()]
+
+
+def _rounds(tables: dict[str, Any], size: int | None) -> dict[str, Any]:
+    """The tables with FedAvg, of so many clients in a round; None: of as many as the tables have at work."""
+    own = tables["strategy"]
+    strategy = dict(own) if own["kind"] == "fedavg" else {"kind": "fedavg"}
+    if size is None and own["kind"] != "fedavg":
+        size = tables.get("schedule", {}).get("concurrency")
+        if size is None:
+            strategy["rate"] = 1.0  # every client is at work
+    if size is not None:
+        strategy.pop("rate", None)
+        strategy["clients_per_round"] = size
+    return merged({**tables, "strategy": strategy}, {"schedule.concurrency": None})
+
+
+def _round_size(config: StudyConfig) -> int:
+    """How many clients the configuration's own FedAvg has at work."""
+    strategy = cast(FedAvg, config.strategy)
+    return strategy.clients_per_round or strategy.round_size(config.problem.n_clients)
 
 
 def compare(
@@ -93,18 +122,18 @@ def _check(variant: StudyConfig, target: tuple[str, float] | None) -> None:
     metrics = variant.replay_options.metrics
     if target is not None and metrics is not None and target[0] not in metrics:
         raise ConfigError(f"replay.metrics: the target is of {target[0]!r}, which is not among them")
-    if isinstance(variant.strategy, FedAvg) and "concurrency" in variant.schedule_options:
-        raise ConfigError(f"schedule.concurrency: {variant.name} starts its own rounds; give concurrency to the others")
     variant.check(variant.make_schedule())
 
 
 def outcome(run: Run, target: tuple[str, float] | None) -> dict[str, Any]:
-    """A run in a row: means over its seeds; the time to the target where every seed reached it."""
+    """A run in a row: means over its seeds; the time to the target where every seed reached it. "at work" is how many
+    clients are, at most."""
     last = [seed.result["last"] for seed in run.seeds]
-    staleness = [seed.result["schedule"]["staleness"] for seed in run.seeds]
+    staleness = [seed.staleness for seed in run.seeds]
     row: dict[str, Any] = {
         "name": run.name,
         "seeds": len(run.seeds),
+        "at work": run.seeds[0].result["schedule"].get("at_work"),
         "steps": float(np.mean([seed.result["server_steps"] for seed in run.seeds])),
         "staleness": _mean([each["mean"] for each in staleness if each]),
         "stalest": max((each["max"] for each in staleness if each), default=None),

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from ._config import config as built_config
 from ._files import replacing
 from ._history import History, Result
-from ._schedule import Schedule, load_schedule
+from ._schedule import Schedule, Status, load_schedule
 from ._study_config import ConfigError, StudyConfig
 from ._study_data import SAMPLE
 
@@ -59,6 +59,12 @@ class SeedRun:
             names, *rows = csv.reader(file)
         values = np.array(rows, np.float64).reshape(len(rows), len(names))
         return {name: values[:, at] for at, name in enumerate(names)}
+
+    @property
+    def staleness(self) -> dict[str, float] | None:
+        """Mean and max over the arrivals that the run used; None where there are none."""
+        found: dict[str, float] | None = self.result.get("staleness", self.result["schedule"]["staleness"])
+        return found
 
     def first(self, metric: str, target: float) -> int | None:
         """The first evaluation at which the metric had reached the target."""
@@ -179,11 +185,18 @@ def summary(result: Result, schedule: Schedule, seconds: float) -> dict[str, Any
         "server_steps": result.version,
         "seconds": seconds,
         "model_sha256": hashlib.sha256(result.w.tobytes()).hexdigest(),
-        "last": {name: float(values[-1]) for name, values in result.history.items()},
+        "last": {name: values[-1].item() for name, values in result.history.items()},
+        "staleness": _staleness(schedule, result.version),
         "schedule": schedule.summary(),
         "schedule_sha256": schedule.sha256,
         "stats": result.stats,
     }
+
+
+def _staleness(schedule: Schedule, steps: int) -> dict[str, float] | None:
+    """Of the arrivals that the run used, up to the server step where it ended."""
+    used = schedule.staleness[(schedule.status == Status.USED) & (schedule.step < steps)]
+    return {"mean": float(used.mean()), "max": int(used.max())} if used.size else None
 
 
 def _check_same(config: StudyConfig, folder: Path) -> None:

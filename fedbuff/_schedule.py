@@ -271,10 +271,12 @@ class Schedule:
     def summary(self) -> dict[str, Any]:
         """Counts, staleness over used arrivals, server steps per second, and who took part.
 
+        at_work is how many tasks are at work at most (a round of FedAvg starts so many), None where nothing bounds it;
         utilisation is the time tasks were at work over what `concurrency` slots had; wasted the share of ended tasks'
-        time that no server step used (what is left in the buffer is not wasted). participation_by_speed is the share
-        of used arrivals of each tenth of the clients, from the fastest by mean task time to the slowest; clients that
-        never ended a task are in clients_never_ended instead.
+        time that no server step used (what is left in the buffer is not wasted). participation_by_speed: the clients
+        that ended a task, from the fastest by mean task time to the slowest, in min(10, n) groups whose sizes differ by
+        at most one; for each group its share of the used arrivals divided by its share of these clients. 1 is a fair
+        share, 2 twice as much. Clients that never ended a task are in clients_never_ended instead.
         """
         used = self.status == Status.USED
         time = self.end_time
@@ -293,6 +295,7 @@ class Schedule:
                 for status in Status
                 if np.any(self.status == status)
             },
+            "at_work": self.concurrency or None,
             "in_flight": int(self.in_flight_client.size),
             "staleness": spread(staleness) if staleness.size else None,
             "tau": self.tau,
@@ -312,10 +315,14 @@ class Schedule:
         mean = np.bincount(self.client, weights=duration, minlength=self.n_clients)[seen] / ended[seen]
         uses = np.bincount(self.client[used], minlength=self.n_clients)[seen]
         by_speed = uses[np.argsort(mean, kind="stable")]
-        edges = np.arange(11) * seen.size // 10
+        groups = min(10, seen.size)
+        edges = np.arange(groups + 1) * seen.size // groups
+        total = int(by_speed.sum())
+        if total == 0:
+            return []
         cumulated = np.append(0, np.cumsum(by_speed))
-        tenths = np.diff(cumulated[edges]) / max(int(cumulated[-1]), 1)
-        return [float(share) for share in tenths]
+        ratios = np.diff(cumulated[edges]) * seen.size / (np.diff(edges) * total)
+        return [float(ratio) for ratio in ratios]
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame, status by name."""

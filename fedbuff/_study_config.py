@@ -11,7 +11,7 @@
     [trace]                                 # how slow they are
     kind = "recorded"                       # recorded, log, model, uniform
     file = "delays.csv"
-    assign = true                           # recorded devices are dealt to the problem's clients
+    assign = true                           # recorded devices are dealt to the problem's clients, by the seed
 
     [strategy]                              # FedBuff, FedAsync or FedAvg, by the names of their arguments
     kind = "fedbuff"
@@ -76,6 +76,7 @@ Tables = dict[str, Any]
 Source = Trace | DelayModel | ArrivalLog
 Strategy = FedBuff | FedAsync | FedAvg
 
+UNSET = "unset"  # as the value of a change: the key is removed; None does the same
 SECTIONS = ("problem", "trace", "strategy", "local", "schedule", "replay")
 _STRATEGIES: dict[str, type[Strategy]] = {cls.kind: cls for cls in (FedBuff, FedAsync, FedAvg)}
 _PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
@@ -123,6 +124,17 @@ class UnknownKeyError(ConfigError):
         return ConfigError, (str(self),)
 
 
+class ConflictError(ConfigError):
+    """A key that the rest of the tables rules out; `path` leads to it."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}; remove the key, in a change with the value None, in TOML {UNSET!r}")
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConfigError, (str(self),)
+
+
 # ---- tables: reading, changing ----
 
 
@@ -161,34 +173,75 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 def merged(tables: Tables, changes: Mapping[str, Any]) -> Tables:
     """A copy of the tables with changes by path. A table is joined with the one there; one with another `kind` takes
-    its place, as the old kind's keys mean nothing to the new. So do `seed` and `seeds`.
+    its place, as the old kind's keys mean nothing to the new. So do `seed` and `seeds`. None, or the text "unset" (as
+    TOML has no None), removes a key; one that is not there may be removed too.
 
     >>> from fedbuff._study_config import merged
     >>> merged({"strategy": {"kind": "fedbuff", "buffer_size": 10}}, {"strategy.buffer_size": 20})
     {'strategy': {'kind': 'fedbuff', 'buffer_size': 20}}
     >>> merged({"strategy": {"kind": "fedbuff", "buffer_size": 10}}, {"strategy": {"kind": "fedasync"}})
     {'strategy': {'kind': 'fedasync'}}
+    >>> merged({"schedule": {"concurrency": 8, "server_steps": 90}}, {"schedule.concurrency": None})
+    {'schedule': {'server_steps': 90}}
     """
     made = copy.deepcopy(tables)
     for path, value in changes.items():
         *parents, last = path.split(".")
-        if path in ("seed", "seeds"):
+        removed = _is_unset(value)
+        if path in ("seed", "seeds") and not removed:
             made.pop({"seed": "seeds", "seeds": "seed"}[path], None)
         table = made
         for depth, name in enumerate(parents):
-            table = table.setdefault(name, {})
+            table = table.get(name, {}) if removed else table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise ConfigError(f"{path}: {'.'.join(parents[: depth + 1])} is not a table")
         there = table.get(last)
-        if (
+        if removed:
+            table.pop(last, None)
+        elif (
             isinstance(value, Mapping)
             and isinstance(there, dict)
             and value.get("kind", there.get("kind")) == there.get("kind")
         ):
             table[last] = merged(there, value)
         else:
-            table[last] = copy.deepcopy(value)
+            table[last] = _without_unset(value)
     return made
+
+
+def _is_unset(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value == UNSET)
+
+
+def _without_unset(value: Any) -> Any:
+    """A copy of a value; of a table, without the keys that are to be removed."""
+    if isinstance(value, Mapping):
+        return {key: _without_unset(item) for key, item in value.items() if not _is_unset(item)}
+    return copy.deepcopy(value)
+
+
+def _removed_in_vain(tables: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The paths of keys that the changes remove and that are not there."""
+    for key, value in changes.items():
+        at: Any = tables
+        for name in key.split("."):
+            at = at.get(name) if isinstance(at, Mapping) else None
+        if _is_unset(value) and at is None:
+            yield f"{path}{key}"
+        elif isinstance(value, Mapping) and isinstance(at, Mapping):
+            yield from _removed_in_vain(at, value, f"{path}{key}.")
+
+
+def refuse_unknown_removals(tables: Tables, changes: Mapping[str, Any]) -> None:
+    """Refuses to remove a key that there cannot be; one that is only not there may be removed."""
+    for path in _removed_in_vain(tables, changes):
+        try:
+            StudyConfig(merged(tables, {**changes, path: 0}))
+        except UnknownKeyError as error:
+            if error.path == path:
+                raise
+        except ConfigError:
+            pass
 
 
 # ---- tables: checking ----
@@ -381,6 +434,10 @@ class StudyConfig:
         """All that is cheap where the tables' objects are at hand."""
         _ = self.strategy, self.local, self.schedule_options, self.replay_options
         self._check_trace()
+        if isinstance(self.strategy, FedAvg):
+            for key in ("concurrency", "start_rate"):
+                if self.schedule_options.get(key) is not None:
+                    raise ConflictError(f"schedule.{key}", "FedAvg starts its own rounds, of clients_per_round clients")
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], settings: Sequence[str] = ()) -> StudyConfig:
@@ -388,22 +445,24 @@ class StudyConfig:
         tables = merged(read_tables(path), {})
         for setting in settings:
             key, value = parse_setting(setting)
+            refuse_unknown_removals(tables, {key: value})
             tables = merged(tables, {key: value})
         return cls(tables, Path(path).parent)
 
     def changed(self, changes: Mapping[str, Any]) -> StudyConfig:
-        """The same with other values, by path (see `merged`)."""
+        """The same with other values, by path; None removes a key (see `merged`)."""
         return StudyConfig(merged(self.tables, changes), self.folder)
 
     def with_sections(self, sections: Mapping[str, Any], ready: Mapping[str, Any], *, checked: bool) -> StudyConfig:
         """These tables with other sections, which are shared and not copied; only what they can break is checked.
+        A section that is None is left out.
 
         `ready` holds values of the properties that need no second making, by name; `checked` says that the table
         [problem] is one that was checked before.
         """
         made = object.__new__(StudyConfig)
         made.__dict__.update(ready)
-        made.__dict__["tables"] = {**self.tables, **sections}
+        made.__dict__["tables"] = {name: t for name, t in {**self.tables, **sections}.items() if t is not None}
         made.__dict__["folder"] = self.folder
         if not checked:
             made._check_problem()
@@ -598,25 +657,44 @@ class StudyConfig:
 
     @cached_property
     def source(self) -> Source | None:
-        """The delays; None for uniform arrivals, which have none."""
+        """The delays of the first of `seeds`; None for uniform arrivals, which have none."""
+        return self._make_source(self.seeds[0])
+
+    @property
+    def delays_by_seed(self) -> bool:
+        """Whether a seed has recorded delays of its own: they are resampled by it, or dealt by it to the clients."""
+        values = _table(self.tables, "trace")
+        dealt = values.get("assign", False) is not False and "assign_seed" not in values
+        return "file" in values and (dealt or bool(values.get("bootstrap")))
+
+    def source_of(self, seed: int) -> Source | None:
+        """The delays that runs with this seed meet, as they are given to `fedbuff.schedule`."""
+        return self._make_source(seed) if self.delays_by_seed and seed != self.seeds[0] else self.source
+
+    def _make_source(self, seed: int) -> Source | None:
         values = _table(self.tables, "trace")
         kind = values.pop("kind")
         if kind == "uniform":
             return None
         if kind == "model":
             return self._model
-        made = self._recorded(kind, values)
+        made = self._recorded_source
         if isinstance(made, ArrivalLog):
             return made
-        seed = values.get("assign_seed", 0)
         with _at("trace", tuple(values)):
             assign = values.get("assign", False)
             if assign is not False:
                 n_clients = self.problem.n_clients if assign is True else count("assign", assign)
-                made = made.assign(n_clients, seed)
+                made = made.assign(n_clients, values.get("assign_seed", seed))
             if values.get("bootstrap"):
                 made = made.bootstrap(None if values["bootstrap"] is True else values["bootstrap"], seed=seed)
         return made
+
+    @cached_property
+    def _recorded_source(self) -> Trace | ArrivalLog:
+        """What the file of [trace] holds, before it is dealt or resampled."""
+        values = _table(self.tables, "trace")
+        return self._recorded(values.pop("kind"), values)
 
     def _recorded(self, kind: str, values: Tables) -> Trace | ArrivalLog:
         name: str = values["file"]
@@ -640,7 +718,7 @@ class StudyConfig:
         """Who arrives when, with this seed (the first of `seeds`)."""
         seed = self.seeds[0] if seed is None else seed
         options = self.schedule_options
-        source = self.source
+        source = self.source_of(seed)
         if source is None:
             values = _table(self.tables, "trace")
             values.pop("kind")
@@ -654,7 +732,14 @@ class StudyConfig:
     def plans(self, seeds: Sequence[int]) -> tuple[list[Any], int]:
         """What a resolver is told for each seed, and how many rows to expect; of delays only."""
         with _at("schedule", (*_parameters(resolve),)):
-            return plans_of(cast(Any, self.source), self.strategy, seeds, **self.schedule_options)
+            if not self.delays_by_seed:
+                return plans_of(cast(Any, self.source), self.strategy, seeds, **self.schedule_options)
+            sources = [cast(Any, self.source_of(seed)) for seed in seeds]
+            made = [
+                plans_of(source, self.strategy, [seed], **self.schedule_options)
+                for source, seed in zip(sources, seeds, strict=True)
+            ]
+        return [plan for plans, _ in made for plan in plans], max(rows for _, rows in made)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -741,7 +826,9 @@ class StudyConfig:
         for at, entry in enumerate(given):
             path = f"compare[{at}]"
             _refuse_unknown(path, entry, ("name", "try", *SECTIONS))
-            tables = merged(base, {key: value for key, value in entry.items() if key != "try"})
+            changes = {key: value for key, value in entry.items() if key != "try"}
+            refuse_unknown_removals(base, changes)
+            tables = merged(base, changes)
             group = []
             for chosen in combinations(_table(entry, "try"), f"{path}.try"):
                 try:

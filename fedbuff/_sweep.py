@@ -26,12 +26,15 @@ from ._pool import Batches, Crew
 from ._run_folder import first_difference, provenance
 from ._study_config import (
     SECTIONS,
+    UNSET,
     ConfigError,
+    ConflictError,
     StudyConfig,
     UnknownKeyError,
     combinations,
     default_metrics,
     read_tables,
+    refuse_unknown_removals,
     seeds_of,
 )
 from ._study_data import save_rows
@@ -77,7 +80,9 @@ def arms_of(grid: Mapping[str, Sequence[Any]] | None, configs: Sequence[Mapping[
 
 
 def _plain(value: Any) -> Any:
-    """A value as a table of a file would hold it."""
+    """A value as a table of a file would hold it; None for a key that is to be removed."""
+    if isinstance(value, str) and value == UNSET:
+        return None
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -236,6 +241,7 @@ class _Sweep:
         self._executor = None if executor is None else _executor(executor)
         self._workshop = Workshop(request.arms)
         self._out: Path | None = None
+        self._timing_errors: dict[bytes, ConfigError | None] = {}  # by what a schedule follows from
 
     def go(self, out: str | os.PathLike[str] | None, resume: bool) -> SweepResults:
         request = self._request
@@ -291,7 +297,7 @@ class _Sweep:
         """The arms that cannot be, with their errors, and the columns of the results.
 
         A key that neither the base nor any arm, those that are done among them, can have is an error of the grid, and
-        nothing is run.
+        nothing is run. So is a key of the base that an arm rules out, as FedAvg does schedule.concurrency.
         """
         request, failed = self._request, dict[int, ConfigError]()
         possible: set[str] = set()
@@ -304,6 +310,9 @@ class _Sweep:
                 continue
             possible.update(request.changes[arm])
             metrics |= dict.fromkeys(_metrics(config))
+            wrong_timing = self._timing_error(arm, config)
+            if wrong_timing is not None:
+                failed[arm] = wrong_timing
         if any(isinstance(wrong, UnknownKeyError) for wrong in failed.values()):
             possible.update(path for arm in done for path in request.changes[arm])
         for wrong in failed.values():
@@ -311,12 +320,32 @@ class _Sweep:
                 _stands_in(request.tables, wrong.path) or any(_leads_to(path, wrong.path) for path in possible)
             ):
                 raise wrong
+        for arm, wrong in failed.items():
+            if isinstance(wrong, ConflictError) and not any(
+                _leads_to(path, wrong.path) for path in request.changes[arm]
+            ):
+                raise ConfigError(explain(request.changes[arm], wrong))
+        for changes in {path: arm for arm in request.changes for path, value in arm.items() if value is None}.values():
+            refuse_unknown_removals(request.base.tables, changes)
         schema: Schema = {"run": "text", "arm": "int", "seed": "seed", **request.kinds, **_RUN}
         schema |= dict.fromkeys(metrics, "float")
         mean: Schema = {"grad_norm_sq_mean": "floats"} if "grad_norm_sq" in metrics else {}
         history: Schema = {**HISTORY_COLUMNS, **dict.fromkeys(metrics, "floats"), **mean}
         schema |= {HISTORY + name: kind for name, kind in history.items()}
         return {arm: explain(request.changes[arm], wrong) for arm, wrong in failed.items()}, schema
+
+    def _timing_error(self, arm: int, config: StudyConfig) -> ConfigError | None:
+        """Why the arm can have no schedule, as far as that needs no file: as with more tasks at work than clients."""
+        if config.tables["trace"]["kind"] != "model":
+            return None
+        key = self._workshop.schedule_key(arm)
+        if key not in self._timing_errors:
+            try:
+                config.plans([0])
+                self._timing_errors[key] = None
+            except ConfigError as error:
+                self._timing_errors[key] = error
+        return self._timing_errors[key]
 
     def _work(
         self,

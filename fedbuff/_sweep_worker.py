@@ -31,10 +31,10 @@ from ._replay import make_loop
 from ._resolve import backend_name
 from ._schedule import Schedule, Status
 from ._strategy import INVERSE_FREQUENCY, Rule, rule_of
-from ._study_config import SECTIONS, ConfigError, StudyConfig, UnknownKeyError, at_replay, merged
+from ._study_config import SECTIONS, UNSET, ConfigError, StudyConfig, UnknownKeyError, at_replay, merged
 from ._study_data import Rows, load_rows
 from ._sweep_store import HISTORY, Row, Schema
-from ._trace import ArrivalLog
+from ._trace import PARTS, ArrivalLog, Trace
 
 __all__ = ["HISTORY_COLUMNS", "Arms", "Changes", "Pair", "Setup", "Workshop", "explain", "run_batch", "text_of"]
 
@@ -54,9 +54,10 @@ _MADE_OF: dict[str, tuple[str, ...]] = {
     "_model": ("trace",),
     "_problem_and_test": ("problem",),
     "held_out_rows": ("problem",),
+    "_recorded_source": ("trace",),
     "source": ("trace", "problem"),
 }
-_LARGE = ("_problem_and_test", "held_out_rows", "source")
+_LARGE = ("_problem_and_test", "held_out_rows", "_recorded_source", "source")
 _LARGE_KEPT = 4
 _PACKED_METRICS = ("loss", "grad_norm_sq", "accuracy")
 _ENDS = ("schedule_end", "server_steps", "time", "updates", "loss", "grad_norm_sq", "accuracy", "diverged")
@@ -64,6 +65,7 @@ _SHORT_TABLE, _CANCELLED = len(_ENDS) + 1, len(_ENDS) + 2
 _TABLE_SIZE = 32
 _MOST_PACKED = 10_000
 _MOST_ARRAYS = 100
+_TRACE_BYTES = 64 * 2**20  # of resampled delays that are held at once
 
 
 def text_of(value: Any) -> str:
@@ -82,16 +84,16 @@ class Section:
     key: bytes
 
 
+def _section(table: Any) -> Section:
+    return Section(table, b"\0" * 16 if table is None else _digest(text_of(table)))
+
+
 class Arms:
     """Arms as changes of a base; their tables, each made once for all arms that have it."""
 
     def __init__(self, base: StudyConfig, changes: Mapping[int, Changes]) -> None:
         self.base, self.changes = base, dict(changes)
-        nothing = Section(None, b"\0" * 16)
-        self.base_sections = {
-            name: Section(base.tables[name], _digest(text_of(base.tables[name]))) if name in base.tables else nothing
-            for name in SECTIONS
-        }
+        self.base_sections = {name: _section(base.tables.get(name)) for name in SECTIONS}
         self._made: dict[tuple[str, str], Section] = {}
         self._of_arm: dict[int, dict[str, Section]] = {}
 
@@ -116,10 +118,8 @@ class Arms:
                 raise UnknownKeyError(name, hint)
             key = name, text_of(changes)
             if key not in self._made:
-                whole = merged({name: self.base_sections[name].table} if name in self.base.tables else {}, changes)[
-                    name
-                ]
-                self._made[key] = Section(whole, _digest(text_of(whole)))
+                whole = merged({name: self.base.tables[name]} if name in self.base.tables else {}, changes)
+                self._made[key] = _section(whole.get(name))
             made[name] = self._made[key]
         return made
 
@@ -168,7 +168,7 @@ class Workshop:
         keys = {name: self._key_of(sections, parts) for name, parts in _MADE_OF.items()}
         with self._lock:
             ready = {name: self._shared[name, key] for name, key in keys.items() if (name, key) in self._shared}
-            tables = {name: section.table for name, section in sections.items() if section.table is not None}
+            tables = {name: section.table for name, section in sections.items()}
             problem = sections["problem"].key
             made = self.arms.base.with_sections(tables, ready, checked=problem in self._checked)
             self._checked.add(problem)
@@ -262,6 +262,15 @@ class Workshop:
         if not by_seed:
             return [], others
         first = self.ready(next(iter(by_seed.values()))[0])
+        most = _seeds_at_once(first)
+        if len(by_seed) > most:
+            kept: list[Row] = []
+            seeds = list(by_seed)
+            for at in range(0, len(seeds), most):
+                part = [(arm, seed) for seed in seeds[at : at + most] for arm in by_seed[seed]]
+                more, rest = self._run_packed(part, threads, cancel)
+                kept, others = kept + more, others + rest
+            return kept, others
         try:
             plans, expected_rows = first.plans(list(by_seed))
         except ConfigError:
@@ -391,6 +400,13 @@ def _can_be_packed(config: StudyConfig) -> bool:
     )
 
 
+def _seeds_at_once(config: StudyConfig) -> int:
+    """For how many seeds the delays are held at once: where each has its own, a bounded number of bytes."""
+    if not config.delays_by_seed or not isinstance(config.source, Trace):
+        return _MOST_PACKED
+    return max(1, _TRACE_BYTES // (8 * (len(PARTS) + 1) * max(1, config.source.n_rows)))
+
+
 def _packed_row(
     end: str,
     metrics: Sequence[str],
@@ -420,7 +436,8 @@ def _packed_row(
 
 def explain(changes: Changes, error: BaseException) -> str:
     """An error with the changes of the arm that it came from."""
-    where = ", ".join(f"{path} = {text_of(value)}" for path, value in changes.items()) or "no changes"
+    shown = {path: UNSET if value is None else text_of(value) for path, value in changes.items()}
+    where = ", ".join(f"{path} = {value}" for path, value in shown.items()) or "no changes"
     kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
     return f"{kind}{error} (with {where})"
 

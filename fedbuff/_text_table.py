@@ -10,11 +10,18 @@ __all__ = ["aligned", "show"]
 
 
 def show(value: Any) -> str:
-    """A cell: four digits of a float, a dash for nothing."""
+    """A cell: four digits of a float, whole numbers of five digits and more with commas, a dash for nothing.
+
+    >>> from fedbuff._text_table import show
+    >>> show(0.123456), show(106_800), show(106_799.5), show(1.5e12), show(None)
+    ('0.1235', '106,800', '106,800', '1.5e+12', '-')
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e12 else f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
+        return f"{value:,}"
     return str(value)
 
 

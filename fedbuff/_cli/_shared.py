@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import _files, load_schedule, read_arrival_log, read_trace
 from .._resolve import schedule as resolve
-from .._run_folder import find_runs, plain
+from .._run_folder import Run, find_runs, plain
 from .._schedule import Schedule
 from .._strategy import FedAsync, FedAvg, FedBuff
 from .._study_config import StudyConfig
@@ -58,7 +58,7 @@ source_options = several(
 timing_options = several(
     click.option("--strategy", type=click.Choice(["fedbuff", "fedasync", "fedavg"]), default="fedbuff"),
     click.option("--buffer-size", "-K", type=int, default=10, show_default=True, help="Arrivals in a server step."),
-    click.option("--clients-per-round", type=int, help="For fedavg; the buffer size where it is not given."),
+    click.option("--clients-per-round", type=int, help="For fedavg; the concurrency where it is not given."),
     click.option("--concurrency", "-C", type=int, help="Tasks at work; without it, every client is."),
     click.option("--server-steps", type=int, help="End after so many server steps."),
     click.option("--max-time", type=float, help="End after so many seconds."),
@@ -99,20 +99,25 @@ class Timing:
             return FedBuff(self.buffer_size)
         if self.strategy == "fedasync":
             return FedAsync()
-        return FedAvg(clients_per_round=self.clients_per_round or self.buffer_size)
+        size = self.concurrency if self.clients_per_round is None else self.clients_per_round
+        return FedAvg(rate=1.0) if size is None else FedAvg(clients_per_round=size)
 
     def options(self) -> dict[str, Any]:
-        names = ("concurrency", "server_steps", "max_time", "arrivals", "timeout")
+        names = ["concurrency", "server_steps", "max_time", "arrivals", "timeout"]
+        if self.strategy == "fedavg":
+            names.remove("concurrency")  # it is the size of a round
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class Found:
-    """A schedule, the delays that made it where they are at hand, and what to call it."""
+    """A schedule, what to call it, what gives the delays that made it where they are at hand, and the local steps of
+    its tasks where they are known."""
 
     name: str
     schedule: Schedule
-    source: Any = None
+    delays: Callable[[], Any] = lambda: None
+    local_steps: int | None = None
 
 
 def find_schedules(
@@ -120,14 +125,31 @@ def find_schedules(
 ) -> list[Found]:
     """Schedules from a schedule file, a run folder, a configuration, or a trace with the options of timing."""
     if path.is_dir():
-        return [Found(f"{run.name}", seed_run.schedule) for run in find_runs(path) for seed_run in run.seeds[:1]]
+        return [_of_run(run) for run in find_runs(path)]
     if path.suffix in (".toml", ".json"):
         config = StudyConfig.read(path, settings)
-        return [Found(config.name, config.make_schedule(), config.source)]
+        return [Found(config.name, config.make_schedule(), lambda: config.source, _local_steps(config))]
     if is_schedule(path):
         return [Found(path.stem, load_schedule(path))]
     source = read_source(path, columns, unit, log)
-    return [Found(path.stem, resolve(source, timing.make(), **timing.options(), seed=seed), source)]
+    return [Found(path.stem, resolve(source, timing.make(), **timing.options(), seed=seed), lambda: source)]
+
+
+def _of_run(run: Run) -> Found:
+    first = run.seeds[0]
+
+    def delays() -> Any:
+        with suppress(ValueError, OSError):  # the files are gone: the schedule is drawn without its parts
+            source = run.config.source_of(first.seed)
+            if source is not None and plain(source.describe()) == first.schedule.description.get("source"):
+                return source
+        return None
+
+    return Found(run.name, first.schedule, delays, _local_steps(run.config))
+
+
+def _local_steps(config: StudyConfig) -> int | None:
+    return None if config.local is None else config.local.steps
 
 
 def is_schedule(path: Path) -> bool:

@@ -36,6 +36,12 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gene
 )
 @click.option("--buffer-size", "-K", "buffer_sizes", type=Numbers(), default=None, help="Buffer sizes, as in 5,10,20.")
 @click.option("--concurrency", "-C", "concurrencies", type=Numbers(), default=None, help="Tasks at work, as in 10,30.")
+@click.option(
+    "--clients-per-round",
+    type=Numbers(),
+    default=None,
+    help="Clients in a round of fedavg, as in 10,30; as many as the others have at work where not given.",
+)
 @click.option("--target", metavar="METRIC=VALUE", help="Ask for the virtual time to it: accuracy=0.9, loss=0.5.")
 @set_option
 @click.option("--resume", is_flag=True, help="Go on with a folder that is there.")
@@ -46,6 +52,7 @@ def compare(
     strategies: tuple[str, ...],
     buffer_sizes: list[int] | None,
     concurrencies: list[int] | None,
+    clients_per_round: list[int] | None,
     target: str | None,
     settings: tuple[str, ...],
     resume: bool,
@@ -54,7 +61,8 @@ def compare(
     """Several strategies, buffer sizes and concurrencies on the same delays, to a target in virtual time.
 
     Every combination of the options is run; without them, the tables [[compare]] of the configuration. All meet the
-    same delays and, task for task, the same batches.
+    same delays and, task for task, the same batches, and all have the same number of clients at work: a round of fedavg
+    has as many clients as the concurrency, or all of them where there is none. The column "at work" says how many.
 
     \b
     Examples:
@@ -64,8 +72,8 @@ def compare(
     if target is not None:
         settings = (*settings, f"target={{{target}}}")
     study = StudyConfig.read(config, settings)
-    asked = bool(strategies or buffer_sizes or concurrencies)
-    groups = grid(study, strategies, buffer_sizes or (), concurrencies or ()) if asked else study.compared()
+    lists = (buffer_sizes or (), concurrencies or (), clients_per_round or ())
+    groups = grid(study, strategies, *lists) if strategies or any(lists) else study.compared()
     rows = run_all(groups, output, study.target, resume=resume, report=lambda text: click.echo(text, err=True))
     if as_json:
         echo_json({"target": study.target, "rows": rows})

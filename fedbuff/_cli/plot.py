@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from ._shared import (
     source_options,
     timing_options,
 )
+from ._shared import several as together
 
 output_option = click.option("-o", "--output", type=NEW_PATH, required=True, help="The picture: .svg, .png or .pdf.")
 
@@ -73,11 +75,12 @@ def trace(file: Path, columns: tuple[str, ...], unit: str, log: bool, output: Pa
     save(output, lambda: plots.trace(found.as_trace() if isinstance(found, ArrivalLog) else found))
 
 
-def of_schedules(name: str, text: str, draw: Callable[[list[Found]], Any]) -> None:
-    """Adds a command that draws one schedule or several."""
+def of_schedules(name: str, text: str, draw: Callable[..., Any], *options: Callable[..., Any]) -> None:
+    """Adds a command that draws one schedule or several; what its own options say goes to `draw`."""
 
     @plot.command(name, help=text)
     @click.argument("sources", type=EXISTING, nargs=-1, required=True)
+    @together(*options)
     @timing_options
     @source_options
     @seed_option
@@ -91,11 +94,13 @@ def of_schedules(name: str, text: str, draw: Callable[[list[Found]], Any]) -> No
         seed: int,
         settings: tuple[str, ...],
         output: Path,
-        **timing: Any,
+        **given: Any,
     ) -> None:
-        options = (columns, unit, log, seed, settings, Timing(**timing))
-        found = [each for source in sources for each in find_schedules(source, *options)]
-        save(output, lambda: draw(found))
+        timing = Timing(**{field.name: given.pop(field.name) for field in fields(Timing)})
+        found = [
+            each for source in sources for each in find_schedules(source, columns, unit, log, seed, settings, timing)
+        ]
+        save(output, lambda: draw(found, **given))
 
 
 def several(function: Callable[..., Any]) -> Callable[[list[Found]], Any]:
@@ -114,7 +119,7 @@ def one(function: Callable[..., Any]) -> Callable[[list[Found]], Any]:
     return draw
 
 
-def timeline(found: list[Found]) -> Any:
+def timeline(found: list[Found], local_steps: int | None) -> Any:
     (first, *others) = found
     if others:
         raise click.UsageError(f"one schedule, please: there are {len(found)} in what was given")
@@ -122,8 +127,11 @@ def timeline(found: list[Found]) -> Any:
         raise click.UsageError(
             f"{first.schedule.n_arrivals} arrivals cannot be told apart: end earlier, or fedbuff report"
         )
-    source = None if isinstance(first.source, ArrivalLog) else first.source
-    return plots.schedule(first.schedule, source)
+    source = first.delays()
+    if isinstance(source, ArrivalLog):
+        source = None
+    known = first.local_steps if source is not None else None  # without the parts there are no local steps to see
+    return plots.schedule(first.schedule, source, local_steps=local_steps or known or 1)
 
 
 SOURCES = """SOURCES are traces, with the options of timing; configurations; saved schedules; or run folders."""
@@ -131,13 +139,16 @@ of_schedules(
     "schedule",
     f"""Who works when and when the server steps, as in Figure 1 of the paper.
 
-    {SOURCES}
+    {SOURCES} A task is drawn with its local steps: those of the configuration's [local], or of the option.
 
     \b
     Examples:
       fedbuff plot schedule delays.csv -K 2 --server-steps 12 -o schedule.svg
+      fedbuff plot schedule delays.csv -K 2 --max-time 20 --local-steps 3 -o figure-1.svg
+      fedbuff plot schedule run.toml -o run.svg
     """,
     timeline,
+    click.option("--local-steps", "-Q", type=click.IntRange(min=1), help="Local steps that a task is drawn with."),
 )
 of_schedules(
     "staleness",
@@ -190,7 +201,10 @@ of_schedules(
 )
 of_schedules(
     "contribution",
-    f"""Which share of the arrivals each tenth of the clients gave, from the fastest to the slowest.
+    f"""How much of the arrivals groups of clients gave, from the fastest to the slowest: 1 is a fair share.
+
+    The clients are cut into ten groups of equal numbers (fewer where there are fewer clients); a bar is the group's
+    share of the used arrivals divided by its share of the clients.
 
     {SOURCES}
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from .._run_folder import Run, run_study
+from .._run_folder import Run, SeedRun, run_study
 from .._study_config import StudyConfig
 from . import DIVERGED
 from ._shared import A_FILE, NEW_PATH, echo_json, echo_table, json_option, set_option
@@ -22,7 +23,8 @@ def replay(config: Path, output: Path, settings: tuple[str, ...], resume: bool, 
     """Train along a schedule, as a configuration (.toml) says, into a run folder.
 
     The folder gets config.json, provenance.json, log.txt, and for every seed a folder with schedule.npz, history.csv,
-    checkpoint.npz and, when it is done, result.json. A run that was killed goes on with --resume.
+    checkpoint.npz and, when it is done, result.json. A run that was killed goes on with --resume. The table has the
+    last evaluation of every seed; staleness (mean) and stalest are over the whole run, as in `fedbuff compare`.
 
     \b
     Examples:
@@ -32,12 +34,21 @@ def replay(config: Path, output: Path, settings: tuple[str, ...], resume: bool, 
     """
     study = StudyConfig.read(config, settings)
     run = run_study(study, output, resume=resume, report=lambda text: click.echo(text, err=True))
-    rows = [{"seed": seed.seed, "exit": seed.result["exit_reason"], **seed.result["last"]} for seed in run.seeds]
+    rows = [row_of(seed) for seed in run.seeds]
     if as_json:
         echo_json({"folder": str(output), "seeds": rows})
     else:
-        echo_table(rows)
+        echo_table([{**row, "seed": str(row["seed"])} for row in rows])
     return exit_code([run])
+
+
+def row_of(seed: SeedRun) -> dict[str, Any]:
+    """A seed in a row: where it ended, staleness over the whole run as `compare` has it, and the last metrics."""
+    last = {name: value for name, value in seed.result["last"].items() if not name.startswith("staleness_")}
+    counts = {name: last.pop(name) for name in ("step", "time", "updates") if name in last}
+    stale: dict[str, Any] = seed.staleness or {}
+    row: dict[str, Any] = {"seed": seed.seed, "exit": seed.result["exit_reason"], **counts}
+    return {**row, "staleness": stale.get("mean"), "stalest": stale.get("max"), **last}
 
 
 def exit_code(runs: list[Run]) -> int:

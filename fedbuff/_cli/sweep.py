@@ -28,7 +28,7 @@ from ._shared import (
 
 @click.command()
 @click.argument("config", type=A_FILE)
-@click.option("-o", "--out", type=NEW_PATH, help="The folder for the results; without it, only the table is made.")
+@click.option("-o", "--output", type=NEW_PATH, help="The folder for the results; without it, only the table is made.")
 @click.option(
     "--grid",
     "grids",
@@ -44,7 +44,7 @@ from ._shared import (
 @json_option
 def sweep(
     config: Path,
-    out: Path | None,
+    output: Path | None,
     grids: tuple[str, ...],
     seeds: str | None,
     threads: int | None,
@@ -67,11 +67,11 @@ def sweep(
     chosen = None if seeds is None else seeds_of(parse_seeds(seeds), "seeds")
     with cluster_at(scheduler) as executor:
         results = run_sweep(
-            study, _grid(grids), seeds=chosen, executor=executor, out=out, resume=resume, threads=threads
+            study, _grid(grids), seeds=chosen, executor=executor, out=output, resume=resume, threads=threads
         )
     rows = table(results)
     if as_json:
-        echo_json({"out": out, "runs": len(results), "failed": results.failed, "arms": rows})
+        echo_json({"out": output, "runs": len(results), "failed": results.failed, "arms": rows})
     else:
         echo_table(rows)
     for error in dict.fromkeys(row["error"] for row in results.failed):

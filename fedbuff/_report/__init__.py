@@ -54,7 +54,7 @@ def _run(run: Run) -> dict[str, Any]:
         "timeline": Timeline.of(first.schedule).payload(),
         "steps": first.schedule.step_time.tolist() if first.schedule.n_steps <= 20_000 else [],
         "staleness": _staleness(first.schedule),
-        "contribution": first.result["schedule"]["participation_by_speed"],
+        "contribution": first.schedule.summary()["participation_by_speed"],
     }
 
 

@@ -10,7 +10,8 @@ const STALE = ["#2c4a8a", "#4f78b8", "#8aa68c", "#c9b458", "#f0d43a"]; // fresh 
 const METRICS = { accuracy: "accuracy", loss: "loss", grad_norm_sq: "squared gradient norm" };
 const AXES = { time: "virtual time (s)", step: "server steps", updates: "client updates" };
 const byId = (id) => document.getElementById(id);
-const show = (x) => x === null || x === undefined ? "–" : typeof x === "number" ? String(Number(x.toPrecision(5))) : String(x);
+const digits = (x) => Number.isInteger(x) ? x.toLocaleString("en-US") : String(Number(x.toPrecision(5)));
+const show = (x) => x === null || x === undefined ? "–" : typeof x === "number" ? digits(x) : String(x);
 
 const state = { run: 0, metric: null, against: "time", range: null, rows: null, timelines: new Map(), linking: false };
 window.report = { state, ready: null, redraws: [], visible: null, linked: null };
@@ -86,6 +87,20 @@ function drawCurves() {
 
 // ---- staleness and contribution ----
 
+// Bars beside each other; lines where the runs have different numbers of groups, as their bars would cover each other.
+function participation(ratios, i) {
+  const groups = ratios.length, n = data.runs.length, width = 0.8 / (groups * n);
+  const text = ratios.map((_, k) => `group ${k + 1} of ${groups}`), hovertemplate = "%{text}: %{y:.3g}";
+  if (groups && data.runs.some((run) => run.contribution.length && run.contribution.length !== groups)) {
+    const line = { color: COLOURS[i % COLOURS.length], dash: DASHES[i % DASHES.length], width: 2, shape: "hv" };
+    const x = [...ratios, 0].map((_, k) => k / groups), last = groups - 1;
+    return { mode: "lines", line, x, y: [...ratios, ratios[last]], text: [...text, text[last]], hovertemplate };
+  }
+  return {
+    type: "bar", marker: { color: COLOURS[i % COLOURS.length] }, width, offset: (i - n / 2) * width,
+    x: ratios.map((_, k) => (k + 0.5) / groups), y: ratios, text, textposition: "none", hovertemplate,
+  };
+}
 function drawStaleness() {
   const over = [], histogram = [], shares = [];
   data.runs.forEach((run, i) => {
@@ -93,7 +108,7 @@ function drawStaleness() {
     const s = run.staleness;
     over.push({ x: s.time, y: s.mean, name: run.name, mode: "lines", line });
     histogram.push({ x: s.value, y: s.share, name: run.name, mode: "lines", line: { ...line, shape: "hvh" } });
-    shares.push({ x: [...Array(10).keys()].map((k) => k + 1), y: run.contribution, name: run.name, type: "bar", marker: { color: line.color } });
+    shares.push({ ...participation(run.contribution, i), name: run.name });
   });
   const below = { legend: { orientation: "h", y: -0.3, x: 0 }, margin: { l: 60, r: 15, t: 25, b: 90 } };
   return Promise.all([
@@ -104,7 +119,9 @@ function drawStaleness() {
       ...below, xaxis: { title: { text: "staleness (server steps)" } }, yaxis: { title: { text: "share of arrivals" }, rangemode: "tozero" },
     }), CONFIG),
     Plotly.react("contribution", shares, layout({
-      ...below, barmode: "group", xaxis: { title: { text: "tenths of the clients, fastest to slowest" }, dtick: 1 }, yaxis: { title: { text: "share of used arrivals" } },
+      ...below, barmode: "overlay", shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { dash: "dot", width: 1, color: "#8f8f8f" } }],
+      xaxis: { title: { text: "groups of equally many clients" }, range: [0, 1], tickvals: [0.05, 0.95], ticktext: ["fastest", "slowest"] },
+      yaxis: { title: { text: "share of arrivals / fair share" }, rangemode: "tozero" },
     }), CONFIG),
   ]);
 }
@@ -337,7 +354,7 @@ function cell(row, text, tag = "td") {
 }
 function fillTables() {
   const measured = Object.keys(METRICS).filter((metric) => data.runs.some((run) => metric in run.results[0].last));
-  const names = ["seeds", "server steps", "arrivals", "virtual time (s)", "mean staleness", "tau", ...measured.map((m) => METRICS[m]), "ended by"];
+  const names = ["seeds", "server steps", "arrivals", "virtual time (s)", "at work", "mean staleness", "tau", ...measured.map((m) => METRICS[m]), "ended by"];
   const head = byId("outcomes").insertRow();
   ["run", ...names].forEach((name) => cell(head, name, "th"));
   data.runs.forEach((run, i) => {
@@ -347,7 +364,9 @@ function fillTables() {
     swatch.style.borderColor = COLOURS[i % COLOURS.length];
     cell(row, run.name).prepend(swatch);
     const mean = (key) => run.results.every((r) => typeof r.last[key] === "number") ? run.results.reduce((a, r) => a + r.last[key], 0) / run.results.length : null;
-    const values = [run.results.length, first.server_steps, plan.arrivals, plan.time, plan.staleness && plan.staleness.mean, plan.tau];
+    const stale = run.results.map((r) => r.staleness || r.schedule.staleness).filter((s) => s).map((s) => s.mean); // of the run
+    const staleness = stale.length ? stale.reduce((a, b) => a + b, 0) / stale.length : null;
+    const values = [run.results.length, first.server_steps, plan.arrivals, plan.time, plan.at_work, staleness, plan.tau];
     [...values, ...measured.map(mean), first.exit_reason.replace("_", " ")].forEach((value) => cell(row, show(value)));
   });
   const keys = [...new Set(data.runs.flatMap((run) => Object.keys(run.config)))].sort();

@@ -116,23 +116,39 @@ def buffer_fill(schedule: Schedule, *, until: float | None = None, ax: Any = Non
 
 
 def contribution(schedules: Schedule | Mapping[str, Schedule], *, ax: Any = None) -> Any:
-    """Which share of the used arrivals each tenth of the clients gave, from the fastest to the slowest."""
+    """Share of the used arrivals divided by the fair share, for groups of clients from the fastest to the slowest.
+
+    The groups are those of `participation_by_speed` in `Schedule.summary`: min(10, n) of equal numbers of clients.
+    Schedules with different numbers of groups are drawn as lines.
+    """
     ax = new_axes(ax)
     given = named(schedules)
-    width = 0.8 / len(given)
+    ratios = {name: schedule.summary()["participation_by_speed"] for name, schedule in given.items()}
+    if not all(ratios.values()):
+        raise ValueError("the schedule does not say how fast its clients are: it has no start times, or no used rows")
     hatches = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "++++")
-    for number, (name, schedule) in enumerate(given.items()):
-        shares = schedule.summary()["participation_by_speed"]
-        if not shares:
-            raise ValueError("the schedule does not say how fast its clients are: it has no start times, or no rows")
-        at = np.arange(10) + (number - (len(given) - 1) / 2) * width
+    counts = {len(heights) for heights in ratios.values()}
+    for number, (name, heights) in enumerate(ratios.items()):
+        groups = len(heights)
+        if len(counts) > 1:
+            ax.stairs(heights, np.arange(groups + 1) / groups, baseline=None, label=name, **line_style(number))
+            continue
+        width = 0.8 / (groups * len(given))
+        at = (np.arange(groups) + 0.5) / groups + (number - (len(given) - 1) / 2) * width
         style = {"facecolor": COLOURS[(5 - number) % len(COLOURS)], "edgecolor": COLOURS[0], "linewidth": 0.6}
-        ax.bar(at, shares, width, label=name or None, hatch=hatches[number % len(hatches)], **style)
-    ax.axhline(0.1, color=COLOURS[0], linewidth=1, linestyle=":")
-    ax.set_xticks(np.arange(10), ["fastest", *map(str, range(2, 10)), "slowest"], fontsize=8)
+        ax.bar(at, heights, width, label=name or None, hatch=hatches[number % len(hatches)], **style)
+    ax.axhline(1.0, color=COLOURS[0], linewidth=1, linestyle=":")
+    if len(counts) == 1:
+        (groups,) = counts
+        names = ["fastest", *map(str, range(2, groups)), "slowest"] if groups > 1 else ["all"]
+        ax.set_xticks((np.arange(groups) + 0.5) / groups, names, fontsize=8)
+    else:
+        ax.set_xticks([0.05, 0.95], ["fastest", "slowest"], fontsize=8)
+    ax.set_xlabel("groups of equally many clients, by mean task time")
+    ax.set_xlim(0.0, 1.0)
+    ax.set_ylim(bottom=0.0)
     ax.margins(y=0.25)  # room for the legend
-    ax.set_xlabel("tenths of the clients, by mean task time")
-    ax.set_ylabel("share of used arrivals")
+    ax.set_ylabel("share of used arrivals / fair share")
     add_legend(ax, given)
     return ax
 

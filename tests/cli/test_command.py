@@ -146,6 +146,69 @@ def test_replay_writes_a_run(fedbuff: Run, folder: Path) -> None:
     assert load_run("again").seeds[0].result["model_sha256"] == run.seeds[0].result["model_sha256"]
 
 
+def test_replay_and_compare_say_the_same(fedbuff: Run) -> None:
+    """Staleness under one name is one number, of the whole run; also where a run ends before its schedule."""
+    stop = ("--set", "replay.stop={server_steps = 13}", "--set", "local.steps=1")
+    (row,) = json.loads(fedbuff("replay", "run.toml", "-o", "run", *stop, "--json").out)["seeds"]
+    (compared,) = json.loads(fedbuff("compare", "run.toml", "-o", "all", "-K", "2", *stop, "--json").out)["rows"]
+    names = ("staleness", "stalest", "loss", "accuracy")
+    assert [row[name] for name in names] == [compared[name] for name in names]
+    schedule = load_run("run").seeds[0].schedule
+    used = schedule.staleness[(schedule.status == fb.Status.USED) & (schedule.step < 13)]
+    assert (row["staleness"], row["stalest"]) == (used.mean(), used.max())
+    assert not [name for name in row if name.startswith("staleness_")]
+
+
+def test_counts_are_printed_as_counts(fedbuff: Run) -> None:
+    long = ("--set", "schedule.server_steps=53400", "--set", "replay.metrics=[]", "--set", "local.steps=1")
+    options = ("--set", "seed=12345", "--set", "local.batch_size=1", *long)
+    names, row = (line.split() for line in fedbuff("replay", "run.toml", "-o", "run", *options).out.splitlines())
+    found = dict(zip(names, row, strict=True))
+    assert (found["seed"], found["step"], found["updates"]) == ("12345", "53,400", "106,800")
+    table = fedbuff("compare", "run.toml", "-o", "all", "-K", "2", *options).out.splitlines()
+    assert "53,400" in table[1].split()
+    assert load_run("run").seeds[0].result["last"]["updates"] == 106_800
+
+
+def test_every_command_calls_it_output() -> None:
+    for path, command in ALL.items():
+        for option in (parameter for parameter in command.params if isinstance(parameter, click.Option)):
+            if {"-o", "--out", "--output"} & set(option.opts):
+                assert option.opts == ["-o", "--output"], path
+
+
+@pytest.mark.parametrize(
+    ("words", "local_steps"),
+    [
+        (("delays.csv", "-K", "2", "--server-steps", "4"), 1),
+        (("delays.csv", "-K", "2", "--server-steps", "4", "--local-steps", "3"), 3),
+        (("run.toml",), 2),
+        (("run.toml", "--set", "local.steps=5"), 5),
+        (("run.toml", "-Q", "4"), 4),
+        (("run",), 2),
+    ],
+)
+def test_plot_schedule_draws_local_steps(
+    words: tuple[str, ...], local_steps: int, fedbuff: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    drawn = []
+    real = fb.plots.schedule
+
+    def record(schedule: Any, source: Any, **options: Any) -> Any:
+        drawn.append((source, options["local_steps"]))
+        return real(schedule, source, **options)
+
+    monkeypatch.setattr(fb.plots, "schedule", record)
+    fedbuff("replay", "run.toml", "-o", "run", "--set", "replay.metrics=[]")
+    assert fedbuff("plot", "schedule", *words, "-o", "s.svg").code == 0
+    ((source, steps),) = drawn
+    assert steps == local_steps and isinstance(source, fb.Trace)
+    (folder / "delays.csv").write_text("client,task,compute\nx,0,1\n")  # no more the delays of the run
+    if words == ("run",):
+        assert fedbuff("plot", "schedule", "run", "-o", "s.svg").code == 0 and drawn[1] == (None, 1)
+
+
 def test_resume(fedbuff: Run) -> None:
     fedbuff("replay", "run.toml", "-o", "whole")
     short = fb.StudyConfig.read("run.toml", ["replay.checkpoint_every=5"])
@@ -263,7 +326,8 @@ def test_compare(fedbuff: Run) -> None:
     found = json.loads(ran.out)
     names = [row["name"] for row in found["rows"]]
     buffered = [f"FedBuff K={size}, C={at_work}" for size in (2, 3) for at_work in (2, 4)]
-    assert names == [*buffered, "FedAsync, C=2", "FedAsync, C=4", "FedAvg m=2", "FedAvg m=3"]
+    assert names == [*buffered, "FedAsync, C=2", "FedAsync, C=4", "FedAvg m=2", "FedAvg m=4"]
+    assert [row["at work"] for row in found["rows"]] == [2, 4] * 4
     assert found["target"] == ["accuracy", 0.2]
     for run, row in zip(find_runs("all"), found["rows"], strict=True):
         at = run.seeds[0].first("accuracy", 0.2)
@@ -275,6 +339,57 @@ def test_compare(fedbuff: Run) -> None:
     ]
     common = tasks[0].keys() & tasks[1].keys()
     assert common and all(tasks[0][key] == pytest.approx(tasks[1][key], abs=1e-12) for key in common)
+
+
+ALL_THREE = ("--strategy", "fedbuff", "--strategy", "fedasync", "--strategy", "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "at_work"),
+    [
+        (ALL_THREE, ["FedBuff K=2", "FedAsync", "FedAvg rate=1"], [6, 6, 6]),
+        ((*ALL_THREE, "--set", "schedule.concurrency=3"), ["FedBuff K=2", "FedAsync", "FedAvg m=3"], [3, 3, 3]),
+        (
+            (*ALL_THREE, "-C", "3", "--clients-per-round", "2,5"),
+            ["FedBuff K=2, C=3", "FedAsync, C=3", "FedAvg m=2", "FedAvg m=5"],
+            [3, 3, 2, 5],
+        ),
+        (
+            (*ALL_THREE[2:], "--set", 'strategy={kind="fedavg", clients_per_round=4}'),
+            ["FedAsync", "FedAvg m=4"],
+            [4, 4],
+        ),
+        (("-C", "2,3", "--set", 'strategy={kind="fedavg", rate=0.5}'), ["FedAvg m=2", "FedAvg m=3"], [2, 3]),
+    ],
+)
+def test_compare_has_as_many_clients_at_work(
+    options: tuple[str, ...], names: list[str], at_work: list[int], fedbuff: Run
+) -> None:
+    short = ("--set", "schedule.server_steps=3", "--set", "replay.metrics=[]")
+    ran = fedbuff("compare", "run.toml", "-o", "all", *options, *short, "--json")
+    rows = json.loads(ran.out)["rows"]
+    assert [row["name"] for row in rows] == names and [row["at work"] for row in rows] == at_work
+    table = fedbuff("compare", "run.toml", "-o", "all", *options, *short, "--resume").out.splitlines()
+    assert "  at work  " in table[0]
+
+
+def test_fedavg_of_a_trace_has_the_concurrency_at_work(fedbuff: Run) -> None:
+    words = ("schedule", "delays.csv", "--strategy", "fedavg", "--max-time", "9", "--json")
+    for options, at_work in (((), 3), (("-C", "2"), 2), (("-C", "2", "--clients-per-round", "1"), 1)):
+        assert json.loads(fedbuff(*words, *options).out)["at_work"] == at_work
+
+
+def test_compare_removes_a_key(fedbuff: Run, folder: Path) -> None:
+    table = '[[compare]]\nstrategy = { kind = "fedavg", clients_per_round = 3 }\n'
+    text = (folder / "run.toml").read_text().replace("[schedule]", "[schedule]\nconcurrency = 3")
+    (folder / "run.toml").write_text(text + table)
+    ran = fedbuff("compare", "run.toml", "-o", "one")
+    assert ran.code == 2 and ran.err.startswith("fedbuff: compare[0]: schedule.concurrency: FedAvg starts its own")
+    assert not (folder / "one").exists()
+    (folder / "run.toml").write_text(text + table + 'schedule = { concurrency = "unset" }\n')
+    assert fedbuff("compare", "run.toml", "-o", "one").code == 0
+    ran = fedbuff("replay", "run.toml", "-o", "two", "--set", "schedule.concurrency=unset", "--json")
+    assert load_run("two").seeds[0].schedule.concurrency == 6
 
 
 def test_compare_tables_and_the_best_of_tried(fedbuff: Run, folder: Path) -> None:
@@ -316,6 +431,9 @@ def test_compare_tables_and_the_best_of_tried(fedbuff: Run, folder: Path) -> Non
         ("compare run.toml -o run -K 2,x", r"fedbuff: Invalid value for '--buffer-size'.*: '2,x'"),
         ("compare run.toml -o run -K 2,0", r"fedbuff: strategy\.buffer_size: expected an int >= 1"),
         ("compare run.toml -o run -K 2 -C 9", r"fedbuff: schedule\.concurrency is 9: there are only 6 clients"),
+        ("compare run.toml -o run --clients-per-round 2", r"fedbuff: clients_per_round: expected fedavg among"),
+        ("compare run.toml -o run --strategy fedavg -K 2", r"fedbuff: buffer_size: FedAvg has no buffer"),
+        ("schedule run.toml --set schedule.concurency=unset", r"fedbuff: schedule\.concurency: unknown key; did you m"),
         ("compare run.toml -o run -K 2 --target speed=3", r"fedbuff: target\.speed: unknown key"),
         ("tune run.toml -o run -K 1,2", r"fedbuff: target: missing"),
         ("tune run.toml -o run --target accuracy=0.9", r"fedbuff: grid: tuning needs two arms or more"),

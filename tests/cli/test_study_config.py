@@ -48,7 +48,7 @@ def test_a_run_is_what_the_python_calls_give() -> None:
     order = np.random.Generator(np.random.Philox(0)).permutation(len(y))
     test, kept = np.sort(order[:449]), np.sort(order[449:])
     problem = fb.Softmax(X[kept], y[kept], fb.partition.dirichlet(y[kept], 8, alpha=0.5, seed=0))
-    trace = fb.sample_log().as_trace().assign(8, 0).bootstrap(50, seed=0)
+    trace = fb.sample_log().as_trace().assign(8, 3).bootstrap(50, seed=3)
     strategy = fb.FedBuff(buffer_size=2)
     schedule = fb.schedule(trace, strategy, server_steps=10, seed=3)
     local = fb.LocalSGD(steps=2, lr=0.1, batch_size=8)
@@ -58,6 +58,40 @@ def test_a_run_is_what_the_python_calls_give() -> None:
     result = config.run(3)
     assert result.w.tobytes() == expected.w.tobytes()
     assert result.history["accuracy"].tolist() == expected.history["accuracy"].tolist()
+
+
+def durations(config: fb.StudyConfig, seed: int) -> dict[tuple[int, int], float]:
+    """How long each task took, by client and task."""
+    made = config.make_schedule(seed)
+    time = (made.arrive_time - made.start_time).round(9)
+    return dict(zip(zip(made.client.tolist(), made.task.tolist(), strict=True), time.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("keys", "varies"),
+    [
+        ({"assign": True, "bootstrap": 50}, True),
+        ({"assign": True, "bootstrap": 50, "assign_seed": 0}, True),
+        ({"assign": True}, True),
+        ({"assign": True, "assign_seed": 0}, False),
+    ],
+)
+def test_a_seed_varies_recorded_delays(keys: dict[str, Any], varies: bool) -> None:
+    trace = {"kind": "log", "file": "sample:recorded_log", "as_trace": True, **keys}
+    config = fb.StudyConfig({**DIGITS, "trace": trace, "seeds": [0, 1], "schedule": {"server_steps": 40}})
+    first, second = durations(config, 0), durations(config, 1)
+    common = first.keys() & second.keys()
+    assert len(common) > 40
+    assert config.delays_by_seed == varies == any(first[task] != second[task] for task in common)
+    plans, _ = config.plans([0, 1])
+    assert np.array_equal(plans[0].row_duration, plans[1].row_duration) != varies
+
+
+def test_the_delays_of_a_seed_do_not_depend_on_the_others() -> None:
+    config = fb.StudyConfig({**DIGITS, "seeds": [5, 2]})
+    assert config.make_schedule(2) == fb.StudyConfig({**DIGITS, "seed": 2}).make_schedule()
+    assert config.source_of(5) is config.source and config.source_of(2) != config.source
+    assert config.make_schedule(5) == fb.schedule(config.source, fb.FedBuff(2), server_steps=10, seed=5)
 
 
 def test_it_pickles_and_does_not_change() -> None:
@@ -230,6 +264,21 @@ def test_settings() -> None:
             parse_setting(wrong)
     with pytest.raises(ConfigError, match=r"a\.b\.c: a\.b is not a table"):
         merged({"a": {"b": 1}}, {"a.b.c": 2})
+
+
+def test_a_change_removes_a_key() -> None:
+    tables = {**QUADRATIC, "schedule": {"concurrency": 2, "server_steps": 9}}
+    config = fb.StudyConfig(tables)
+    for removed in (None, "unset"):
+        for changes in ({"schedule.concurrency": removed}, {"schedule": {"concurrency": removed}}):
+            assert config.changed(changes).tables["schedule"] == {"server_steps": 9}
+    fedavg = {"kind": "fedavg", "clients_per_round": 2, "over_selection": None}
+    with pytest.raises(ConfigError, match=r"^schedule\.concurrency: FedAvg starts its own rounds"):
+        config.changed({"strategy": fedavg})
+    made = config.changed({"strategy": fedavg, "schedule.concurrency": None})
+    assert made.tables["strategy"] == {"kind": "fedavg", "clients_per_round": 2}
+    assert made.run().version == 9
+    assert config.tables == fb.StudyConfig(tables).tables
 
 
 def test_json_of_the_tables_reads_back(tmp_path: Path) -> None:

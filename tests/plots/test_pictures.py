@@ -75,6 +75,18 @@ def test_contribution() -> None:
         fb.plots.contribution(fb.schedule(log, fb.FedBuff(1)))
 
 
+def test_contribution_of_few_clients_has_a_bar_for_each() -> None:
+    few = fb.schedule(fb.DelayModel(4, compute=fb.Exponential(1.0)), fb.FedBuff(2), server_steps=50, seed=1)
+    ax = fb.plots.contribution(few)
+    assert [bar.get_height() for bar in ax.patches] == few.summary()["participation_by_speed"]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["fastest", "2", "3", "slowest"]
+    both = fb.plots.contribution({"four": few, "twenty": SCHEDULE})  # bars of other widths would cover each other
+    for patch, schedule in zip(both.patches, (few, SCHEDULE), strict=True):
+        heights, edges, _ = patch.get_data()
+        assert heights.tolist() == schedule.summary()["participation_by_speed"] and edges[[0, -1]].tolist() == [0, 1]
+    assert list(line(both)[1]) == [1.0, 1.0]
+
+
 def test_trace() -> None:
     trace = fb.Trace(["slow"] * 3 + ["fast"] * 3, [5.0, 6.0, 7.0, 1.0, 2.0, 3.0])
     ax = fb.plots.trace(trace)

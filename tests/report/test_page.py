@@ -95,6 +95,14 @@ def test_one_file_without_links(page: Path) -> None:
     assert text.count("</script>") == text.count("<script")
 
 
+def test_participation_is_that_of_the_schedule(runs: list[Run], page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    data = json.loads(re.findall(r'<script id="data"[^>]*>(.*?)</script>', text, re.DOTALL)[0])
+    for run, shown in zip(runs, data["runs"], strict=True):
+        assert shown["contribution"] == run.seeds[0].schedule.summary()["participation_by_speed"]
+        assert np.mean(shown["contribution"]) == pytest.approx(1.0)  # 20 clients: ten groups of two
+
+
 def test_it_opens(opened: Any, runs: list[Run]) -> None:
     assert errors(opened) == []
     cells = [cell.text for cell in opened.find_elements("css selector", "#outcomes tr td:first-child")]

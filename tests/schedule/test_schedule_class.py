@@ -303,27 +303,42 @@ def test_summary() -> None:
     assert summary["server_steps"] == 30
     assert summary["steps_per_second"] == 30 / schedule.step_time[-1]
     assert summary["status"] == {"used": 60, "too_stale": schedule.n_arrivals - 60}
-    assert sum(summary["participation_by_speed"]) == pytest.approx(1.0)
+    assert np.mean(summary["participation_by_speed"]) == pytest.approx(1.0)
     # every client is always at work until the arrival that made the last step
     assert summary["utilisation"] == pytest.approx(1.0)
     duration = schedule.arrive_time - schedule.start_time
     assert summary["wasted"] == pytest.approx(duration[schedule.status == 2].sum() / duration.sum())
 
 
-def test_participation_by_speed_finds_the_slow() -> None:
-    rows = [(c, k, 0, 0, 0, 0.0, 1.0 + c, 0) for k, c in enumerate([0] * 6 + [1] * 3 + [2])]
-    rows = [(c, k if c == 0 else k - 6 if c == 1 else 0, *rest) for c, k, *rest in rows]
-    schedule = fb.Schedule(
-        **columns_of(rows, [(5.0, 0)], []),
-        n_clients=20,
-        buffer_size=10,
-        concurrency=20,
+def schedule_of_uses(uses: list[int], n_clients: int) -> fb.Schedule:
+    """Client c ends uses[c] tasks of 1 + c seconds, all of them used."""
+    rows = [(c, task, 0, 0, 0, 0.0, 1.0 + c, 0) for c, n in enumerate(uses) for task in range(n)]
+    return fb.Schedule(
+        **columns_of(rows, [(1.0 + len(uses), 0)], []),
+        n_clients=n_clients,
+        buffer_size=len(rows),
+        concurrency=n_clients,
         seed=0,
-        started_on_0=10,
+        started_on_0=len(rows),
         description={},
     )
-    assert schedule.summary()["clients_never_ended"] == 17
-    assert [share for share in schedule.summary()["participation_by_speed"] if share] == [0.6, 0.3, 0.1]
+
+
+def test_participation_by_speed_finds_the_slow() -> None:
+    summary = schedule_of_uses([6, 3, 1], n_clients=20).summary()
+    assert summary["clients_never_ended"] == 17
+    assert summary["participation_by_speed"] == pytest.approx([0.6 * 3, 0.3 * 3, 0.1 * 3])
+
+
+@pytest.mark.parametrize("n", [1, 4, 10, 14, 37])
+def test_equal_participation_is_1_in_every_group(n: int) -> None:
+    assert schedule_of_uses([2] * n, n_clients=n).summary()["participation_by_speed"] == [1.0] * min(10, n)
+
+
+def test_participation_by_speed_of_unused_arrivals_is_empty() -> None:
+    columns = columns_of([(0, 0, 0, -1, 0, 0.0, 1.0, int(fb.Status.FAILED))], [], [])
+    given = {"n_clients": 1, "buffer_size": 2, "concurrency": 1, "seed": 0, "started_on_0": 1, "description": {}}
+    assert fb.Schedule(**columns, **given).summary()["participation_by_speed"] == []
 
 
 def test_arrival_log_has_what_arrived() -> None:

@@ -54,6 +54,7 @@ PACKED: dict[str, dict[str, Any]] = {
     "open loop": {"schedule": {"server_steps": 20, "start_rate": 3.0}},
     "speeds drawn by the seed": {"trace.client_speed": {"kind": "log_normal", "mean": 0.0, "sigma": 1.0}},
     "a recorded trace": {"trace": {"kind": "recorded", "file": "delays.csv", "assign": True}},
+    "a resampled trace": {"trace": {"kind": "recorded", "file": "delays.csv", "assign": True, "bootstrap": 9}},
     "full gradients": {"local": {"steps": 1, "lr": 0.1, "momentum": 0.5, "prox": 0.1}},
     "stop after steps": {"replay.stop": {"server_steps": 17}},
     "stop after all steps": {"replay.stop": {"server_steps": 30}},
@@ -102,6 +103,22 @@ def test_a_run_has_the_bits_that_it_has_alone(name: str, base: dict[str, Any], t
         warnings.simplefilter("ignore", RuntimeWarning)
         for row in range(len(results)):
             same_as_alone(results, row, config)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_recorded_delays_follow_the_seed(
+    packed: bool, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The core's way and the long way give the same rows; so does one seed at a time, as large traces are run."""
+    tables = merged(base, {"replay.metrics": [] if packed else ["step_norm"]})
+    all_at_work = {"schedule": {"server_steps": 30}}  # nobody is drawn: times differ by the delays alone
+    config = study(tables, PACKED["a resampled trace"] | all_at_work, tmp_path)
+    results = fb.sweep(config, seeds=range(5))
+    assert len(set(results.column("time").tolist())) > 1
+    for row in range(5):
+        same_as_alone(results, row, config)
+    monkeypatch.setattr("fedbuff._sweep_worker._TRACE_BYTES", 1)
+    equal(fb.sweep(config, seeds=range(5)), results)
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -274,13 +291,58 @@ def test_an_impossible_arm_fails_alone(base: dict[str, Any]) -> None:
         ({"replay.stop": {"grad_norm_sq": 1.0}}, "stop looks at 'grad_norm_sq'"),
         ({"trace.compute": {"kind": "constant", "value": -1.0}}, "trace.compute: Constant"),
         ({"local.batch_size": [1, 2]}, "batch_size: 2 numbers for 12 clients"),
-        ({"strategy": {"kind": "fedavg", "clients_per_round": 3}}, "starts its own rounds"),
+        ({"strategy": {"kind": "fedavg", "clients_per_round": 3}, "schedule.concurrency": 3}, "its own rounds"),
     ],
 )
 def test_what_an_arm_may_have_wrong(changes: dict[str, Any], error: str, base: dict[str, Any]) -> None:
     results = fb.sweep(base, configs=[changes, {"local.lr": 0.2}], seeds=[0])
     assert results.column("status").tolist() == ["failed", "done"]
     assert error in results.failed[0]["error"] and f"(with {next(iter(changes))} = " in results.failed[0]["error"]
+
+
+FEDAVG = {"kind": "fedavg", "clients_per_round": 3}
+
+
+def test_an_arm_that_rules_out_a_key_of_the_base_is_found_before_anything_runs(
+    base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Workshop, "run", lambda *arguments: pytest.fail("something ran"))
+    with pytest.raises(ConfigError, match=r"^schedule\.concurrency: FedAvg starts its own rounds.*with strategy = "):
+        fb.sweep(base, configs=[{"local.lr": 0.2}, {"strategy": FEDAVG}], seeds=[0], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_arm_without_a_schedule_is_found_before_anything_runs(
+    base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[int, int]] = []
+    run = Workshop.run
+    monkeypatch.setattr(Workshop, "run", lambda self, pairs, *rest: (ran.extend(pairs), run(self, pairs, *rest))[1])
+    results = fb.sweep(base, {"schedule.concurrency": [1000, 4]}, seeds=[0])
+    assert ran == [(1, 0)] and results.column("status").tolist() == ["failed", "done"]
+    assert results.failed[0]["error"].startswith("schedule.concurrency is 1000: there are only 12 clients")
+
+
+@pytest.mark.parametrize("removed", [None, "unset"])
+def test_an_arm_removes_a_key(removed: Any, base: dict[str, Any], tmp_path: Path) -> None:
+    configs: list[dict[str, Any]] = [{}, {"strategy": FEDAVG, "schedule.concurrency": removed}, {"replay": removed}]
+    results = fb.sweep(base, configs=configs, seeds=[0, 1], out=tmp_path / "out")
+    assert results.column("status").tolist() == ["done"] * 6
+    np.testing.assert_array_equal(results.column("schedule.concurrency"), [4.0] * 2 + [np.nan] * 2 + [4.0] * 2)
+    for row in range(6):
+        same_as_alone(results, row, fb.StudyConfig(base))
+    equal(fb.load_sweep(tmp_path / "out"), results)
+    equal(fb.sweep(base, configs=configs, seeds=[0, 1], out=tmp_path / "out"), results)
+    assert results.column("server_steps").tolist() == [30] * 6
+
+
+def test_a_grid_with_and_without_a_key(quadratic: dict[str, Any]) -> None:
+    """A key that is not there may be removed: the arm is the base."""
+    results = fb.sweep(quadratic, {"schedule.concurrency": [2, None]}, seeds=[0])
+    assert results.column("status").tolist() == ["done"] * 2
+    assert results.column("run")[1] == fb.sweep(quadratic, seeds=[0]).column("run")[0]
+    with pytest.raises(ConfigError, match=r"^schedule\.concurency: unknown key; did you mean concurrency"):
+        fb.sweep(quadratic, {"schedule.concurency": [None]}, seeds=[0])
 
 
 def test_a_run_that_diverges_is_done(base: dict[str, Any]) -> None:

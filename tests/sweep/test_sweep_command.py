@@ -60,7 +60,7 @@ def fedbuff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
 
 def test_a_table_of_arms(fedbuff: Run) -> None:
-    code, out, _ = fedbuff("sweep", "study.toml", "--out", "found")
+    code, out, _ = fedbuff("sweep", "study.toml", "--output", "found")
     assert code == 0
     names, *lines = [line.split() for line in out.splitlines()]
     assert names == ["arm", "strategy.buffer_size", "done", "failed", "server_steps", "time", "loss"]
