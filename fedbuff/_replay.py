@@ -39,6 +39,7 @@ FORMAT_NUMBER = 1
 
 _ROWS_AT_ONCE = 50_000
 _WINDOW_BYTES = 1 << 30
+_LONGEST_TABLE = 1 << 16  # of weights by staleness, for a schedule that is not known to its end
 _SECONDS_A_RUN = 0.1  # how long Ctrl-C and the progress bar may wait
 _STEPS, _NEED_ROWS, _DIVERGED = range(3)
 
@@ -285,8 +286,11 @@ class Replay:
             )
         self._w0_hash = hashlib.sha256(start.tobytes()).hexdigest()
         self._metrics: list[str] | None = None  # of the evaluations in the history
-        self._feed = _Feed(schedule, self.rule, _update_weights(self.rule, problem, schedule))
-        self._engine = _make_engine(problem, local, self.rule, start, self.seed)
+        e_by_client = _update_weights(self.rule, problem, schedule)
+        self._feed = _Feed(schedule, self.rule, e_by_client)
+        self._engine = _make_engine(
+            problem, local, self.rule, start, self.seed, _make_roles(self.rule, start, self.seed, schedule, e_by_client)
+        )
         self.time = 0.0
         self.updates = 0
         # Since the last evaluation: updates then, sum and maximum of staleness; and the model that was evaluated.
@@ -513,7 +517,35 @@ def _update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterab
     return np.divide(rule.weight_scale, problem.n_clients * share, out=np.zeros(len(share)), where=share > 0)
 
 
-def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int) -> _Engine:
+def _make_roles(
+    rule: Rule, w0: Floats, seed: int, schedule: Schedule | Iterable[Schedule], e_by_client: NDArray[np.float64]
+) -> Any:
+    """Those who make the sums under real pads, and what they agree on; None where there are no pads."""
+    if not isinstance(rule.secure, OneTimePad):
+        return None
+    from .secure import Parameters, Roles
+
+    most = rule.max_staleness
+    if isinstance(schedule, Schedule):
+        most = int(schedule.staleness[schedule.status == Status.USED].max(initial=0))
+    table = []
+    for staleness in range(_LONGEST_TABLE if most is None else most + 1):
+        table.append(rule.staleness_weight(staleness))
+        if most is None and table[-1] * float(e_by_client.max()) * rule.secure.weight_unit < 0.5:
+            break  # no weight is left for one that is staler
+    agreed = Parameters(
+        dim=w0.size,
+        buffer_size=rule.buffer_size,
+        secure=rule.secure,
+        max_staleness=most,
+        staleness_weights=tuple(table),
+    )
+    return Roles(agreed, w0.dtype, seed, e_by_client)
+
+
+def _make_engine(
+    problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int, roles: Any
+) -> _Engine:
     function: Any = None
     spec = batch = bound = None
     if isinstance(problem, Callback):
@@ -529,11 +561,7 @@ def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Fl
         else:
             bound = problem.bound
     backend = cast(Any, backends.current())
-    sums, roles = _sums(rule, problem.dim, seed), None
-    if isinstance(rule.secure, OneTimePad):
-        from .secure import Parameters, Roles
-
-        roles = Roles(Parameters(dim=problem.dim, buffer_size=rule.buffer_size, secure=rule.secure), w0.dtype, seed)
+    sums = _sums(rule, problem.dim, seed)
     return cast(
         _Engine, backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
     )
