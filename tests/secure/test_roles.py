@@ -29,9 +29,7 @@ class World:
     def delta(self) -> NDArray[np.float64]:
         return self.rng.uniform(-1, 1, self.agreed.dim)
 
-    def upload(
-        self, client: int, task: int = 0, version: int = 0, delta: Any = None, weight: float = 1.0
-    ) -> bytearray:
+    def upload(self, client: int, task: int = 0, version: int = 0, delta: Any = None, weight: float = 1.0) -> bytearray:
         sender = Client(self.agreed, self.aggregator.hello, client)
         return sender.upload(self.delta() if delta is None else delta, task=task, version=version, weight=weight)
 

@@ -74,7 +74,9 @@ def test_the_word_simulate_is_the_default_encoding() -> None:
     same(replayed(fb.FedBuff(4, secure="simulate")), replayed(fb.FedBuff(4, secure=Simulate())))
 
 
-@pytest.mark.parametrize("privacy", [None, fb.secure.Gaussian(clip=0.05, noise_multiplier=0.3)], ids=["", "private"])
+@pytest.mark.parametrize(
+    "privacy", [None, fb.secure.Gaussian(clip=0.05, noise_multiplier=0.3, source="simulated")], ids=["", "private"]
+)
 @pytest.mark.parametrize("secure", [None, Simulate(**COARSE)], ids=["", "secure"])
 def test_the_same_bits_for_threads_chunks_and_a_resume(secure: Any, privacy: Any, tmp_path: Path) -> None:
     strategy = strategy_with(secure, privacy=privacy)
@@ -135,7 +137,9 @@ def test_the_sequential_engine_agrees(how: dict[str, Any], monkeypatch: pytest.M
     from fedbuff.backends import reference
 
     problem = make_problem("float64")
-    strategy = strategy_with(Simulate(**how), privacy=fb.secure.Gaussian(clip=0.5, noise_multiplier=0.1))
+    strategy = strategy_with(
+        Simulate(**how), privacy=fb.secure.Gaussian(clip=0.5, noise_multiplier=0.1, source="simulated")
+    )
     got = replayed(strategy, problem)
     monkeypatch.setattr(backends, "current", lambda: reference)
     want = replayed(strategy, make_problem("float64"))
@@ -185,7 +189,9 @@ def test_an_update_that_is_not_finite_ends_the_replay_by_name(real: bool) -> Non
 
 
 def test_a_schedule_keeps_its_secure_rule(tmp_path: Path) -> None:
-    strategy = strategy_with(Simulate(**COARSE), privacy=fb.secure.Gaussian(clip=0.05, noise_multiplier=0.1))
+    strategy = strategy_with(
+        Simulate(**COARSE), privacy=fb.secure.Gaussian(clip=0.05, noise_multiplier=0.1, source="simulated")
+    )
     schedule = fb.schedule(DELAYS, strategy, 8, server_steps=5, seed=3)
     schedule.save(tmp_path / "s.npz")
     loaded = fb.load_schedule(tmp_path / "s.npz")
@@ -199,7 +205,11 @@ def test_weights_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="s e = 8 of staleness 0 is 8 units"):
         replayed(fb.FedBuff(4, weights="samples", norm="weights", secure="simulate"))
     with pytest.raises(ValueError, match="privacy: the weight s e = 8 of staleness 0 is above 1"):
-        replayed(fb.FedBuff(4, weights="samples", privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=1.0)))
+        replayed(
+            fb.FedBuff(
+                4, weights="samples", privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=1.0, source="simulated")
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -221,4 +231,6 @@ def test_a_server_that_sees_every_update_refuses() -> None:
     with pytest.raises(ValueError, match=r"secure: this server sees every update; use fedbuff\.secure\.Server"):
         fb.Server(np.zeros(3), fb.FedBuff(2, secure="simulate"))
     with pytest.raises(ValueError, match="privacy: this server sees every update"):
-        fb.Server(np.zeros(3), fb.FedBuff(2, privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=1.0)))
+        fb.Server(
+            np.zeros(3), fb.FedBuff(2, privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=1.0, source="simulated"))
+        )
