@@ -46,7 +46,7 @@ def grid(
             variant["schedule"] = {k: v for k, v in tables.get("schedule", {}).items() if k != "concurrency"}
         elif concurrency is not None:
             variant = merged(variant, {"schedule.concurrency": concurrency})
-        built = StudyConfig(variant, config.folder)
+        built = StudyConfig(variant, config.folder, config.allow_code)
         name = built.name if kind == "fedavg" or concurrency is None else f"{built.name}, C={concurrency}"
         made.setdefault(name, built.changed({"name": name}))
     return [[variant] for variant in made.values()]
@@ -90,6 +90,7 @@ def _prefixed(report: Callable[[str], object], name: str) -> Callable[[str], obj
 
 
 def _check(variant: StudyConfig, target: tuple[str, float] | None) -> None:
+    variant.check_repeatable("compare")
     metrics = variant.replay_options.metrics
     if target is not None and metrics is not None and target[0] not in metrics:
         raise ConfigError(f"replay.metrics: the target is of {target[0]!r}, which is not among them")

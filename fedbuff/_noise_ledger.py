@@ -1,9 +1,9 @@
 """Which server steps had noise of the operating system drawn for them, and how often.
 
-Such noise cannot be drawn again: a replay that is killed and goes on from its checkpoint makes the steps in between once
-more, with other noise, and whoever saw both models saw two releases of the same updates. So the steps are noted before
-their noise is drawn, in a file beside the checkpoint that is only ever added to: a line "begin end" for steps begin,
-..., end - 1, on the disk before they are made. The first line names the run, so that a checkpoint knows its own.
+Such noise cannot be drawn again: a replay that is killed and goes on from its checkpoint makes the steps in between
+once more, with other noise, and whoever saw both models saw two releases of the same updates. So the steps are noted
+before their noise is drawn, in a file beside the checkpoint that is only ever added to: a line "begin end" for steps
+begin, ..., end - 1, on the disk before they are made. The first line names the run, so that a checkpoint knows its own.
 """
 
 from __future__ import annotations

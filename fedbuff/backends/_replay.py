@@ -177,7 +177,7 @@ class SequentialReplay:
         return True
 
     def _clip_factor(self, delta: Vector) -> float:
-        """What makes the norm at most clip, also where the products are rounded: a number of the dtype, rounded down."""
+        """What makes the norm at most clip, also where products are rounded: a number of the dtype, rounded down."""
         clip = self._sums.clip
         norm = self._norm_bound(delta) if clip > 0 else 0.0
         if norm <= clip:

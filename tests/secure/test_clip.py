@@ -1,4 +1,4 @@
-"""The norm that an update keeps after clipping: never above the clip, whatever its numbers, dtype, backend and level."""
+"""The norm of an update after clipping: never above the clip, whatever its numbers, dtype, backend and level."""
 
 from __future__ import annotations
 
