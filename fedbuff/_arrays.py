@@ -150,7 +150,7 @@ def round_down(value: float, dtype: DTypeLike) -> float:
     >>> round_down(0.1, np.float32) <= 0.1 < float(np.float32(0.1))
     True
     """
-    scalar = np.dtype(dtype).type
+    scalar: Any = np.dtype(dtype).type
     with np.errstate(over="ignore"):
         near = scalar(value)
     return float(np.nextafter(near, scalar(0))) if float(near) > value else float(near)

@@ -448,7 +448,7 @@ class Replay:
             "since": self._since,
             "secure": dict(zip(("seconds", "cut"), self._secure_spent(), strict=True)),
             "metrics": self._metrics,
-            "noise": None if self._ledger is None else self._ledger.run,
+            **({} if self._ledger is None else {"noise": self._ledger.run}),
         }
 
     @classmethod
