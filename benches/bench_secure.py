@@ -98,7 +98,7 @@ def workload_1() -> tuple[fb.Softmax, fb.LocalSGD, fb.Schedule]:
 
 def test_replay(benchmark: Any) -> None:
     problem, local, schedule = workload_1()
-    privacy = fb.secure.Gaussian(clip=1.0, noise_multiplier=0.01)
+    privacy = fb.secure.Gaussian(clip=1.0, noise_multiplier=0.01, source="simulated")
     strategies = {
         "plain": fb.FedBuff(K),
         "simulated": fb.FedBuff(K, secure="simulate"),

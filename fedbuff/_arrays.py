@@ -18,6 +18,7 @@ __all__ = [
     "model_dtype",
     "pick_lists",
     "read_only",
+    "round_down",
 ]
 
 Floats = NDArray[np.floating]
@@ -139,3 +140,17 @@ def pick_lists(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDA
     sizes = np.diff(offsets)[rows]
     moved = np.concatenate(([0], np.cumsum(sizes)))
     return np.repeat(offsets[rows] - moved[:-1], sizes) + np.arange(moved[-1]), moved
+
+
+def round_down(value: float, dtype: DTypeLike) -> float:
+    """The largest number of the dtype that is not above a value >= 0.
+
+    >>> import numpy as np
+    >>> from fedbuff._arrays import round_down
+    >>> round_down(0.1, np.float32) <= 0.1 < float(np.float32(0.1))
+    True
+    """
+    scalar: Any = np.dtype(dtype).type
+    with np.errstate(over="ignore"):
+        near = scalar(value)
+    return float(np.nextafter(near, scalar(0))) if float(near) > value else float(near)

@@ -44,7 +44,7 @@ def grid(
         kind, size, concurrency = chosen["kind"], chosen["size"], chosen["concurrency"]
         if kind == "fedavg":
             for round_size in clients_per_round or [concurrency]:
-                built = StudyConfig(_rounds(tables, round_size), config.folder)
+                built = StudyConfig(_rounds(tables, round_size), config.folder, config.allow_code)
                 made.setdefault(built.name, built.changed({"name": built.name}))
             continue
         strategy: dict[str, Any] = dict(own) if kind == own["kind"] else {"kind": kind}
@@ -55,7 +55,7 @@ def grid(
             variant = merged(variant, {"schedule.concurrency": _round_size(config)})
         elif concurrency is not None:
             variant = merged(variant, {"schedule.concurrency": concurrency})
-        built = StudyConfig(variant, config.folder)
+        built = StudyConfig(variant, config.folder, config.allow_code)
         name = built.name if concurrency is None else f"{built.name}, C={concurrency}"
         made.setdefault(name, built.changed({"name": name}))
     return [[variant] for variant in made.values()]
@@ -119,6 +119,7 @@ def _prefixed(report: Callable[[str], object], name: str) -> Callable[[str], obj
 
 
 def _check(variant: StudyConfig, target: tuple[str, float] | None) -> None:
+    variant.check_repeatable("compare")
     metrics = variant.replay_options.metrics
     if target is not None and metrics is not None and target[0] not in metrics:
         raise ConfigError(f"replay.metrics: the target is of {target[0]!r}, which is not among them")

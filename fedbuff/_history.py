@@ -74,9 +74,11 @@ class History(Mapping[str, NDArray[Any]]):
 class Result:
     """The end of a replay.
 
-    stats  most_versions and most_window are the most models and deltas that were held at once; work_seconds (clients'
-           work over all threads), commit_seconds (adding and stepping, of small models by every 64th step),
-           wait_seconds and eval_seconds say where the time went
+    stats       most_versions and most_window are the most models and deltas that were held at once; work_seconds
+                (clients' work over all threads), commit_seconds (adding and stepping, of small models by every 64th
+                step), wait_seconds and eval_seconds say where the time went
+    repeatable  False where noise was drawn from the operating system: the same call gives another model
+    releases    then, how often the noise of each server step was drawn, for `secure.epsilon`; else None
     """
 
     w: NDArray[np.floating[Any]]
@@ -85,6 +87,8 @@ class Result:
     exit_reason: ExitReason
     message: str
     stats: dict[str, float] = field(repr=False)
+    repeatable: bool = True
+    releases: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def _first(self, metric: str, target: float) -> int | None:
         values = self.history[metric]

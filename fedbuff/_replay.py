@@ -24,6 +24,7 @@ from ._clients import Callback, Custom
 from ._files import optional, replacing
 from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
+from ._noise_ledger import NoiseLedger, ledger_path
 from ._problems import Problem
 from ._schedule import Schedule, Status
 from ._secure import OneTimePad
@@ -39,6 +40,7 @@ FORMAT_NUMBER = 1
 
 _ROWS_AT_ONCE = 50_000
 _WINDOW_BYTES = 1 << 30
+_LONGEST_TABLE = 1 << 16  # of weights by staleness, for a schedule that is not known to its end
 _SECONDS_A_RUN = 0.1  # how long Ctrl-C and the progress bar may wait
 _STEPS, _NEED_ROWS, _DIVERGED = range(3)
 
@@ -285,8 +287,13 @@ class Replay:
             )
         self._w0_hash = hashlib.sha256(start.tobytes()).hexdigest()
         self._metrics: list[str] | None = None  # of the evaluations in the history
-        self._feed = _Feed(schedule, self.rule, _update_weights(self.rule, problem, schedule))
-        self._engine = _make_engine(problem, local, self.rule, start, self.seed)
+        e_by_client = _update_weights(self.rule, problem, schedule)
+        self._feed = _Feed(schedule, self.rule, e_by_client)
+        self._engine = _make_engine(
+            problem, local, self.rule, start, self.seed, _make_roles(self.rule, start, self.seed, schedule, e_by_client)
+        )
+        # What noise was drawn, where it cannot be drawn again.
+        self._ledger = NoiseLedger() if self.rule.privacy is not None and not self.rule.privacy.repeatable else None
         self.time = 0.0
         self.updates = 0
         # Since the last evaluation: updates then, sum and maximum of staleness; and the model that was evaluated.
@@ -340,6 +347,8 @@ class Replay:
         target = None if max_steps is None else self.version + count("max_steps", max_steps, low=0)
         while target is None or self.version < target:
             steps = 2**62 if target is None else target - self.version
+            if self._ledger is not None:
+                self._ledger.draw(self.version, self.version + min(steps, len(self._feed.step_time)))
             code = self._engine.run(steps, self.threads)
             at = self._feed.advance(self.version)
             if at is not None:
@@ -391,6 +400,12 @@ class Replay:
                 where += f", arrival {row}: client {columns['client'][at]}, version {columns['version'][at]}"
         self.message = f"the model is not finite after {where}{lr}, server step size {self.rule.lr}"
 
+    @property
+    def releases(self) -> NDArray[np.int64] | None:
+        """How often the noise of each server step was drawn, for `secure.epsilon`; None where it is not drawn from the
+        operating system. A step has 2 where the replay was killed after it and went on from before it."""
+        return None if self._ledger is None else self._ledger.releases()
+
     # Saving
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -410,6 +425,8 @@ class Replay:
                 arrays[name] = moment
         if self._evaluated is not None:
             arrays["evaluated"] = self._evaluated
+        if self._ledger is not None:
+            self._ledger.attach(path)
         arrays["checksum"] = np.frombuffer(_digest(arrays), np.uint8)
         with replacing(path) as beside, open(beside, "wb") as file:
             np.savez(file, **cast(Any, arrays))
@@ -431,6 +448,7 @@ class Replay:
             "since": self._since,
             "secure": dict(zip(("seconds", "cut"), self._secure_spent(), strict=True)),
             "metrics": self._metrics,
+            **({} if self._ledger is None else {"noise": self._ledger.run}),
         }
 
     @classmethod
@@ -460,6 +478,8 @@ class Replay:
         local = None if about["local"] is None else LocalSGD(**about["local"])
         made = cls(problem, schedule, local, strategy=_Holder(rule), seed=about["seed"], threads=threads)
         made._restore(about, arrays)
+        if made._ledger is not None:
+            made._ledger = NoiseLedger.read(path, about["noise"])
         return made
 
     def _restore(self, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
@@ -513,7 +533,33 @@ def _update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterab
     return np.divide(rule.weight_scale, problem.n_clients * share, out=np.zeros(len(share)), where=share > 0)
 
 
-def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int) -> _Engine:
+def _make_roles(
+    rule: Rule, w0: Floats, seed: int, schedule: Schedule | Iterable[Schedule], e_by_client: NDArray[np.float64]
+) -> Any:
+    """Those who make the sums under real pads, and what they agree on; None where there are no pads."""
+    if not isinstance(rule.secure, OneTimePad):
+        return None
+    from .secure import Parameters, Roles
+
+    most = rule.max_staleness
+    if isinstance(schedule, Schedule):
+        most = int(schedule.staleness[schedule.status == Status.USED].max(initial=0))
+    table = []
+    for staleness in range(_LONGEST_TABLE if most is None else most + 1):
+        table.append(rule.staleness_weight(staleness))
+        if most is None and table[-1] * float(e_by_client.max()) * rule.secure.weight_unit < 0.5:
+            break  # no weight is left for one that is staler
+    agreed = Parameters(
+        dim=w0.size,
+        buffer_size=rule.buffer_size,
+        secure=rule.secure,
+        max_staleness=most,
+        staleness_weights=tuple(table),
+    )
+    return Roles(agreed, w0.dtype, seed, e_by_client)
+
+
+def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int, roles: Any) -> _Engine:
     function: Any = None
     spec = batch = bound = None
     if isinstance(problem, Callback):
@@ -529,11 +575,7 @@ def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Fl
         else:
             bound = problem.bound
     backend = cast(Any, backends.current())
-    sums, roles = _sums(rule, problem.dim, seed), None
-    if isinstance(rule.secure, OneTimePad):
-        from .secure import Parameters, Roles
-
-        roles = Roles(Parameters(dim=problem.dim, buffer_size=rule.buffer_size, secure=rule.secure), w0.dtype, seed)
+    sums = _sums(rule, problem.dim, seed)
     return cast(
         _Engine, backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
     )
@@ -667,7 +709,8 @@ def replay(
 ) -> Result:
     """Trains along a schedule: local SGD for every arrival, the buffer, the server's steps.
 
-    The result has the same bits for every number of threads, and across a checkpoint.
+    The result has the same bits for every number of threads, and across a checkpoint; but for noise that is drawn from
+    the operating system (`secure.Gaussian`), where `Result.repeatable` is False.
 
     >>> import numpy as np, fedbuff as fb
     >>> problem = fb.Quadratic(np.zeros((4, 2)))
@@ -758,6 +801,15 @@ def make_loop(
                 what = "other metrics" if name == "metrics" else f"another {name}"
                 raise ValueError(f"{path}: it was made with {what}; remove it, or give another file")
         current._restore(about, arrays)
+        if current._ledger is not None:
+            current._ledger = NoiseLedger.read(path, about["noise"])
+    elif path is not None and current._ledger is not None:
+        if ledger_path(path).exists():
+            raise ValueError(
+                f"{ledger_path(path)}: it says what noise a run drew whose {path.name} is gone; "
+                "move it away, and count its releases too, or give another file"
+            )
+        current.save(path)  # noise is noted beside it before it is drawn
     return _Loop(current, evaluate, eval_every, stop, path, checkpoint_every, callback)
 
 
@@ -783,7 +835,16 @@ class _Loop:
     def result(self, reason: ExitReason) -> Result:
         current = self._replay
         stats = {**current.stats, "eval_seconds": self._evaluate.seconds}
-        return Result(current.w, current.version, current.history, reason, current.message, stats)
+        return Result(
+            current.w,
+            current.version,
+            current.history,
+            reason,
+            current.message,
+            stats,
+            repeatable=current._ledger is None,
+            releases=current.releases,
+        )
 
     def go(self, bar: Any) -> Result:
         current = self._replay

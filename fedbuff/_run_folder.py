@@ -87,14 +87,14 @@ class Run:
         return self.config.name
 
 
-def load_run(folder: str | os.PathLike[str]) -> Run:
-    """Reads a run folder; a ValueError says what is missing."""
+def load_run(folder: str | os.PathLike[str], *, allow_code: bool = False) -> Run:
+    """Reads a run folder; a ValueError says what is missing. `allow_code` is that of its configuration."""
     path = Path(folder)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path}: not a run folder: it has no config.json")
     provenance = json.loads((path / "provenance.json").read_text(encoding="utf-8"))
     tables = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    config = StudyConfig(tables, Path(provenance["folder"]))
+    config = StudyConfig(tables, Path(provenance["folder"]), allow_code)
     done = [
         SeedRun(file.parent, int(file.parent.name.removeprefix("seed-")), json.loads(file.read_text(encoding="utf-8")))
         for file in path.glob("seed-*/result.json")
@@ -102,7 +102,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     return Run(path, config, provenance, sorted(done, key=lambda run: run.seed))
 
 
-def find_runs(folder: str | os.PathLike[str]) -> list[Run]:
+def find_runs(folder: str | os.PathLike[str], *, allow_code: bool = False) -> list[Run]:
     """The run that a folder is, those in a comparison's table, or all that it holds; a seed of each is done."""
     path = Path(folder)
     if not path.is_dir():
@@ -114,7 +114,8 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Run]:
         inside = [path / row["folder"] for row in rows]
     else:
         inside = sorted(file.parent for file in path.glob("*/config.json"))
-    runs = [run for run in map(load_run, inside) if run.seeds]
+    found = [load_run(each, allow_code=allow_code) for each in inside]
+    runs = [run for run in found if run.seeds]
     if not runs:
         raise ValueError(f"{path}: no run that is done: neither it nor a folder in it has seed-*/result.json")
     return runs
@@ -153,7 +154,7 @@ def run_study(
             continue
         schedule = first if number == 0 else config.make_schedule(seed)
         _run_seed(config, schedule, seed, done.parent, progress, log)
-    return load_run(path)
+    return load_run(path, allow_code=config.allow_code)
 
 
 def _run_seed(
@@ -185,6 +186,7 @@ def summary(result: Result, schedule: Schedule, seconds: float) -> dict[str, Any
         "server_steps": result.version,
         "seconds": seconds,
         "model_sha256": hashlib.sha256(result.w.tobytes()).hexdigest(),
+        "repeatable": result.repeatable,
         "last": {name: values[-1].item() for name, values in result.history.items()},
         "staleness": _staleness(schedule, result.version),
         "schedule": schedule.summary(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ __all__ = ["Cipher", "FixedPoint", "Gaussian", "OneTimePad", "Simulate", "secure
 
 Cipher = Literal["chacha20", "aes-ctr"]
 Rounding = Literal["nearest", "stochastic"]
-NoiseSource = Literal["philox", "system"]
+NoiseSource = Literal["system", "simulated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +138,14 @@ class Gaussian:
 
     clip              an update longer than this is scaled down to it; weights s e must be at most 1
     noise_multiplier  the noise's standard deviation in each coordinate of the sum, divided by clip; 0: no noise
-    source            "philox": from the seed, repeatable, and not a cryptographic source; "system": from the operating
-                      system, and then no two runs are alike
+    source            "system": from the operating system, and then no two runs are alike. "simulated": from the
+                      replay's seed, repeatable, to see what noise does to a training; it keeps nothing private, as
+                      whoever knows or guesses the seed subtracts it
     """
 
     clip: float
     noise_multiplier: float
-    source: NoiseSource = "philox"
+    source: NoiseSource = "system"
 
     def __post_init__(self) -> None:
         number("clip", self.clip, open_low=True)
@@ -154,17 +156,29 @@ class Gaussian:
     def deviation(self) -> float:
         return self.noise_multiplier * self.clip
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether the same seed gives the same noise."""
+        return self.source == "simulated" or self.noise_multiplier == 0
+
     def clip_for(self, secure: Simulate | None, dim: int) -> float:
         """What updates are clipped to: `clip`, less what rounding to fixed point may add to a norm."""
         if secure is None:
             return self.clip
-        slack = secure.encoding.error() * math.sqrt(dim)
+        slack = secure.encoding.error() * _root_above(dim)
         if slack >= self.clip:
             raise ValueError(
                 f"privacy: rounding to steps of {secure.encoding.step:g} may add {slack:g} to the norm of {dim} "
                 f"numbers, which leaves nothing of clip {self.clip:g}; use more bits"
             )
-        return self.clip - slack
+        left = self.clip - slack
+        return left if Fraction(left) + Fraction(slack) <= Fraction(self.clip) else math.nextafter(left, 0.0)
+
+
+def _root_above(n: int) -> float:
+    """The square root, rounded up."""
+    root = math.sqrt(n)
+    return root if Fraction(root) ** 2 >= n else math.nextafter(root, math.inf)
 
 
 def secure_of(value: Any) -> Simulate | None:

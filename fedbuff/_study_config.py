@@ -30,7 +30,8 @@
 
 The keys of a table are the arguments of the function or class that it stands for, so that this module has no list of
 them to keep: an unknown key, a missing one and a value of the wrong kind are errors that begin with the key's path. A
-`StudyConfig` is immutable and pickles as its tables alone; what it builds from files is built once per object.
+`StudyConfig` is immutable and pickles as its tables alone; what it builds from files is built once per object. The kind
+"factory" runs a function that the file names, and with it any code: only where `allow_code` says so.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ from ._replay import _Evaluation as Evaluation
 from ._resolve import plans_of, uniform_arrivals
 from ._resolve import schedule as resolve
 from ._schedule import Schedule
+from ._secure import Gaussian
 from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
 from ._study_data import SAMPLE, HeldOut, RowReader, Rows, hold_out
 from ._trace import ArrivalLog, Trace, read_arrival_log, read_trace
@@ -267,10 +269,10 @@ def at_replay() -> AbstractContextManager[None]:
     return _at("replay", ("metrics", "eval_every", "threads", "checkpoint_every"))
 
 
-def _table(tables: Mapping[str, Any], name: str) -> Tables:
+def _table(tables: Mapping[str, Any], name: str, above: str = "") -> Tables:
     value = tables.get(name, {})
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}: expected a table, got {type(value).__name__}")
+        raise ConfigError(f"{above}{name}: expected a table, got {type(value).__name__}")
     return dict(value)
 
 
@@ -356,6 +358,8 @@ def _strategy(values: Tables) -> Strategy:
         if isinstance(values["optimizer"], Adam):
             betas = tuple(values["optimizer"].betas)
             values["optimizer"] = Adam(cast(Any, betas), values["optimizer"].epsilon, values["optimizer"].weight_decay)
+    if "privacy" in values and not isinstance(values["privacy"], Gaussian):
+        values["privacy"] = _call(Gaussian, "strategy.privacy", _table(values, "privacy", "strategy."))
     preset = values.pop("preset", None)
     if preset is None:
         made: Strategy = _call(_STRATEGIES[kind], "strategy", values)
@@ -398,6 +402,9 @@ class ReplayOptions:
 class StudyConfig:
     """A configuration whose tables were checked as far as that needs no file; `folder` is what its paths start from.
 
+    With `allow_code` a problem of the kind "factory" may call its function. Then the configuration is a program: give
+    it for your own ones only.
+
     >>> import fedbuff as fb
     >>> config = fb.StudyConfig({
     ...     "problem": {"kind": "quadratic", "centers": [[0.0, 0.0], [2.0, 0.0]]},
@@ -416,6 +423,7 @@ class StudyConfig:
 
     tables: Tables
     folder: Path = Path()
+    allow_code: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", copy.deepcopy(dict(self.tables)))
@@ -440,18 +448,20 @@ class StudyConfig:
                     raise ConflictError(f"schedule.{key}", "FedAvg starts its own rounds, of clients_per_round clients")
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str], settings: Sequence[str] = ()) -> StudyConfig:
+    def read(
+        cls, path: str | os.PathLike[str], settings: Sequence[str] = (), *, allow_code: bool = False
+    ) -> StudyConfig:
         """A .toml or .json file, with settings `key.path=value` that override it."""
         tables = merged(read_tables(path), {})
         for setting in settings:
             key, value = parse_setting(setting)
             refuse_unknown_removals(tables, {key: value})
             tables = merged(tables, {key: value})
-        return cls(tables, Path(path).parent)
+        return cls(tables, Path(path).parent, allow_code)
 
     def changed(self, changes: Mapping[str, Any]) -> StudyConfig:
         """The same with other values, by path; None removes a key (see `merged`)."""
-        return StudyConfig(merged(self.tables, changes), self.folder)
+        return StudyConfig(merged(self.tables, changes), self.folder, self.allow_code)
 
     def with_sections(self, sections: Mapping[str, Any], ready: Mapping[str, Any], *, checked: bool) -> StudyConfig:
         """These tables with other sections, which are shared and not copied; only what they can break is checked.
@@ -464,13 +474,14 @@ class StudyConfig:
         made.__dict__.update(ready)
         made.__dict__["tables"] = {name: t for name, t in {**self.tables, **sections}.items() if t is not None}
         made.__dict__["folder"] = self.folder
+        made.__dict__["allow_code"] = self.allow_code
         if not checked:
             made._check_problem()
         made._check_sections()
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"tables": self.tables, "folder": self.folder}
+        return {"tables": self.tables, "folder": self.folder, "allow_code": self.allow_code}
 
     @property
     def sha256(self) -> str:
@@ -643,7 +654,25 @@ class StudyConfig:
         """The data of a problem that is made of rows."""
         return _read_rows(self)
 
+    def check_code(self) -> None:
+        """Refuses a problem that runs code where that was not asked for."""
+        if self.tables["problem"].get("kind") == "factory" and not self.allow_code:
+            raise ConfigError(
+                'problem.kind: "factory" runs code that the configuration names; where you trust it as you trust a '
+                "program, give --allow-code, or allow_code=True in Python"
+            )
+
+    def check_repeatable(self, what: str) -> None:
+        """Refuses noise that is drawn from the operating system, for `what` must get the same run twice."""
+        privacy = getattr(self.strategy, "privacy", None)
+        if privacy is not None and not privacy.repeatable:
+            raise ConfigError(
+                f'strategy.privacy.source: {what} needs "simulated", got "system": its runs must be repeatable, and '
+                "releases of every one of them would have to be counted"
+            )
+
     def _from_factory(self, values: Tables) -> tuple[AnyProblem, HeldOut | None]:
+        self.check_code()
         where, _, name = values["function"].partition(":")
         with _at("problem.function"):
             if where.endswith(".py"):
@@ -832,7 +861,7 @@ class StudyConfig:
             group = []
             for chosen in combinations(_table(entry, "try"), f"{path}.try"):
                 try:
-                    variant = StudyConfig(merged(tables, chosen), self.folder)
+                    variant = StudyConfig(merged(tables, chosen), self.folder, self.allow_code)
                 except ConfigError as error:
                     raise ConfigError(f"{path}: {error}") from None
                 values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items())

@@ -116,6 +116,7 @@ def sweep(
     resume: bool = True,
     threads: int | None = None,
     progress: bool | None = None,
+    allow_code: bool = False,
 ) -> SweepResults:
     """Runs a configuration for every combination of a grid and every seed.
 
@@ -144,21 +145,22 @@ def sweep(
     resume    False refuses a folder that holds a sweep
     threads   how many, where there is no executor; None: as everywhere in fedbuff
     progress  a progress bar; None: where the output is a terminal
+    allow_code: problems of the kind "factory" may run the code that they name
 
     A run that cannot be made has the status "failed" and says why; the others go on. Ctrl-C raises `SweepInterrupted`,
     a KeyboardInterrupt that carries `.results`.
     """
-    request = _Request(_study(base), grid, configs, seeds)
+    request = _Request(_study(base, allow_code), grid, configs, seeds)
     workers = backends.default_threads() if threads is None else count("threads", threads)
     return _Sweep(request, executor, workers, progress).go(out, resume)
 
 
-def _study(base: Base) -> StudyConfig:
+def _study(base: Base, allow_code: bool = False) -> StudyConfig:
     if isinstance(base, StudyConfig):
-        return base
+        return StudyConfig(base.tables, base.folder, True) if allow_code and not base.allow_code else base
     if isinstance(base, Mapping):
-        return StudyConfig(dict(base))
-    return StudyConfig(read_tables(base), Path(base).parent)
+        return StudyConfig(dict(base), allow_code=allow_code)
+    return StudyConfig(read_tables(base), Path(base).parent, allow_code)
 
 
 class _Request:
@@ -308,6 +310,8 @@ class _Sweep:
             except ConfigError as error:
                 failed[arm] = error
                 continue
+            config.check_code()
+            config.check_repeatable("sweep")
             possible.update(request.changes[arm])
             metrics |= dict.fromkeys(_metrics(config))
             wrong_timing = self._timing_error(arm, config)
@@ -405,7 +409,7 @@ class _Sweep:
         executor, workers = self._executor
         with _Mapped(self._workshop, pairs, self._out) as mapped:
             base = self._request.base
-            setup = Setup(uuid.uuid4().hex, base.tables, base.folder.resolve(), mapped)
+            setup = Setup(uuid.uuid4().hex, base.tables, base.folder.resolve(), mapped, base.allow_code)
             changes = self._request.changes
 
             def submit(batch: list[Pair]) -> Any:

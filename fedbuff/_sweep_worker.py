@@ -500,6 +500,7 @@ class Setup:
     tables: dict[str, Any]
     folder: Path
     rows: dict[str, str]
+    allow_code: bool
 
 
 _workshops: dict[str, Workshop] = {}  # of this process, by sweep
@@ -514,7 +515,8 @@ def run_batch(setup: Setup, changes: dict[int, Changes], pairs: Sequence[Pair]) 
         if setup.sweep not in _workshops:
             while len(_workshops) >= _MOST_WORKSHOPS:
                 del _workshops[next(iter(_workshops))]
-            _workshops[setup.sweep] = Workshop(Arms(StudyConfig(setup.tables, setup.folder), {}), setup.rows)
+            base = StudyConfig(setup.tables, setup.folder, setup.allow_code)
+            _workshops[setup.sweep] = Workshop(Arms(base, {}), setup.rows)
         workshop = _workshops[setup.sweep]
         workshop.arms.changes.update(changes)
     return workshop.run(pairs, 1, _NEVER)

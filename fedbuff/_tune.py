@@ -81,6 +81,7 @@ def tune(
     resume: bool = True,
     threads: int | None = None,
     progress: bool | None = None,
+    allow_code: bool = False,
 ) -> TuneResults:
     """Successive halving over a grid: which arm reaches the target in the least virtual time?
 
@@ -112,10 +113,10 @@ def tune(
     The others are those of `sweep`: with `out`, each rung is a sweep in a folder rung-1, rung-2, ... of it, and the
     same call goes on where it was stopped. A run ends where it reaches the target. An arm that cannot run fails alone.
     """
-    config = study_of(base)
+    config = study_of(base, allow_code)
     if target is not None:
         tables = {name: table for name, table in config.tables.items() if name != "target"}  # instead of its own
-        config = StudyConfig({**tables, "target": dict(target)}, config.folder)
+        config = StudyConfig({**tables, "target": dict(target)}, config.folder, config.allow_code)
     search = _Search(config, _arms(config, grid, buffer_sizes, concurrencies), seeds, count("eta", eta, low=2))
     folder = None if out is None else _own_folder(Path(out))
     rungs: list[Rung] = []
@@ -170,10 +171,22 @@ def _arms(
     return arms
 
 
+def _check_arm(config: StudyConfig, arm: Mapping[str, Any]) -> None:
+    """Refuses what the whole search must not have; an arm that cannot be fails alone, in its rung."""
+    try:
+        made = config.changed(arm)
+    except ConfigError:
+        return
+    made.check_code()
+    made.check_repeatable("tune")
+
+
 class _Search:
     """The plan of a search: how many arms, seeds and how much of the budget each rung has, and who goes on."""
 
     def __init__(self, config: StudyConfig, arms: list[dict[str, Any]], seeds: Any, eta: int) -> None:
+        for arm in arms:
+            _check_arm(config, arm)
         if config.target is None:
             raise ConfigError('target: missing; give one, as in {"accuracy": 0.9}, or a table [target]')
         self.arms, self.eta, self.target = arms, eta, config.target

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -61,6 +62,37 @@ void add_pair(const PhiloxBlock& block, double deviation, std::int64_t left, T* 
   }
 }
 
+// At least the L2 norm of finite numbers; infinite or NaN where one of them is not finite.
+template <class T>
+double norm_bound(std::int64_t dim, const T* x) {
+  const double squares = kernels().of<T>().dot(dim, x, x);
+  // A sum of n squares of doubles, added in any order, misses by less than n + 1 roundings.
+  const double slack = 1.0 + static_cast<double>(dim + 8) * std::numeric_limits<double>::epsilon();
+  double norm = std::sqrt(squares);
+  if (!(squares > 1e-280 && squares < 1e300)) {
+    double largest = 0;
+    for (std::int64_t j = 0; j < dim; ++j) {
+      const double size = std::fabs(static_cast<double>(x[j]));
+      if (!std::isfinite(size)) {
+        return size;
+      }
+      largest = std::max(largest, size);
+    }
+    if (largest == 0) {
+      return 0;
+    }
+    // The squares of what is left of 1 neither overflow nor vanish.
+    const int exponent = std::ilogb(largest);
+    double scaled = 0;
+    for (std::int64_t j = 0; j < dim; ++j) {
+      const double size = std::scalbn(static_cast<double>(x[j]), -exponent);
+      scaled += size * size;
+    }
+    norm = std::scalbn(std::sqrt(scaled), exponent);
+  }
+  return std::nextafter(norm * slack, std::numeric_limits<double>::infinity());
+}
+
 }  // namespace
 
 template <class T>
@@ -73,8 +105,21 @@ std::unique_ptr<SecureSum<T>> make_simulated_sum(const SumConfig& config, std::i
 
 template <class T>
 double clip_factor(const SumConfig& config, std::int64_t dim, const T* delta) {
-  const double norm = std::sqrt(kernels().of<T>().dot(dim, delta, delta));
-  return norm <= config.clip ? 1.0 : config.clip / norm;
+  const double norm = norm_bound(dim, delta);
+  if (norm <= config.clip) {
+    return 1.0;
+  }
+  // A product is rounded by half a unit in its last place, or by half of the smallest number where it is subnormal.
+  using Limits = std::numeric_limits<T>;
+  const double lost = std::sqrt(static_cast<double>(dim)) * static_cast<double>(Limits::denorm_min());
+  const double longest = norm * (1.0 + static_cast<double>(Limits::epsilon()));
+  double most = (config.clip - lost) / longest * (1.0 - 4 * std::numeric_limits<double>::epsilon());
+  most = std::nextafter(std::nextafter(most, 0.0), 0.0);  // for one that is subnormal
+  if (most <= 0 || longest > std::numeric_limits<double>::max()) {
+    return 0.0;
+  }
+  const T factor = static_cast<T>(most);
+  return static_cast<double>(static_cast<double>(factor) > most ? std::nextafter(factor, T(0)) : factor);
 }
 
 template <class T>

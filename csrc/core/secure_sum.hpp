@@ -40,7 +40,8 @@ class SecureSum {
 template <class T>
 std::unique_ptr<SecureSum<T>> make_simulated_sum(const SumConfig& config, std::int64_t dim);
 
-// What an update is multiplied by so that its norm is at most clip.
+// What an update is multiplied by so that its norm is at most clip, also where the products are rounded to T: a number
+// of type T, rounded down. 0 where no larger one will do, and where a number is infinite; NaN where one is NaN.
 template <class T>
 double clip_factor(const SumConfig& config, std::int64_t dim, const T* delta);
 

@@ -37,6 +37,10 @@ set_option = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration; repeatable."
 )
 
+allow_code_option = click.option(
+    "--allow-code", is_flag=True, help="Let the kind factory run the code that the configuration names."
+)
+
 
 def several(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
     """Several options as one decorator, in the order that help shows them."""
@@ -121,13 +125,20 @@ class Found:
 
 
 def find_schedules(
-    path: Path, columns: Sequence[str], unit: str, log: bool, seed: int, settings: Sequence[str], timing: Timing
+    path: Path,
+    columns: Sequence[str],
+    unit: str,
+    log: bool,
+    seed: int,
+    settings: Sequence[str],
+    allow_code: bool,
+    timing: Timing,
 ) -> list[Found]:
     """Schedules from a schedule file, a run folder, a configuration, or a trace with the options of timing."""
     if path.is_dir():
         return [_of_run(run) for run in find_runs(path)]
     if path.suffix in (".toml", ".json"):
-        config = StudyConfig.read(path, settings)
+        config = StudyConfig.read(path, settings, allow_code=allow_code)
         return [Found(config.name, config.make_schedule(), lambda: config.source, _local_steps(config))]
     if is_schedule(path):
         return [Found(path.stem, load_schedule(path))]

@@ -10,7 +10,7 @@ from .._compare import compare as run_all
 from .._compare import grid
 from .._run_folder import find_runs
 from .._study_config import StudyConfig
-from ._shared import A_FILE, NEW_PATH, echo_json, echo_table, json_option, set_option
+from ._shared import A_FILE, NEW_PATH, allow_code_option, echo_json, echo_table, json_option, set_option
 from .replay import exit_code
 
 
@@ -44,6 +44,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gene
 )
 @click.option("--target", metavar="METRIC=VALUE", help="Ask for the virtual time to it: accuracy=0.9, loss=0.5.")
 @set_option
+@allow_code_option
 @click.option("--resume", is_flag=True, help="Go on with a folder that is there.")
 @json_option
 def compare(
@@ -55,6 +56,7 @@ def compare(
     clients_per_round: list[int] | None,
     target: str | None,
     settings: tuple[str, ...],
+    allow_code: bool,
     resume: bool,
     as_json: bool,
 ) -> int:
@@ -71,7 +73,7 @@ def compare(
     """
     if target is not None:
         settings = (*settings, f"target={{{target}}}")
-    study = StudyConfig.read(config, settings)
+    study = StudyConfig.read(config, settings, allow_code=allow_code)
     lists = (buffer_sizes or (), concurrencies or (), clients_per_round or ())
     groups = grid(study, strategies, *lists) if strategies or any(lists) else study.compared()
     rows = run_all(groups, output, study.target, resume=resume, report=lambda text: click.echo(text, err=True))

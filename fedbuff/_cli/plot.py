@@ -24,6 +24,7 @@ from ._shared import (
     NEW_PATH,
     Found,
     Timing,
+    allow_code_option,
     find_schedules,
     read_source,
     seed_option,
@@ -85,6 +86,7 @@ def of_schedules(name: str, text: str, draw: Callable[..., Any], *options: Calla
     @source_options
     @seed_option
     @set_option
+    @allow_code_option
     @output_option
     def command(
         sources: tuple[Path, ...],
@@ -93,13 +95,13 @@ def of_schedules(name: str, text: str, draw: Callable[..., Any], *options: Calla
         log: bool,
         seed: int,
         settings: tuple[str, ...],
+        allow_code: bool,
         output: Path,
         **given: Any,
     ) -> None:
+        options = (columns, unit, log, seed, settings, allow_code)
         timing = Timing(**{field.name: given.pop(field.name) for field in fields(Timing)})
-        found = [
-            each for source in sources for each in find_schedules(source, columns, unit, log, seed, settings, timing)
-        ]
+        found = [each for source in sources for each in find_schedules(source, *options, timing)]
         save(output, lambda: draw(found, **given))
 
 
@@ -256,8 +258,9 @@ def sweep(folder: Path, metric: str, against: Axis, level: float, output: Path) 
 
 @plot.command()
 @click.argument("run", type=EXISTING)
+@allow_code_option
 @output_option
-def bound(run: Path, output: Path) -> None:
+def bound(run: Path, allow_code: bool, output: Path) -> None:
     """The mean of the squared gradient norms so far, beside the theorem's bound for as many server steps.
 
     RUN is a run folder whose replay.metrics have grad_norm_sq. The theorem speaks of its own step sizes and of uniform
@@ -268,7 +271,7 @@ def bound(run: Path, output: Path) -> None:
       fedbuff plot bound runs/first -o bound.svg
     """
     theorem = importlib.import_module("fedbuff.theory")
-    (found, *others) = find_runs(run)
+    (found, *others) = find_runs(run, allow_code=allow_code)
     if others:
         raise click.UsageError(f"one run, please: there are {len(others) + 1} in {run}")
     first, config = found.seeds[0], found.config

@@ -10,16 +10,17 @@ import click
 from .._run_folder import Run, SeedRun, run_study
 from .._study_config import StudyConfig
 from . import DIVERGED
-from ._shared import A_FILE, NEW_PATH, echo_json, echo_table, json_option, set_option
+from ._shared import A_FILE, NEW_PATH, allow_code_option, echo_json, echo_table, json_option, set_option
 
 
 @click.command()
 @click.argument("config", type=A_FILE)
 @click.option("-o", "--output", type=NEW_PATH, required=True, help="The run folder to make.")
 @set_option
+@allow_code_option
 @click.option("--resume", is_flag=True, help="Go on with a run folder that is there.")
 @json_option
-def replay(config: Path, output: Path, settings: tuple[str, ...], resume: bool, as_json: bool) -> int:
+def replay(config: Path, output: Path, settings: tuple[str, ...], allow_code: bool, resume: bool, as_json: bool) -> int:
     """Train along a schedule, as a configuration (.toml) says, into a run folder.
 
     The folder gets config.json, provenance.json, log.txt, and for every seed a folder with schedule.npz, history.csv,
@@ -32,7 +33,7 @@ def replay(config: Path, output: Path, settings: tuple[str, ...], resume: bool, 
       fedbuff replay run.toml -o runs/large --set strategy.buffer_size=4 --set "seeds=[0, 1]"
       fedbuff replay run.toml -o runs/first --resume
     """
-    study = StudyConfig.read(config, settings)
+    study = StudyConfig.read(config, settings, allow_code=allow_code)
     run = run_study(study, output, resume=resume, report=lambda text: click.echo(text, err=True))
     rows = [row_of(seed) for seed in run.seeds]
     if as_json:

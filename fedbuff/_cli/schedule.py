@@ -11,6 +11,7 @@ from ._shared import (
     EXISTING,
     NEW_PATH,
     Timing,
+    allow_code_option,
     echo_facts,
     echo_json,
     find_schedules,
@@ -28,6 +29,7 @@ from ._shared import (
 @source_options
 @seed_option
 @set_option
+@allow_code_option
 @click.option("-o", "--output", type=NEW_PATH, help="Save the schedule: .npz or .parquet.")
 @json_option
 def schedule(
@@ -37,6 +39,7 @@ def schedule(
     log: bool,
     seed: int,
     settings: tuple[str, ...],
+    allow_code: bool,
     output: Path | None,
     as_json: bool,
     **timing: Any,
@@ -52,7 +55,7 @@ def schedule(
       fedbuff schedule delays.csv -K 2 -C 3 --max-time 30 -o s.npz
       fedbuff schedule s.npz --json
     """
-    for found in find_schedules(source, columns, unit, log, seed, settings, Timing(**timing)):
+    for found in find_schedules(source, columns, unit, log, seed, settings, allow_code, Timing(**timing)):
         if output is not None:
             found.schedule.save(output)
         if as_json:

@@ -15,6 +15,7 @@ from . import FAILED_RUNS
 from ._shared import (
     A_FILE,
     NEW_PATH,
+    allow_code_option,
     cluster_at,
     echo_json,
     echo_table,
@@ -41,6 +42,7 @@ from ._shared import (
 @scheduler_option
 @click.option("--resume/--no-resume", default=True, help="Go on with a folder that is there; so it is by default.")
 @set_option
+@allow_code_option
 @json_option
 def sweep(
     config: Path,
@@ -51,6 +53,7 @@ def sweep(
     scheduler: str | None,
     resume: bool,
     settings: tuple[str, ...],
+    allow_code: bool,
     as_json: bool,
 ) -> int:
     """Every combination of a grid, with every seed: a table of arms, and one data set of runs.
@@ -63,7 +66,7 @@ def sweep(
       fedbuff sweep run.toml -o sweeps/sizes --grid "strategy.buffer_size=[1, 2, 4]" --seeds 0:3
       fedbuff sweep run.toml -o sweeps/sizes --grid "strategy.buffer_size=[1, 2, 4]" --seeds 0:5
     """
-    study = StudyConfig.read(config, settings)
+    study = StudyConfig.read(config, settings, allow_code=allow_code)
     chosen = None if seeds is None else seeds_of(parse_seeds(seeds), "seeds")
     with cluster_at(scheduler) as executor:
         results = run_sweep(

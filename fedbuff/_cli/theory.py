@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from .._study_config import ConfigError, StudyConfig
-from ._shared import A_FILE, echo_facts, echo_json, echo_table, json_option, set_option
+from ._shared import A_FILE, allow_code_option, echo_facts, echo_json, echo_table, json_option, set_option
 
 CONSTANTS = ("smoothness", "local_steps", "buffer_size", "tau")
 VARIANCES = ("clients", "gap", "sigma2", "gamma2")
@@ -29,8 +29,9 @@ VARIANCES = ("clients", "gap", "sigma2", "gamma2")
 @click.option("--gamma2", type=float, help="For the bound: how much clients' gradients differ.")
 @click.option("--batch", "-b", type=int, help="For the bound: batch size; without it, exact local gradients.")
 @set_option
+@allow_code_option
 @json_option
-def theory(config: Path | None, settings: tuple[str, ...], as_json: bool, **numbers: Any) -> None:
+def theory(config: Path | None, settings: tuple[str, ...], allow_code: bool, as_json: bool, **numbers: Any) -> None:
     """What the theorem demands and promises: server steps, step sizes, the proof's conditions, the bound.
 
     Of numbers; or of a CONFIG (.toml), whose problem gives the constants and whose schedule gives tau.
@@ -41,7 +42,9 @@ def theory(config: Path | None, settings: tuple[str, ...], as_json: bool, **numb
       fedbuff theory -L 0.5 -Q 2 -K 10 --tau 3 -n 100 --gap 1 --sigma2 2 --gamma2 0.5 -b 32 --json
       fedbuff theory run.toml
     """
-    found = of_numbers(numbers) if config is None else of_config(StudyConfig.read(config, settings))
+    found = (
+        of_numbers(numbers) if config is None else of_config(StudyConfig.read(config, settings, allow_code=allow_code))
+    )
     if as_json:
         echo_json(found)
         return

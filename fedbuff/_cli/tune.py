@@ -13,6 +13,7 @@ from . import FAILED_RUNS
 from ._shared import (
     A_FILE,
     NEW_PATH,
+    allow_code_option,
     cluster_at,
     echo_json,
     json_option,
@@ -35,6 +36,7 @@ from .compare import Numbers
 @threads_option
 @scheduler_option
 @set_option
+@allow_code_option
 @json_option
 def tune(
     config: Path,
@@ -47,6 +49,7 @@ def tune(
     threads: int | None,
     scheduler: str | None,
     settings: tuple[str, ...],
+    allow_code: bool,
     as_json: bool,
 ) -> int:
     """Which buffer size and concurrency reach a target in the least virtual time, by successive halving.
@@ -61,7 +64,7 @@ def tune(
       fedbuff tune run.toml -o tuned -K 1,2,4 -C 3,6 --seeds 0:4 --target accuracy=0.6
       fedbuff plot sweep tuned/rung-1 --metric accuracy -o rung.svg
     """
-    study = StudyConfig.read(config, settings)
+    study = StudyConfig.read(config, settings, allow_code=allow_code)
     with cluster_at(scheduler) as executor:
         found = run_all(
             study,

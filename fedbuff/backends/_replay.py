@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._arrays import round_down
 from .._strategy import Adam, Rule
 from ._philox import unit_double
 from ._portable_math import log_positive, sincos2pi
@@ -20,6 +21,8 @@ __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 
 STEPS, NEED_ROWS, DIVERGED = 0, 1, 2
 PRIVACY_NOISE = 4  # the stream, as in csrc/core/philox.hpp
+
+EPSILON = float(np.finfo(np.float64).eps)
 
 ClientFunction = Callable[[int, int, Vector, Vector], None]
 
@@ -174,9 +177,33 @@ class SequentialReplay:
         return True
 
     def _clip_factor(self, delta: Vector) -> float:
+        """What makes the norm at most clip, also where products are rounded: a number of the dtype, rounded down."""
         clip = self._sums.clip
-        norm = math.sqrt(self._kernels.dot(delta, delta)) if clip > 0 else 0.0
-        return 1.0 if norm <= clip else clip / norm
+        norm = self._norm_bound(delta) if clip > 0 else 0.0
+        if norm <= clip:
+            return 1.0
+        limits = np.finfo(delta.dtype)
+        lost = math.sqrt(delta.size) * float(limits.smallest_subnormal)
+        longest = norm * (1.0 + float(limits.eps))
+        most = (clip - lost) / longest * (1.0 - 4 * EPSILON)
+        most = math.nextafter(math.nextafter(most, 0.0), 0.0)  # for one that is subnormal
+        if most <= 0 or longest == math.inf:
+            return 0.0
+        return round_down(most, delta.dtype)
+
+    def _norm_bound(self, delta: Vector) -> float:
+        """At least the norm; infinite or NaN where a number is not finite."""
+        squares = self._kernels.dot(delta, delta)
+        norm = math.sqrt(squares)
+        if not 1e-280 < squares < 1e300:
+            largest = float(np.max(np.abs(delta), initial=0.0))
+            if largest == 0 or not math.isfinite(largest):
+                return largest
+            exponent = math.frexp(largest)[1] - 1
+            scaled = np.ldexp(delta.astype(np.float64), -exponent)
+            root = math.sqrt(float(np.dot(scaled, scaled)))
+            norm = math.ldexp(root, exponent) if exponent < 1000 else root * 2.0**1000 * 2.0 ** (exponent - 1000)
+        return math.nextafter(norm * (1.0 + (delta.size + 8) * EPSILON), math.inf)
 
     def _noise(self, total: Vector) -> Vector:
         if self._sums.system_noise:

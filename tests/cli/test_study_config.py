@@ -178,12 +178,12 @@ def test_a_factory_makes_the_problem(tmp_path: Path) -> None:
         "import numpy as np, fedbuff as fb\ndef make(size):\n    return fb.Quadratic(np.ones((2, size)))\n"
     )
     table = {"kind": "factory", "function": "mine.py:make", "options": {"size": 3}}
-    config = fb.StudyConfig({**QUADRATIC, "problem": table}, tmp_path)
+    config = fb.StudyConfig({**QUADRATIC, "problem": table}, tmp_path, allow_code=True)
     assert config.problem.dim == 3
     with pytest.raises(ConfigError, match=r"^problem\.options\.sise: unknown key; did you mean size\?$"):
-        _ = fb.StudyConfig({**QUADRATIC, "problem": {**table, "options": {"sise": 3}}}, tmp_path).problem
+        _ = config.changed({"problem": {**table, "options": {"sise": 3}}}).problem
     with pytest.raises(ConfigError, match=r"^problem\.function: mine\.py has no function made$"):
-        _ = fb.StudyConfig({**QUADRATIC, "problem": {**table, "function": "mine.py:made"}}, tmp_path).problem
+        _ = config.changed({"problem": {**table, "function": "mine.py:made"}}).problem
 
 
 def test_uniform_arrivals() -> None:

@@ -29,12 +29,12 @@ class World:
     def delta(self) -> NDArray[np.float64]:
         return self.rng.uniform(-1, 1, self.agreed.dim)
 
-    def upload(self, client: int, task: int = 0, version: int = 0, delta: Any = None) -> bytearray:
+    def upload(self, client: int, task: int = 0, version: int = 0, delta: Any = None, weight: float = 1.0) -> bytearray:
         sender = Client(self.agreed, self.aggregator.hello, client)
-        return sender.upload(self.delta() if delta is None else delta, task=task, version=version)
+        return sender.upload(self.delta() if delta is None else delta, task=task, version=version, weight=weight)
 
-    def enter(self, client: int, task: int = 0, version: int = 0, delta: Any = None, weight: int = 1) -> None:
-        ticket = self.server.receive(self.upload(client, task, version, delta), weight)
+    def enter(self, client: int, task: int = 0, version: int = 0, delta: Any = None, weight: float = 1.0) -> None:
+        ticket = self.server.receive(self.upload(client, task, version, delta, weight))
         self.server.settle(self.aggregator.admit(ticket))
 
     def sum(self) -> NDArray[Any]:
@@ -56,9 +56,9 @@ def test_the_sum_comes_out_and_nothing_else(cipher: Any, modulus: Any) -> None:
     world = World(dim=70_000, secure=secure)  # several pieces of the key stream, the last not whole
     deltas = [world.delta() for _ in range(K)]
     for buffer in range(2):
-        for client, weight in enumerate((1, 5, 2)):
+        for client, weight in enumerate((0.5, 2.5, 1.0)):
             world.enter(client, task=buffer, version=0, delta=deltas[client], weight=weight)
-        want = (1 * deltas[0] + 5 * deltas[1] + 2 * deltas[2]) / 2
+        want = 0.5 * deltas[0] + 2.5 * deltas[1] + 1.0 * deltas[2]
         np.testing.assert_allclose(world.sum(), want, rtol=0, atol=secure.encoding.error(8) / 2 + 1e-12)
     assert world.server.buffer == world.aggregator.buffer == 2
 
@@ -184,14 +184,14 @@ def test_a_vector_without_a_seed_is_never_opened() -> None:
     world.sum()
 
 
-@pytest.mark.parametrize("field", ["client", "task", "version", "ephemeral", "sealed"])
+@pytest.mark.parametrize("field", ["client", "task", "version", "ephemeral", "sealed", "weight"])
 def test_a_tampered_ticket_is_refused_and_burns_nothing(field: str) -> None:
     world = World()
     for client in range(K):  # so that version 1 exists
         world.enter(client)
     world.sum()
     ticket = bytearray(world.server.receive(world.upload(4, task=3, version=0)))
-    offset = {"client": 52, "task": 60, "version": 68, "ephemeral": 76, "sealed": 108}[field]
+    offset = {"client": 52, "task": 60, "version": 68, "ephemeral": 76, "sealed": 108, "weight": 156}[field]
     changed = bytearray(ticket)
     changed[offset] ^= 1
     refused("tampered", world.aggregator, world.aggregator.admit, changed)
@@ -227,14 +227,118 @@ def test_other_sessions_and_parameters_are_refused() -> None:
 
 def test_weights_are_in_their_domain() -> None:
     world = World(secure=OneTimePad(weight_unit=4))
-    with pytest.raises(ValueError, match="weight: at most 4, got 5"):
-        world.server.receive(world.upload(0), weight=5)
-    with pytest.raises(ValueError, match="weight: expected an int >= 1"):
-        world.server.receive(world.upload(0), weight=0)
+    for weight, units in ((1.2, 5), (0.1, 0)):
+        with pytest.raises(Refused, match=f"is {units} units of 1 / 4; expected 1 to 4"):
+            world.server.receive(world.upload(0, weight=weight))
+    assert world.server.refused["weight"] == 2
+    with pytest.raises(ValueError, match="weight: expected a number > 0"):
+        world.upload(0, weight=0.0)
     ticket = bytearray(world.server.receive(world.upload(1)))
-    for weight in (0, 5, 2**32 - 1):
-        struct.pack_into("<I", ticket, len(ticket) - 4, weight)
+    for units in (0, 1, 3, 5, 2**32 - 1):
+        struct.pack_into("<I", ticket, len(ticket) - 4, units)
         refused("weight", world.aggregator, world.aggregator.admit, ticket)
+
+
+@pytest.mark.parametrize("victim", [True, False])
+def test_a_server_cannot_choose_weights(victim: bool) -> None:
+    """Weighting one update by 64 and the others by 1, or the others by 64 and one by 1, would tell that one."""
+    world = World(secure=OneTimePad(weight_unit=64))
+    tickets = [bytearray(world.server.receive(world.upload(client))) for client in range(K)]
+    for client, ticket in enumerate(tickets):
+        changed = bytearray(ticket)
+        struct.pack_into("<I", changed, len(changed) - 4, 64 if (client == 0) is victim else 1)
+        if changed == ticket:
+            world.aggregator.admit(changed)
+        else:
+            refused("weight", world.aggregator, world.aggregator.admit, changed)
+    # Nor can it say that a client's own weight is another: the seed is bound to it.
+    changed = bytearray(tickets[0 if not victim else 1])
+    struct.pack_into("<d", changed, 156, 0.5)
+    struct.pack_into("<I", changed, len(changed) - 4, 32)
+    refused("tampered", world.aggregator, world.aggregator.admit, changed)
+
+
+def test_weights_follow_the_table_of_staleness() -> None:
+    world = World(secure=OneTimePad(weight_unit=8), staleness_weights=(1.0, 0.5, 0.25))
+    waits = world.upload(9, delta=np.full(DIM, 0.5))
+    world.server.receive(waits)
+    for buffer, units in enumerate((8, 4, 2, 2, 2)):
+        if buffer > 0:  # a ticket that is made again has the weight of its new staleness
+            assert struct.unpack("<I", world.server.ticket(9, 0)[-4:]) == (units,)
+        for client in range(K):
+            world.enter(client, task=buffer, version=buffer, delta=np.zeros(DIM))
+        if buffer == 2:
+            world.server.settle(world.aggregator.admit(world.server.ticket(9, 0)))
+            np.testing.assert_array_equal(world.sum(), np.full(DIM, 0.5 * 0.25))
+            break
+        world.sum()
+
+
+def test_roles_must_agree_on_the_table() -> None:
+    world, other = World(), World(staleness_weights=(1.0, 0.5))
+    with pytest.raises(Refused, match="other parameters"):
+        Client(world.agreed, other.aggregator.hello, 0)
+    for table, error, words in (
+        ((), ValueError, "at least one number"),
+        (2.0, TypeError, "expected numbers, one for each staleness"),
+        ((1.0, -1.0), ValueError, "expected a number >= 0, got -1"),
+        (("a",), TypeError, "expected a number, got str"),
+    ):
+        with pytest.raises(error, match=f"staleness_weights: .*{words}"):
+            World(staleness_weights=table)
+
+
+def test_an_upload_that_is_written_over_is_in_the_sum_as_it_was() -> None:
+    world = World()
+    sender = Client(world.agreed, world.aggregator.hello, 0)
+    memory, tickets = None, []
+    for task in range(K):
+        memory = sender.upload(np.full(DIM, 0.25 * task), task=task, version=0, out=memory)
+        tickets.append(world.server.receive(memory))
+    for ticket in tickets:
+        world.server.settle(world.aggregator.admit(ticket))
+    np.testing.assert_array_equal(world.sum(), np.full(DIM, 0.25 * (0 + 1 + 2)))
+    # What cannot be changed is not copied.
+    upload = bytes(world.upload(1, task=9, version=1))
+    world.server.receive(upload)
+    assert np.shares_memory(world.server._waiting[1, 9].words, np.frombuffer(upload, np.uint8))
+
+
+def test_what_the_roles_remember_is_bounded_by_the_staleness() -> None:
+    world = World(max_staleness=2)
+    old = [world.upload(99, task=task, version=0) for task in range(2)]
+    for upload in old:
+        world.server.receive(upload)  # it never enters
+    first = world.server.receive(world.upload(0, task=1000))
+    world.aggregator.admit(first)
+    world.server.abandon()
+    world.aggregator.abandon()
+    for buffer in range(1, 50):
+        for client in range(K):
+            world.enter(client, task=buffer, version=max(0, buffer - client % 3))
+        world.sum()
+        assert len(world.aggregator._used) <= 3 * K + 1
+        assert len(world.aggregator._by_version) <= 3
+    assert not world.server._waiting
+    # A task whose name is forgotten is too stale to come back.
+    again = fb.secure._TICKET.pack(*fb.secure._TICKET.unpack(first)[:-2], world.aggregator.buffer, 1)
+    refused("late", world.aggregator, world.aggregator.admit, again)
+
+
+def test_reserved_bytes_are_zero() -> None:
+    world = World()
+    for byte in (164, 191):
+        upload = world.upload(0)
+        upload[byte] = 1
+        refused("malformed", world.server, world.server.receive, upload)
+    for client in range(K):
+        world.enter(client, delta=np.zeros(DIM))
+    release = world.aggregator.release(world.server.request())
+    for byte in (40, 63):
+        changed = bytearray(release)
+        changed[byte] = 1
+        refused("malformed", world.server, world.server.open, changed)
+    np.testing.assert_array_equal(world.server.open(release), np.zeros(DIM))
 
 
 def test_a_buffer_that_could_overflow_takes_no_more() -> None:

@@ -56,11 +56,27 @@ def test_real_and_simulated_give_the_same_bits(dtype: str, how: dict[str, Any]) 
     assert simulated.history["cut"][-1] > 0 or how is FINE
 
 
+def test_real_pads_of_unequal_clients_and_of_chunks() -> None:
+    pytest.importorskip("cryptography")
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(3, 9, N_CLIENTS)
+    X = rng.standard_normal((sizes.sum(), 7)).astype(np.float32)
+    problem = fb.Softmax(X, rng.integers(0, 3, len(X)), np.repeat(np.arange(N_CLIENTS), sizes))
+    options = {"weights": "samples", "weight_scale": 1 / 8, "norm": "arrivals"}
+    simulated, real = (strategy_with(cls(**FINE), **options) for cls in (Simulate, OneTimePad))
+    whole = replayed(simulated, problem)
+    same(replayed(real, problem), whole)
+    chunks = fb.iter_schedule(DELAYS, real, 8, server_steps=20, seed=3, chunk=7)
+    same(fb.replay(problem, chunks, LOCAL, strategy=real, seed=5, eval_every=5), whole)
+
+
 def test_the_word_simulate_is_the_default_encoding() -> None:
     same(replayed(fb.FedBuff(4, secure="simulate")), replayed(fb.FedBuff(4, secure=Simulate())))
 
 
-@pytest.mark.parametrize("privacy", [None, fb.secure.Gaussian(clip=0.05, noise_multiplier=0.3)], ids=["", "private"])
+@pytest.mark.parametrize(
+    "privacy", [None, fb.secure.Gaussian(clip=0.05, noise_multiplier=0.3, source="simulated")], ids=["", "private"]
+)
 @pytest.mark.parametrize("secure", [None, Simulate(**COARSE)], ids=["", "secure"])
 def test_the_same_bits_for_threads_chunks_and_a_resume(secure: Any, privacy: Any, tmp_path: Path) -> None:
     strategy = strategy_with(secure, privacy=privacy)
@@ -95,17 +111,17 @@ def test_roles_fed_by_hand_give_the_bits_of_the_replay() -> None:
     strategy = strategy_with(secure)
     schedule = fb.schedule(DELAYS, strategy, 8, server_steps=6, seed=3)
     want = fb.replay(PROBLEM, schedule, LOCAL, strategy=strategy, seed=5).w
-    agreed = Parameters(dim=PROBLEM.dim, buffer_size=4, secure=secure)
+    table = tuple(strategy.rule.staleness_weight(t) for t in range(100))
+    agreed = Parameters(dim=PROBLEM.dim, buffer_size=4, secure=secure, staleness_weights=table)
     aggregator = Aggregator(agreed)
     server = Server(agreed, aggregator.hello, dtype=np.float32)
     models = [PROBLEM.init(5)]
     used = schedule.status == fb.Status.USED
-    columns = (schedule.client, schedule.task, schedule.version, schedule.staleness)
-    for client, task, version, staleness in zip(*(column[used].tolist() for column in columns), strict=True):
+    columns = (schedule.client, schedule.task, schedule.version)
+    for client, task, version in zip(*(column[used].tolist() for column in columns), strict=True):
         delta = PROBLEM.delta(models[version], client, LOCAL, task=task, seed=5)
         upload = Client(agreed, aggregator.hello, client, seed=5).upload(delta, task=task, version=version)
-        weight = round(strategy.rule.staleness_weight(staleness) * secure.weight_unit)
-        if server.settle(aggregator.admit(server.receive(upload, weight))) == 4:
+        if server.settle(aggregator.admit(server.receive(upload))) == 4:
             total = server.open(aggregator.release(server.request()))
             new = np.empty_like(models[-1])
             backends.current().sgd_step(models[-1], total, strategy.rule.lr, 1.0, 0.0, None, new)
@@ -121,7 +137,9 @@ def test_the_sequential_engine_agrees(how: dict[str, Any], monkeypatch: pytest.M
     from fedbuff.backends import reference
 
     problem = make_problem("float64")
-    strategy = strategy_with(Simulate(**how), privacy=fb.secure.Gaussian(clip=0.5, noise_multiplier=0.1))
+    strategy = strategy_with(
+        Simulate(**how), privacy=fb.secure.Gaussian(clip=0.5, noise_multiplier=0.1, source="simulated")
+    )
     got = replayed(strategy, problem)
     monkeypatch.setattr(backends, "current", lambda: reference)
     want = replayed(strategy, make_problem("float64"))
@@ -171,7 +189,9 @@ def test_an_update_that_is_not_finite_ends_the_replay_by_name(real: bool) -> Non
 
 
 def test_a_schedule_keeps_its_secure_rule(tmp_path: Path) -> None:
-    strategy = strategy_with(Simulate(**COARSE), privacy=fb.secure.Gaussian(clip=0.05, noise_multiplier=0.1))
+    strategy = strategy_with(
+        Simulate(**COARSE), privacy=fb.secure.Gaussian(clip=0.05, noise_multiplier=0.1, source="simulated")
+    )
     schedule = fb.schedule(DELAYS, strategy, 8, server_steps=5, seed=3)
     schedule.save(tmp_path / "s.npz")
     loaded = fb.load_schedule(tmp_path / "s.npz")
@@ -185,7 +205,11 @@ def test_weights_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="s e = 8 of staleness 0 is 8 units"):
         replayed(fb.FedBuff(4, weights="samples", norm="weights", secure="simulate"))
     with pytest.raises(ValueError, match="privacy: the weight s e = 8 of staleness 0 is above 1"):
-        replayed(fb.FedBuff(4, weights="samples", privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=1.0)))
+        replayed(
+            fb.FedBuff(
+                4, weights="samples", privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=1.0, source="simulated")
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -207,4 +231,6 @@ def test_a_server_that_sees_every_update_refuses() -> None:
     with pytest.raises(ValueError, match=r"secure: this server sees every update; use fedbuff\.secure\.Server"):
         fb.Server(np.zeros(3), fb.FedBuff(2, secure="simulate"))
     with pytest.raises(ValueError, match="privacy: this server sees every update"):
-        fb.Server(np.zeros(3), fb.FedBuff(2, privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=1.0)))
+        fb.Server(
+            np.zeros(3), fb.FedBuff(2, privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=1.0, source="simulated"))
+        )

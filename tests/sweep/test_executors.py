@@ -195,7 +195,7 @@ def study(tables: dict[str, Any], folder: Path, way: str) -> fb.StudyConfig:
     made["strategy"] = {"kind": "fedbuff", "buffer_size": 1}
     made["schedule"] = {"server_steps": 4}
     made["replay"] = {"metrics": [], "eval_every": 2}
-    return fb.StudyConfig(made, folder)
+    return fb.StudyConfig(made, folder, allow_code=True)
 
 
 def test_dask(base: dict[str, Any], client: Any, tmp_path: Path) -> None:

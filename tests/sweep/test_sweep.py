@@ -89,7 +89,7 @@ def study(tables: dict[str, Any], changes: dict[str, Any], folder: Path) -> fb.S
     (folder / "factory.py").write_text(FACTORY)
     if "schedule" in changes:  # takes the place of the whole table
         tables = {**tables, "schedule": {}}
-    return fb.StudyConfig(merged(tables, changes), folder)
+    return fb.StudyConfig(merged(tables, changes), folder, allow_code=True)
 
 
 @pytest.mark.parametrize("name", [*PACKED, *OTHERS])
