@@ -427,7 +427,7 @@ class _Request:
         if isinstance(source, Trace):
             if source.end == "stop":
                 return
-            rows = np.concatenate([[0.0], np.cumsum(plan.row_wait + plan.row_duration)])
+            rows = np.concatenate([[0], np.cumsum(plan.row_wait + plan.row_duration > 0)])
             timeless = np.flatnonzero(rows[source.offsets[1:]] == rows[source.offsets[:-1]])
         else:
             none = [
