@@ -41,7 +41,7 @@ FORMATS = {
 }
 DELIMITERS = {"comma": ",", "tab": "\t", "semicolon": ";", "pipe": "|", "blanks": " "}
 _FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
-_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
 _INTEGER_LABEL = re.compile("0|-?[1-9][0-9]{0,18}")
 _SHOWN = 5  # bad rows that an error lists
 _CHUNK = 1 << 16  # rows that are parsed at once
@@ -178,10 +178,13 @@ class Table:
     def located(self, error: TraceError) -> TraceError:
         """The error about rows of the columns, with the file's rows and lines."""
         rows = [bad.row if self.rows is None else int(self.rows[bad.row - 1]) + 1 for bad in error.bad]
-        return _in_file(error, rows, self.path, self.text)
+        return in_file(error, rows, self.path, self.text)
 
 
-def _in_file(error: TraceError, rows: Sequence[int], path: Path, text: TextFile | None) -> TraceError:
+def in_file(
+    error: TraceError, rows: Sequence[int], path: str | os.PathLike[str] | None, text: TextFile | None
+) -> TraceError:
+    """The error with these data rows (from 1), of a file, instead of its own, and their lines."""
     lines: Sequence[int | None] = [None] * len(rows) if text is None or not rows else text.lines_of(rows)
     bad = [BadRow(row, old.reason, line) for row, old, line in zip(rows, error.bad, lines, strict=True)]
     return TraceError(error.reason, bad[0].row if bad else None, path, bad, error.count, error.hint)
@@ -218,7 +221,7 @@ def read_columns(
     except TraceError as error:
         if error.path is not None:
             raise
-        raise _in_file(error, [bad.row for bad in error.bad], file, text) from error.__cause__
+        raise in_file(error, [bad.row for bad in error.bad], file, text) from error.__cause__
 
 
 def check_missing(missing: str) -> None:
@@ -238,7 +241,7 @@ def _without_missing(raw: _Raw, numbers: Sequence[str], missing: Missing, path: 
         hint = "missing='drop' (--missing drop) leaves out the rows with missing values" if dropped.size else ""
         error = bad_rows([*bad, *absent], hint)
     if error is not None:
-        raise _in_file(error, [each.row for each in error.bad], path, text)
+        raise in_file(error, [each.row for each in error.bad], path, text)
     columns, rows = raw.columns, raw.rows
     if dropped.size:
         n = next(map(_length, columns.values()))
@@ -552,7 +555,7 @@ def _quotes_are_plain(data: bytes, delimiter: str) -> bool:
 
 def _parse_rows(text: TextFile, reader: Any, names: list[str], present: Mapping[str, Wanted]) -> _Raw:
     """The rule: what csv.reader gives, each field by its column's kind. Row numbers count rows that are not blank."""
-    cells = {key: _Cells(key, column.kind) for key, column in present.items()}
+    cells = {key: ColumnCells(key, column.kind) for key, column in present.items()}
     places = {key: names.index(column.name) for key, column in present.items()}
     raw = _Raw({})
     numbers, row = [np.zeros(0, np.int64)], 0
@@ -582,7 +585,7 @@ def _width_reasons(width: NDArray[np.int64], expected: int) -> Reasons:
     return lambda i: f"{width[i]} fields where the header has {expected}: is the file cut?"
 
 
-class _Cells:
+class ColumnCells:
     """A column that is read chunk by chunk. A cell that is missing or bad holds a place, and is noted."""
 
     def __init__(self, name: str, kind: Kind) -> None:
@@ -607,7 +610,7 @@ class _Cells:
                 if value is not None:
                     values[i] = value
                 else:
-                    (absent if text.strip().lower() in _MISSING else wrong).append(i)
+                    (absent if text.strip().lower() in MISSING else wrong).append(i)
             self._note(rows, absent, texts, self.missing)
             self._note(rows, wrong, texts, self.bad)
         self._parts.append(values)
@@ -666,7 +669,7 @@ def parse_cell(text: str, kind: Kind) -> Any:
 
 def _cell_reason(name: str, text: str, kind: Kind) -> str:
     plain = text.strip()
-    if not plain or (kind != "label" and plain.lower() in _MISSING):
+    if not plain or (kind != "label" and plain.lower() in MISSING):
         return f"{name} is {plain or 'empty'}"
     shown = repr(plain if len(plain) <= 40 else f"{plain[:37]}...")
     if kind == "flag":
@@ -742,7 +745,7 @@ def _read_parquet(path: Path, wanted: Mapping[str, Wanted]) -> _Raw:
     except TraceError as error:
         if raw.rows is None:
             raise
-        raise _in_file(error, [int(raw.rows[bad.row - 1]) + 1 for bad in error.bad], path, None) from None
+        raise in_file(error, [int(raw.rows[bad.row - 1]) + 1 for bad in error.bad], path, None) from None
     return raw
 
 
