@@ -385,9 +385,7 @@ def test_gradient_ages_give_the_recorded_staleness(tmp_path) -> None:
     for name in ("log.csv", "log.npz"):
         log.save(tmp_path / name)
         assert fb.read_arrival_log(tmp_path / name) == log
-    with pytest.raises(
-        ValueError, match=r"strategy: the log's .* took 1 to 5 arrivals each, which buffer_size=1"
-    ):
+    with pytest.raises(ValueError, match=r"strategy: the log's .* took 1 to 5 arrivals each, which buffer_size=1"):
         fb.schedule(log, fb.FedBuff(1))
     with pytest.raises(ValueError, match=r"buffer_size=7 cannot make; FedBuff\(buffer_size=5, max_wait=\.\.\.\) takes"):
         fb.schedule(log, fb.FedBuff(7))
@@ -405,9 +403,7 @@ def test_gradient_ages_with_names_and_an_index(tmp_path) -> None:
     assert (log.client.tolist(), log.version.tolist()) == ([0, 1, 0], [0, 0, 1])
     assert fb.schedule(log, fb.FedBuff(1)).staleness.tolist() == [0, 1, 1]
     (tmp_path / "ages.csv").write_text("A,B\n0,0\n1,x\n\n2,0.5\n")
-    with pytest.raises(
-        fb.TraceError, match=r"^line 3: worker B 'x' is not .*; line 5: an age is not .*: 2 bad rows"
-    ):
+    with pytest.raises(fb.TraceError, match=r"^line 3: worker B 'x' is not .*; line 5: an age is not .*: 2 bad rows"):
         fb.traces.from_gradient_ages(tmp_path / "ages.csv")
 
 
@@ -433,16 +429,12 @@ def test_steps_of_a_log_are_checked() -> None:
 def test_a_rule_that_did_not_make_the_log_is_warned_of() -> None:
     log = fb.sample_log()  # with buffers of 3
     assert fb.schedule(log, fb.FedBuff(3)).n_steps == 100
-    with pytest.warns(
-        RuntimeWarning, match=r"buffer_size=1 is not the rule .*: \d+ of 300 tasks began on"
-    ):
+    with pytest.warns(RuntimeWarning, match=r"buffer_size=1 is not the rule .*: \d+ of 300 tasks began on"):
         fb.schedule(log, fb.FedBuff(1))
     timeless = fb.ArrivalLog(log.client, log.arrive_time, version=log.version)
     assert fb.schedule(timeless, fb.FedBuff(3)).n_steps == 100
     for size in (1, 2):
-        with pytest.warns(
-            RuntimeWarning, match=f"buffer_size={size} is not the rule .*: versions fall ever"
-        ):
+        with pytest.warns(RuntimeWarning, match=f"buffer_size={size} is not the rule .*: versions fall ever"):
             fb.schedule(timeless, fb.FedBuff(size))
     late = np.maximum(0, np.arange(100) - 30)  # several tasks of one client at once: no warning
     assert fb.schedule(fb.ArrivalLog(np.zeros(100, int), np.arange(100.0), version=late), fb.FedBuff(1)).tau >= 30
