@@ -13,6 +13,7 @@ import click
 import numpy as np
 
 from .. import _files, load_schedule, read_arrival_log, read_trace
+from .._read_columns import labels_from_text
 from .._resolve import schedule as resolve
 from .._run_folder import find_runs, plain
 from .._schedule import Schedule
@@ -116,6 +117,8 @@ def read_source(path: Path, columns: Sequence[str], unit: str, log: bool) -> Tra
     """A trace or an arrival log from a file."""
     names = pairs("--column", columns)
     options = reading_options("missing", "delimiter", "client", *(() if log else ("tasks",)))
+    if "client" in options:  # an integer where a file's column would be one
+        options["client"] = labels_from_text([options["client"]], np.zeros(1, np.int64)).ids[0].item()
     if log:
         return read_arrival_log(path, columns=names, unit=unit, **options)
     return read_trace(path, columns=names, unit=unit, **options)

@@ -129,6 +129,8 @@ def test_trace_of_imperfect_files(fedbuff: Run) -> None:
     trace = fb.read_trace("odd.csv")
     assert (trace.client_ids.tolist(), trace.compute.tolist()) == (["phone"], [2.5, 3.5])
     assert fedbuff("schedule", "odd.tsv", *options, "-K", "1", "--server-steps", "3").code == 0
+    assert fedbuff("trace", "convert", "odd.tsv", "odd.npz", "--client", "7", *options[2:]).code == 0
+    assert fb.read_trace("odd.npz").client_ids.tolist() == [7]
     Path("log.csv").write_text("start_time,arrive_time\n0,1\n")
     ran = fedbuff("trace", "info", "log.csv", "--log", "--client", "phone", "--tasks", "order")
     assert ran.code == 2 and "--tasks is not for this kind of file" in ran.err
