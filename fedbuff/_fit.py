@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._delays import (
+    Constant,
     Distribution,
     Empirical,
     Exponential,
@@ -38,8 +39,9 @@ class Fit:
 def fit(samples: ArrayLike, families: Sequence[str] | None = None) -> list[Fit]:
     """Each family's best fit, the smallest Kolmogorov-Smirnov distance first; needs scipy.
 
-    Families: exponential, half_normal, truncated_normal (from 0), log_normal, pareto, weibull, uniform; all of them by
-    default. One that cannot hold the samples (a zero under log_normal) is left out, or refused where it was asked for.
+    Families: constant, exponential, half_normal, truncated_normal (from 0), log_normal, pareto, weibull, uniform; all
+    of them by default. One that cannot hold the samples (a zero under log_normal) is left out, or refused where it was
+    asked for.
     """
     optional("scipy.special", "fit", "fitting")
     unknown = [name for name in families or () if name not in _FAMILIES]
@@ -54,7 +56,8 @@ def fit(samples: ArrayLike, families: Sequence[str] | None = None) -> list[Fit]:
             if families is not None:
                 raise ValueError(f"{name} cannot be fitted: {error}") from error
             continue
-        fits.append(Fit(distribution, _distance(ordered, cdf(ordered))))
+        distance = 0.0 if name == "constant" else _distance(ordered, cdf(ordered))  # the one with a jump
+        fits.append(Fit(distribution, distance))
     return sorted(fits, key=lambda found: found.ks)
 
 
@@ -68,6 +71,18 @@ def _positive_log(x: Samples) -> Samples:
     if x[0] <= 0:
         raise ValueError("a sample is 0")
     return np.log(x)
+
+
+def _refuse_equal(x: Samples) -> None:
+    if x[0] == x[-1]:
+        raise ValueError("the samples do not vary")
+
+
+def _constant(x: Samples) -> tuple[Distribution, Cdf]:
+    value = float(x[0])
+    if x[-1] != value:
+        raise ValueError("the samples vary")
+    return Constant(value), lambda at: (at >= value).astype(np.float64)
 
 
 def _exponential(x: Samples) -> tuple[Distribution, Cdf]:
@@ -91,9 +106,8 @@ def _truncated_normal(x: Samples) -> tuple[Distribution, Cdf]:
     special = optional("scipy.special", "fit", "fitting")
     log_ndtr, ndtr = special.log_ndtr, special.ndtr
 
+    _refuse_equal(x)  # their deviation may round to more than 0
     mean, deviation = float(x.mean()), float(x.std())
-    if deviation == 0:
-        raise ValueError("the samples do not vary")
 
     def cost(point: NDArray[np.float64]) -> float:
         """The negative log-likelihood per sample in units of the deviation; the samples enter by two moments."""
@@ -113,9 +127,8 @@ def _log_normal(x: Samples) -> tuple[Distribution, Cdf]:
     ndtr = optional("scipy.special", "fit", "fitting").ndtr
 
     log = _positive_log(x)
+    _refuse_equal(log)
     mean, sigma = float(log.mean()), float(log.std())
-    if sigma == 0:
-        raise ValueError("the samples do not vary")
     return LogNormal(mean, sigma), lambda at: ndtr((np.log(at) - mean) / sigma)
 
 
@@ -132,8 +145,7 @@ def _weibull(x: Samples) -> tuple[Distribution, Cdf]:
 
     log = _positive_log(x)
     log_mean, top = float(log.mean()), float(log[-1])
-    if log[0] == top:
-        raise ValueError("the samples do not vary")
+    _refuse_equal(log)
 
     def slope(shape: float) -> float:
         """The likelihood's derivative in the shape; it has one root."""
@@ -152,13 +164,13 @@ def _weibull(x: Samples) -> tuple[Distribution, Cdf]:
 
 
 def _uniform(x: Samples) -> tuple[Distribution, Cdf]:
+    _refuse_equal(x)
     low, high = float(x[0]), float(x[-1])
-    if low == high:
-        raise ValueError("the samples do not vary")
     return Uniform(low, high), lambda at: (at - low) / (high - low)
 
 
 _FAMILIES: dict[str, Callable[[Samples], tuple[Distribution, Cdf]]] = {
+    "constant": _constant,
     "exponential": _exponential,
     "half_normal": _half_normal,
     "truncated_normal": _truncated_normal,

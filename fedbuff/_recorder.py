@@ -136,6 +136,8 @@ class Recorder:
             raise ValueError(f"client: expected an int from 0 to 2**63 - 1, got {client}")
         if client == "":
             raise ValueError("client: the id is empty")
+        if isinstance(client, str) and "\0" in client:  # NumPy's strings end at one
+            raise ValueError(f"client {client!r}: expected an id without NUL characters")
         if self._text is not None and self._text != isinstance(client, str):
             raise TypeError(f"client {client!r}: ids must be all ints or all strings")
         return client

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, Literal, Protocol, cast
@@ -427,7 +428,7 @@ class _Request:
         if isinstance(source, Trace):
             if source.end == "stop":
                 return
-            rows = np.concatenate([[0.0], np.cumsum(plan.row_wait + plan.row_duration)])
+            rows = np.concatenate([[0], np.cumsum(plan.row_wait + plan.row_duration > 0)])
             timeless = np.flatnonzero(rows[source.offsets[1:]] == rows[source.offsets[:-1]])
         else:
             none = [
@@ -671,7 +672,9 @@ def _replay_log(request: _Request, log: ArrivalLog) -> Schedule:
         rows = int(np.searchsorted(arrive, request.max_time, side="right"))
     if request.arrivals is not None:
         rows = min(rows, request.arrivals)
-    if bound is None and max_wait is None:
+    if log.step is not None:
+        at, used, step_ends, step_time = _recorded_steps(log, rows, size, bound, max_wait)
+    elif bound is None and max_wait is None:
         log.check_versions(size)
         step_ends = np.arange(size, rows + 1, size)
         step_time = arrive[step_ends - 1]
@@ -685,6 +688,8 @@ def _replay_log(request: _Request, log: ArrivalLog) -> Schedule:
     n_steps = step_ends.size
     if log.version is not None:
         version = log.version
+        if log.step is None:
+            _warn_of_other_rule(log, version, at[:rows], step_time, size)
     else:
         version = np.minimum(
             np.searchsorted(step_time, cast(Any, log.start_time), side="right"), np.minimum(at, n_steps)
@@ -720,6 +725,70 @@ def _replay_log(request: _Request, log: ArrivalLog) -> Schedule:
         seed=request.seed,
         started_on_0=int(started[0]),
         description=request.describe(),
+    )
+
+
+def _recorded_steps(
+    log: ArrivalLog, rows: int, size: int, bound: int | None, max_wait: float | None
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
+    """The server steps that the log has, where the strategy could have made them; returns what `_walk_log` does."""
+    step = cast(Any, log.step)
+    sizes = np.bincount(step)
+    if sizes[-1] < size and max_wait is None:
+        sizes = sizes[:-1]  # the log ends before the buffer is full
+    low, high = int(sizes.min(initial=size)), int(sizes.max(initial=size))
+    if high > size or (low < size and max_wait is None):
+        low, high = int(sizes.min()), int(sizes.max())
+        took = f"{low} arrivals each" if low == high else f"{low} to {high} arrivals each"
+        keeps = f"FedBuff(buffer_size={high}{'' if low == high else ', max_wait=...'})"
+        raise ValueError(
+            f"strategy: the log's server steps took {took}, which buffer_size={size} cannot make; {keeps} takes the "
+            "steps as they were recorded"
+        )
+    if bound is not None and log.version is not None:
+        stale = np.flatnonzero(step - log.version > bound)
+        if stale.size:
+            row = int(stale[0])
+            raise ValueError(
+                f"strategy: max_staleness={bound} would drop row {row + 1}, with staleness "
+                f"{step[row] - log.version[row]}, which entered step {step[row]} of the log"
+            )
+    ends = np.cumsum(sizes)
+    ends = ends[ends <= rows]
+    return step, np.ones(rows, np.bool_), ends, log.arrive_time[ends - 1]
+
+
+def _warn_of_other_rule(
+    log: ArrivalLog, version: NDArray[np.int64], at: NDArray[np.int64], step_time: NDArray[np.float64], size: int
+) -> None:
+    """Warns where the recorded versions are not those of a server with this rule, which is then not what happened.
+
+    With start times, at least a tenth of the tasks began on a version that this server did not have then (its clock and
+    its server's may differ by little). Without them, versions fall ever further behind.
+    """
+    rows = at.size
+    if log.start_time is not None:
+        start, found = log.start_time[:rows], version[:rows]
+        low, high = (np.searchsorted(step_time, start, side=side) for side in ("left", "right"))
+        other = np.flatnonzero((found < low) | (found > high))
+        if 10 * other.size <= rows:
+            return
+        row = int(other[0])
+        what = (
+            f"{other.size} of {rows} tasks began on a version that this server did not have then; row {row + 1} on "
+            f"{found[row]}, when it had {low[row]}"
+        )
+    else:
+        newest = np.maximum.accumulate(version[:rows])
+        behind, half = at - newest, rows // 2
+        if rows < 8 or newest[half] == 0 or behind[-(rows // 4) :].min() <= behind[:half].max():
+            return
+        what = f"versions fall ever further behind, by {behind[-1]} steps at row {rows}"
+    warnings.warn(
+        f"strategy: buffer_size={size} is not the rule that made the log: {what}. Its staleness is not what was "
+        "recorded. Use the recorded buffer size, or leave the versions out of the log",
+        RuntimeWarning,
+        stacklevel=4,
     )
 
 

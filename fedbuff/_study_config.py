@@ -589,8 +589,9 @@ class StudyConfig:
             if "server_steps" not in self.schedule_options:
                 raise ConfigError("schedule.server_steps: missing; uniform arrivals go on for so many steps")
         else:
-            own = ("end",) if kind == "recorded" else ("as_trace",)
-            _refuse_unknown("trace", values, ("file", "columns", "unit", "assign", "bootstrap", "assign_seed", *own))
+            own = ("end", "tasks") if kind == "recorded" else ("as_trace",)
+            known = ("file", "columns", "unit", "missing", "delimiter", "client", "assign", "bootstrap", "assign_seed")
+            _refuse_unknown("trace", values, (*known, *own))
             if not isinstance(values.get("file"), str):
                 raise ConfigError(f"trace.file: {'missing' if 'file' not in values else 'expected a file name'}")
             if kind == "log" and not values.get("as_trace") and (values.get("assign") or values.get("bootstrap")):
@@ -727,7 +728,8 @@ class StudyConfig:
 
     def _recorded(self, kind: str, values: Tables) -> Trace | ArrivalLog:
         name: str = values["file"]
-        options = {key: values[key] for key in ("columns", "unit", "end") if key in values}
+        reading = ("columns", "unit", "end", "missing", "delimiter", "tasks", "client")
+        options = {key: values[key] for key in reading if key in values}
         with _at("trace", tuple(options)):
             if name == f"{SAMPLE}recorded_log":
                 made: Trace | ArrivalLog = sample_log()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +14,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._files import file_format, optional, replacing
-from ._read_columns import FORMATS, Column, Kind, Labels, Wanted, read_columns
+from ._read_columns import FORMATS, Column, Kind, Labels, Missing, Wanted, bad_rows, read_columns
 from ._read_columns import TraceError as TraceError
+from ._read_columns import refuse_times as _check_times
 from .backends._philox import STREAM_DELAYS, multiply_high, philox
 
 if TYPE_CHECKING:
     from ._fit import Fit
 
 End = Literal["wrap", "stop"]
+Tasks = Literal["number", "order"]
 Policy = Literal["wait", "pause", "abort"]
 PARTS = ("wait", "download", "compute", "upload")
 _RESAMPLE, _ASSIGN = 6, 7  # components of the stream of delays, after those of the resolver
@@ -95,18 +97,11 @@ def _vector(name: str, array: NDArray[Any], length: int | None) -> NDArray[Any]:
     return array
 
 
-def _check_times(columns: Mapping[str, NDArray[np.float64]]) -> None:
-    """Refuses the earliest row with a time that is negative, infinite or NaN."""
-    first: tuple[int, str] | None = None
-    for name, values in columns.items():
-        if values.size and not (values.min() >= 0 and values.max() < np.inf):  # NaN fails both
-            row = int(np.argmin((values >= 0) & (values < np.inf)))
-            first = (row, name) if first is None or row < first[0] else first
-    if first is not None:
-        row, name = first
-        value = float(columns[name][row])
-        what = "is NaN" if np.isnan(value) else f"{value!r} is {'negative' if value < 0 else 'infinite'}"
-        raise TraceError(f"{name} {what}", row + 1)
+def _refuse(rows: NDArray[np.int64], reasons: Callable[[int], str], hint: str = "") -> None:
+    """Refuses these rows, counted from 0, where there are any; reasons(row) says why."""
+    error = bad_rows([(rows, lambda i: reasons(int(rows[i])))], hint)
+    if error is not None:
+        raise error
 
 
 def stable_order(codes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -137,6 +132,8 @@ def code_clients(
     if not isinstance(client, Labels):
         values = np.asarray(client)
         if values.dtype.kind == "O" and all(isinstance(label, str) for label in values.flat):
+            nul = [row for row, label in enumerate(values.flat) if "\0" in label]  # NumPy's strings end at one
+            _refuse(np.array(nul, np.int64), lambda row: f"client {values.flat[row]!r} has a NUL character")
             values = values.astype(np.str_)
         if values.dtype.kind not in "iuU":
             raise TypeError(f"client must be integers or strings, not {values.dtype}")
@@ -149,8 +146,8 @@ def code_clients(
     if client.codes.size == 0:
         raise TraceError("there are no rows")
     if client.ids.dtype.kind == "i" and clients is None and client.ids.min() < 0:
-        row = int(np.argmax((client.ids < 0)[client.codes]))
-        raise TraceError(f"client {client.ids[client.codes[row]]} is negative", row + 1)
+        ids, number = client.ids, client.codes
+        _refuse(np.flatnonzero((ids < 0)[number]), lambda row: f"client {ids[number[row]]} is negative")
     if clients is None:
         used = np.bincount(client.codes, minlength=client.ids.size) > 0
         order = np.argsort(client.ids, kind="stable")
@@ -176,9 +173,8 @@ def code_clients(
     # A copy only where the numbering changes; 10^7 rows cost 30 ms
     codes = client.codes if np.array_equal(number, np.arange(number.size)) else number[client.codes]
     if clients is not None and codes.min() < 0:
-        row = int(np.argmax(codes < 0))
-        label = client.ids[client.codes[row]]
-        raise TraceError(f"client {_show(label)} is unknown", row + 1)
+        ids, found = client.ids, client.codes
+        _refuse(np.flatnonzero(codes < 0), lambda row: f"client {_show(ids[found[row]])} is unknown")
     if known.size >= 2**31:
         raise ValueError(f"{known.size} clients are too many: at most 2^31 - 1")
     return codes, known.copy()
@@ -389,9 +385,11 @@ class Trace(Immutable):
         clients: int | Sequence[Any] | NDArray[Any] | None = None,
         end: End = "wrap",
         availability: Availability | None = None,
+        tasks: Tasks = "number",
     ) -> None:
         """Rows in any order: a client's go by `task` (0, 1, 2, ... each once) where given, else as they stand.
 
+        With tasks="order" the numbers in `task` may begin anywhere and have gaps: a client's rows go by their order.
         `total` stands for a task's whole time without its wait, where nobody recorded the parts. `clients` lists the
         ids that may appear (an int n means 0 .. n - 1) and gives them numbers in that order; without it they are the
         ids found, sorted.
@@ -402,6 +400,8 @@ class Trace(Immutable):
             raise ValueError("total contains download and upload: give compute with them")
         if end not in ("wrap", "stop"):
             raise ValueError(f"end {end!r} is unknown: wrap or stop")
+        if tasks not in ("number", "order"):
+            raise ValueError(f"tasks: expected 'number' or 'order', got {tasks!r}")
         codes, ids = code_clients(client, clients)
         given = {"wait": wait, "download": download, "compute": compute, "total": total, "upload": upload}
         times = {
@@ -411,12 +411,12 @@ class Trace(Immutable):
         if total is not None:
             times["compute"] = times.pop("total")
         flags = None if ok is None else _check_flags(ok, codes.size)
-        tasks = None if task is None else _integers("task", task, codes.size)
+        numbers = None if task is None else _integers("task", task, codes.size)
         offsets = _offsets(codes, ids.size)
         if end == "wrap" and np.any(offsets[1:] == offsets[:-1]):
             missing = ids[int(np.argmax(offsets[1:] == offsets[:-1]))]
             raise ValueError(f"client {_show(missing)} has no rows to repeat; with end='stop' it takes no part")
-        order = _row_order(codes, tasks, offsets, ids)
+        order = _row_order(codes, numbers, offsets, ids, tasks)
         given_columns: dict[str, NDArray[Any]] = {**times} if flags is None else {**times, "ok": flags}
         columns = dict(zip(given_columns, _reordered(list(given_columns.values()), order), strict=True))
         flags = columns.pop("ok", np.ones(codes.size, dtype=np.bool_))
@@ -542,7 +542,7 @@ class Trace(Immutable):
         total, sizes = self.total, np.diff(self.offsets)
         parts = {name: getattr(self, name) for name in PARTS}
         mean = np.add.reduceat(total, self.offsets[:-1][sizes > 0]) / sizes[sizes > 0]
-        variance = float(total.var())
+        variance = float(total.var()) if total.min() < total.max() else 0.0  # that of equal numbers rounds above 0
         between = float(np.average((mean - total.mean()) ** 2, weights=sizes[sizes > 0]))
         return {
             "n_clients": self.n_clients,
@@ -552,7 +552,7 @@ class Trace(Immutable):
             "total": spread(total),
             **{name: spread(values) for name, values in parts.items() if values.any()},
             "client_mean": spread(mean),
-            "between_clients": between / variance if variance > 0 else 0.0,
+            "between_clients": min(between / variance, 1.0) if variance > 0 else 0.0,
         }
 
     def fit(self, part: str = "total", families: Sequence[str] | None = None) -> list[Fit]:
@@ -581,7 +581,7 @@ class Trace(Immutable):
             columns |= {"availability_end": windows.end, "availability_policy": np.array(windows.policy)}
             columns |= {} if windows.period is None else {"availability_period": np.asarray(windows.period)}
         with replacing(path) as beside:
-            write_columns(beside, form, columns, compressed=os.fspath(path).endswith(".gz"))
+            write_columns(beside, form, columns, path)
 
     def describe(self) -> dict[str, Any]:
         """What it is, as JSON can hold it."""
@@ -630,31 +630,47 @@ def _check_flags(ok: ArrayLike, length: int) -> NDArray[np.bool_]:
     if flags.dtype.kind != "b":
         odd = np.flatnonzero((flags != 0) & (flags != 1))
         if odd.size:
-            raise TraceError(f"ok {flags[odd[0]]} is neither true nor false", int(odd[0]) + 1)
+            _refuse(odd, lambda row: f"ok {flags[row]} is neither true nor false")
     return flags.astype(np.bool_)
 
 
 def _row_order(
-    codes: NDArray[np.int64], tasks: NDArray[np.int64] | None, offsets: NDArray[np.int64], ids: NDArray[Any]
+    codes: NDArray[np.int64],
+    numbers: NDArray[np.int64] | None,
+    offsets: NDArray[np.int64],
+    ids: NDArray[Any],
+    tasks: Tasks,
 ) -> NDArray[np.int64] | None:
-    """The permutation that sorts rows by client, then task; None where they are sorted."""
+    """The permutation that sorts rows by client, then task number; None where they are sorted."""
     order = None if bool(np.all(codes[1:] >= codes[:-1])) else stable_order(codes)
-    if tasks is None:
+    if numbers is None:
         return order
     expected = np.arange(codes.size) - np.repeat(offsets[:-1], np.diff(offsets))
-    if np.array_equal(tasks if order is None else tasks[order], expected):
+    if np.array_equal(numbers if order is None else numbers[order], expected):
         return order
-    by_task = np.lexsort((tasks, codes))
-    wrong = np.flatnonzero(tasks[by_task] != expected)
-    if wrong.size:
-        at = int(wrong[0])
-        row, wanted = int(by_task[at]), int(expected[at])
-        who, found = _show(ids[codes[row]]), int(tasks[row])
-        if found < 0:
-            raise TraceError(f"task {found} is negative", row + 1)
-        if found < wanted:
-            raise TraceError(f"client {who} has task {found} twice", row + 1)
-        raise TraceError(f"client {who} has task {found} but no task {wanted}", row + 1)
+
+    def who(row: int) -> str:
+        return f"client {_show(ids[codes[row]])} has task {numbers[row]}"
+
+    by_task = np.lexsort((numbers, codes))
+    number, begins = numbers[by_task], expected == 0
+    again = np.append(False, number[1:] == number[:-1]) & ~begins
+    gap = (number != np.append(-1, number[:-1]) + 1) & ~again
+    gap = np.where(begins, number != 0, gap) & (number >= 0)
+    negative = np.flatnonzero(numbers < 0)
+    groups = [(negative, lambda i: f"task {numbers[negative[i]]} is negative")]
+    twice = np.sort(by_task[again])
+    groups.append((twice, lambda i: f"{who(twice[i])} twice"))
+    hint = ""
+    if tasks == "number":  # a client's first number is 0, and each other one more than that before
+        places = np.flatnonzero(gap)[np.argsort(by_task[gap], kind="stable")]
+        missing = np.where(begins, 0, np.append(-1, number[:-1]) + 1)
+        rows = by_task[places]
+        groups.append((rows, lambda i: f"{who(rows[i])} but no task {missing[places[i]]}"))
+        hint = "tasks='order' (--tasks order) takes the numbers by their order" if rows.size else ""
+    error = bad_rows(groups, hint)
+    if error is not None:
+        raise error
     return by_task
 
 
@@ -667,6 +683,8 @@ class ArrivalLog(Immutable):
 
     `version` or `start_time` may be None, not both. Versions are checked against the order as far as that is possible
     without knowing the server: row r (from 0) cannot hold a version above r, and a later start not an older version.
+    `step`, where it was recorded, is the server step that each arrival entered: 0, 1, 2, ... with at least one arrival
+    each. A schedule then has these steps.
     """
 
     n_clients: int
@@ -675,6 +693,7 @@ class ArrivalLog(Immutable):
     version: NDArray[np.int64] | None
     start_time: NDArray[np.float64] | None
     arrive_time: NDArray[np.float64]
+    step: NDArray[np.int64] | None
 
     def __init__(
         self,
@@ -683,6 +702,7 @@ class ArrivalLog(Immutable):
         *,
         version: ArrayLike | None = None,
         start_time: ArrayLike | None = None,
+        step: ArrayLike | None = None,
         clients: int | Sequence[Any] | NDArray[Any] | None = None,
     ) -> None:
         if version is None and start_time is None:
@@ -692,23 +712,24 @@ class ArrivalLog(Immutable):
         start = None if start_time is None else _numbers("start_time", start_time, codes.size)
         made_on = None if version is None else _integers("version", version, codes.size)
         _check_times({"arrive_time": arrive} if start is None else {"start_time": start, "arrive_time": arrive})
-        early = np.flatnonzero(arrive[1:] < arrive[:-1])
-        if early.size:
-            row = int(early[0]) + 1
-            raise TraceError(f"arrive_time {arrive[row]} is before the row above, {arrive[row - 1]}", row + 1)
+        early = np.flatnonzero(arrive[1:] < arrive[:-1]) + 1
+        _refuse(early, lambda row: f"arrive_time {arrive[row]} is before the row above, {arrive[row - 1]}")
         if start is not None:
-            late = np.flatnonzero(start > arrive)
-            if late.size:
-                row = int(late[0])
-                raise TraceError(f"start_time {start[row]} is after arrive_time {arrive[row]}", row + 1)
+            begin = start
+            late = np.flatnonzero(begin > arrive)
+            _refuse(late, lambda row: f"start_time {begin[row]} is after arrive_time {arrive[row]}")
         if made_on is not None:
             self._check_versions(made_on, start)
+        entered = None if step is None else _integers("step", step, codes.size)
+        if entered is not None:
+            self._check_steps(entered, made_on)
         fields = {
             "client_ids": ids,
             "client": codes.copy(),
             "version": made_on,
             "start_time": start,
             "arrive_time": arrive,
+            "step": entered,
         }
         for name, array in fields.items():
             object.__setattr__(self, name, None if array is None else _frozen(array))
@@ -718,32 +739,49 @@ class ArrivalLog(Immutable):
     def _check_versions(version: NDArray[np.int64], start: NDArray[np.float64] | None) -> None:
         wrong = np.flatnonzero((version < 0) | (version > np.arange(version.size)))
         if wrong.size:
-            row = int(wrong[0])
-            why = "is negative" if version[row] < 0 else f"does not exist yet: {row} arrivals came before"
-            raise TraceError(f"version {version[row]} {why}", row + 1)
+            _refuse(
+                wrong,
+                lambda row: (
+                    f"version {version[row]} "
+                    + ("is negative" if version[row] < 0 else f"does not exist yet: {row} arrivals came before")
+                ),
+            )
         if start is not None:
             order = np.lexsort((version, start))
             newest = np.maximum.accumulate(version[order])
             older = np.flatnonzero((version[order] < newest) & np.append(False, start[order][1:] > start[order][:-1]))
-            if older.size:
-                row = int(order[older].min())
-                raise TraceError(
-                    f"version {version[row]} started at {start[row]}, when a newer version had already been started on",
-                    row + 1,
-                )
+            begin = start
+            _refuse(
+                np.sort(order[older]),
+                lambda row: (
+                    f"version {version[row]} started at {begin[row]}, when a newer version had already been started on"
+                ),
+            )
+
+    @staticmethod
+    def _check_steps(step: NDArray[np.int64], version: NDArray[np.int64] | None) -> None:
+        before = np.append(0, step[:-1])
+        wrong = np.flatnonzero((step != before) & (step != before + 1) | (np.arange(step.size) == 0) & (step != 0))
+        _refuse(
+            wrong,
+            lambda row: (
+                f"step {step[row]} "
+                + (f"follows step {before[row]}: steps rise by 0 or 1" if row else "is the first: steps begin at 0")
+            ),
+        )
+        if version is not None:
+            newer = np.flatnonzero(version > step)
+            _refuse(newer, lambda row: f"version {version[row]} is newer than step {step[row]}, which it enters")
 
     def check_versions(self, buffer_size: int) -> None:
         """Refuses the first row whose version a server that steps at every buffer_size arrivals had not made yet."""
         if self.version is None:
             return
-        made = np.arange(self.client.size) // buffer_size
-        wrong = np.flatnonzero(self.version > made)
-        if wrong.size:
-            row = int(wrong[0])
-            raise TraceError(
-                f"version {self.version[row]} does not exist yet: {row} arrivals make {made[row]} server steps",
-                row + 1,
-            )
+        version, made = self.version, np.arange(self.client.size) // buffer_size
+        _refuse(
+            np.flatnonzero(version > made),
+            lambda row: f"version {version[row]} does not exist yet: {row} arrivals make {made[row]} server steps",
+        )
 
     def as_trace(self, end: End = "wrap") -> Trace:
         """How long each client's tasks took, as a trace that any strategy and concurrency can be asked about."""
@@ -755,16 +793,17 @@ class ArrivalLog(Immutable):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes .csv, .csv.gz, .npz or .parquet, which `read_arrival_log` reads."""
         columns: dict[str, NDArray[Any]] = {"client": self.client_ids[self.client]}
-        for name in ("version", "start_time", "arrive_time"):
+        for name in ("version", "start_time", "arrive_time", "step"):
             if getattr(self, name) is not None:
                 columns[name] = getattr(self, name)
         form = file_format(path, FORMATS)
         with replacing(path) as beside:
-            write_columns(beside, form, columns, compressed=os.fspath(path).endswith(".gz"))
+            write_columns(beside, form, columns, path)
 
     def describe(self) -> dict[str, Any]:
         """What it is, as JSON can hold it."""
-        content = digest(self.client, self.version, self.start_time, self.arrive_time)
+        recorded = () if self.step is None else (self.step,)
+        content = digest(self.client, self.version, self.start_time, self.arrive_time, *recorded)
         return {"kind": "arrival_log", "n_clients": self.n_clients, "rows": self.client.size, "sha256": content}
 
     def __eq__(self, other: object) -> bool:
@@ -783,8 +822,8 @@ class ArrivalLog(Immutable):
 # Files
 
 
-def write_columns(beside: Path, form: str, columns: Mapping[str, NDArray[Any]], *, compressed: bool) -> None:
-    """Writes columns as CSV, NPZ or Parquet to a path whose name says nothing about the format."""
+def write_columns(beside: Path, form: str, columns: Mapping[str, NDArray[Any]], path: str | os.PathLike[str]) -> None:
+    """Writes columns as CSV (tabs for .tsv, compressed for .gz), NPZ or Parquet beside the path that they will have."""
     if form == "npz":
         with beside.open("wb") as file:
             np.savez(file, **columns)  # type: ignore[arg-type]
@@ -796,14 +835,22 @@ def write_columns(beside: Path, form: str, columns: Mapping[str, NDArray[Any]], 
         import csv
         import gzip
 
-        with gzip.open(beside, "wt", newline="") if compressed else beside.open("w", newline="") as text:
-            writer = csv.writer(text, lineterminator="\n")
+        name = Path(path).name.lower()
+        opened = gzip.open if name.endswith(".gz") else open
+        with opened(beside, "wt", newline="", encoding="utf-8") as text:
+            writer = csv.writer(text, lineterminator="\n", delimiter="\t" if ".tsv" in name else ",")
             writer.writerow(columns)
             writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
 
-def _wanted(columns: Mapping[str, str | None] | None, known: Mapping[str, tuple[Kind, bool]]) -> dict[str, Wanted]:
+def _wanted(
+    columns: Mapping[str, str | None] | None, known: Mapping[str, tuple[Kind, bool]], client: int | str | None
+) -> dict[str, Wanted]:
     names = dict(columns or {})
+    if client is not None:
+        if names.get("client") is not None:
+            raise ValueError(f"client: give the one client {client!r} or a column of them, not both")
+        names["client"] = None
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"columns: {unknown[0]!r} is not one of {', '.join(known)}")
@@ -830,13 +877,24 @@ def read_trace(
     clients: int | Sequence[Any] | NDArray[Any] | None = None,
     end: End = "wrap",
     availability: Availability | None = None,
+    client: int | str | None = None,
+    tasks: Tasks = "number",
+    missing: Missing = "error",
+    delimiter: str | None = None,
 ) -> Trace:
-    """Reads a delay trace from .csv, .csv.gz, .npz or .parquet (needs pyarrow).
+    """Reads a delay trace from .csv, .tsv (also .gz), .npz or .parquet (needs pyarrow).
 
     The file has columns client, [task], [wait], [download], compute or total, [upload], [ok]; others are ignored.
     `columns` maps these names to the file's ({"compute": "batch_time"}; None leaves one out), `unit` is the unit of the
-    times ("s", "ms", "us", "ns", "min", "h", or the seconds in one). Errors are `TraceError`s that name the data row,
-    counted from 1 without the header. The rest is as in `Trace`.
+    times ("s", "ms", "us", "ns", "min", "h", or the seconds in one). The rest is as in `Trace`.
+
+    client     the one client of all rows, where the file has no column of them
+    tasks      "number": a client's task numbers are 0, 1, 2, ...; "order": they may begin anywhere and have gaps
+    missing    "drop" leaves out rows in which a value is empty, NaN, NA, N/A, null or None; they are errors else
+    delimiter  of a text file: a character, or comma, tab, semicolon, pipe or blanks; None finds it by the header
+
+    Errors are `TraceError`s about all bad rows at once. They name the first few by their lines, as an editor shows
+    them; by data rows, counted from 1, where the file is not text.
     """
     known: dict[str, tuple[Kind, bool]] = {
         "client": ("label", True),
@@ -849,7 +907,8 @@ def read_trace(
         "ok": ("flag", False),
     }
     in_seconds(np.zeros(0), unit)
-    read = read_columns(path, _wanted(columns, known))
+    table = read_columns(path, _wanted(columns, known, client), missing=missing, delimiter=delimiter)
+    read = table.columns
     if availability is None and file_format(path, FORMATS) == "npz":
         availability = _stored_availability(path)
     if ("compute" in read) == ("total" in read):
@@ -863,16 +922,27 @@ def read_trace(
         read = {name: values for name, values in read.items() if name not in ("download", "upload")}
     try:
         return Trace(
-            read["client"],
+            _client_column(read, client),
             **{name: _times(read, name, unit) for name in (*PARTS, "total")},
             task=_plain(read.get("task")),
             ok=_plain(read.get("ok")),
             clients=clients,
             end=end,
             availability=availability,
+            tasks=tasks,
         )
     except TraceError as error:
-        raise TraceError(error.reason, error.row, path) from None
+        raise table.located(error) from None
+
+
+def _client_column(read: Mapping[str, Column], client: int | str | None) -> Column:
+    """The column of clients, or the one client as often as there are rows."""
+    if client is None:
+        return read["client"]
+    if isinstance(client, bool) or not isinstance(client, int | str):
+        raise TypeError(f"client: expected an int or a string, got {type(client).__name__}")
+    n = next(values.size for values in read.values() if isinstance(values, np.ndarray))
+    return Labels(np.zeros(n, np.int64), np.array([client]))
 
 
 def _plain(column: Column | None) -> NDArray[Any] | None:
@@ -900,27 +970,33 @@ def read_arrival_log(
     columns: Mapping[str, str | None] | None = None,
     unit: str | float = "s",
     clients: int | Sequence[Any] | NDArray[Any] | None = None,
+    client: int | str | None = None,
+    missing: Missing = "error",
+    delimiter: str | None = None,
 ) -> ArrivalLog:
-    """Reads an arrival log: columns client, [version], [start_time], arrive_time; the rest is as in `read_trace`."""
+    """Reads an arrival log: columns client, [version], [start_time], arrive_time, [step]; the rest as `read_trace`."""
     known: dict[str, tuple[Kind, bool]] = {
         "client": ("label", True),
         "version": ("integer", False),
         "start_time": ("number", False),
         "arrive_time": ("number", True),
+        "step": ("integer", False),
     }
     in_seconds(np.zeros(0), unit)
-    read = read_columns(path, _wanted(columns, known))
+    table = read_columns(path, _wanted(columns, known, client), missing=missing, delimiter=delimiter)
+    read = table.columns
     if "version" not in read and "start_time" not in read:
         raise TraceError("the file has neither version nor start_time", path=path)
     arrive = _times(read, "arrive_time", unit)
     assert arrive is not None
     try:
         return ArrivalLog(
-            read["client"],
+            _client_column(read, client),
             arrive,
             version=_plain(read.get("version")),
             start_time=_times(read, "start_time", unit),
+            step=_plain(read.get("step")),
             clients=clients,
         )
     except TraceError as error:
-        raise TraceError(error.reason, error.row, path) from None
+        raise table.located(error) from None

@@ -10,7 +10,8 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +21,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._files import file_format
 from ._fit import Fit, fit
-from ._read_columns import TraceError
+from ._read_columns import (
+    MISSING,
+    ColumnCells,
+    Labels,
+    Missing,
+    Reasons,
+    TextFile,
+    TraceError,
+    as_delimiter,
+    bad_rows,
+    check_missing,
+    in_file,
+    labels_from_text,
+    parse_cell,
+)
 from ._trace import ArrivalLog, Availability, End, Policy, Trace, in_seconds
 from .backends._philox import STREAM_DELAYS, multiply_high, philox
 from .backends._portable_math import draw
@@ -338,78 +353,228 @@ def _flash_transfers(
 # Matrices
 
 
-def _matrix(source: PathLike | ArrayLike, what: str) -> NDArray[np.float64]:
-    """A rounds x workers table: an array, .npy, or text with commas, semicolons or blanks, with or without a header."""
-    if not isinstance(source, str | os.PathLike):
-        table = np.asarray(source)
-        if table.dtype.kind not in "iuf":
-            raise TypeError(f"the {what} must be numbers, not {table.dtype}")
-    elif file_format(source, {".npy": "npy", ".csv": "text", ".txt": "text", ".dat": "text", ".tsv": "text"}) == "npy":
-        table = np.load(source, allow_pickle=False)
+@dataclass(frozen=True)
+class _Matrix:
+    """Rounds x workers, NaN where a value is missing; the workers' ids where a header has them, and the bad rows."""
+
+    values: NDArray[np.float64]
+    ids: NDArray[Any] | None = None
+    path: PathLike | None = None
+    text: TextFile | None = None
+    bad: tuple[tuple[NDArray[np.int64], Reasons], ...] = ()
+
+    @property
+    def clients(self) -> NDArray[Any]:
+        return np.arange(self.values.shape[1]) if self.ids is None else self.ids
+
+    def worker(self, number: int) -> str:
+        return f"worker {number if self.ids is None else self.ids[number]}"
+
+    def refuse(self, groups: Iterable[tuple[NDArray[np.int64], Reasons]], hint: str = "") -> None:
+        """Refuses the rows of the groups, all at once, by their lines where the matrix is a text file."""
+        error = bad_rows(groups, hint)
+        if error is not None:
+            raise in_file(error, [bad.row for bad in error.bad], self.path, self.text)
+
+    def cells(self, chosen: NDArray[np.bool_], what: Callable[[str, float], str]) -> list[Any]:
+        """The chosen cells as a group for each worker; what(worker, value) says what is wrong with one."""
+
+        def group(number: int) -> tuple[NDArray[np.int64], Reasons]:
+            rows = np.flatnonzero(chosen[:, number])
+            return rows, lambda i: what(self.worker(number), float(self.values[rows[i], number]))
+
+        return [group(number) for number in np.flatnonzero(chosen.any(axis=0)).tolist()]
+
+
+def _matrix(source: PathLike | ArrayLike, what: str, delimiter: str | None, header: bool | None) -> _Matrix:
+    """A rounds x workers table: an array, a data frame, .npy, or text, with or without a header and an index column."""
+    if isinstance(source, str | os.PathLike):
+        form = file_format(
+            source, {".npy": "npy", ".csv": "text", ".txt": "text", ".dat": "text", ".tsv": "text", ".gz": "text"}
+        )
+        if form == "text":
+            return _text_matrix(Path(source), as_delimiter(delimiter), header)
+        try:
+            table = np.load(source, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise TraceError(f"not a whole NPY file: {error}", path=source) from error
+        path, names = source, None
     else:
-        table = _text_matrix(Path(source))
+        table, path, names = np.asarray(source), None, getattr(source, "columns", None)
+    if not isinstance(table, np.ndarray) or table.dtype.kind not in "iuf":
+        raise TypeError(f"the {what} must be numbers, not {getattr(table, 'dtype', type(table).__name__)}")
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"the {what} must be a matrix of rounds x workers, not of shape {table.shape}")
-    return table.astype(np.float64)
+    return _Matrix(table.astype(np.float64), None if names is None else _worker_ids(list(names), path), path)
 
 
-def _text_matrix(path: Path) -> NDArray[np.float64]:
-    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
-    split = re.compile(r"[,;]\s*|\s+")
-    header = bool(lines) and not _is_numbers(split.split(lines[0].strip()))
-    lines = lines[header:]
+def _worker_ids(names: Sequence[Any], path: PathLike | None) -> NDArray[Any]:
+    text = [str(name) for name in names]
+    twice = next((name for number, name in enumerate(text) if name in text[:number]), None)
+    if twice is not None:
+        raise TraceError(f"column {twice!r} appears twice", path=path)
+    if "" in text:
+        raise TraceError(f"column {text.index('') + 1} has no name", path=path)
+    return labels_from_text(text, np.arange(len(text))).ids
+
+
+def _text_matrix(path: Path, delimiter: str | None, header: bool | None) -> _Matrix:
+    text = TextFile(path, comments="#")
     try:
-        return np.loadtxt([" ".join(split.split(line.strip())) for line in lines], ndmin=2)
-    except ValueError as error:
-        width = len(split.split(lines[0].strip()))
-        for row, line in enumerate(lines):
-            fields = split.split(line.strip())
-            if len(fields) != width:
-                raise TraceError(f"{len(fields)} values where the first row has {width}", row + 1, path) from None
-            if not _is_numbers(fields):
-                raise TraceError("a value is not a number", row + 1, path) from None
-        raise TraceError(str(error), path=path) from error
+        text.check()
+        text.delimiter = _matrix_delimiter(text) if delimiter is None else delimiter
+        text.has_header = False
+        rows = [fields for chunk in text.rows(text.reader()) for fields in chunk]
+        if not rows:
+            raise TraceError("the file is empty")
+        text.has_header = _has_header(rows) if header is None else header
+        names = [name.strip() for name in rows.pop(0)] if text.has_header else None
+        if not rows:
+            raise TraceError("the file has no rows")
+    except TraceError as error:
+        raise in_file(error, [bad.row for bad in error.bad], path, text) from error.__cause__
+    if names is not None and all(len(fields) == len(names) + 1 for fields in rows):
+        names.insert(0, "")  # R names every column but that of its row names
+    width = len(rows[0]) if names is None else len(names)
+    first = 0
+    while names is not None and first < width and _INDEX_NAME.fullmatch(names[first]):
+        first += 1
+    ids = None if names is None else _worker_ids(names[first:], path)
+    if first == width:
+        raise TraceError("the file has no column of a worker", path=path)
+    ragged = np.flatnonzero([len(fields) != width for fields in rows])
+    expected = "the header has" if names is not None else "the first row has"
+    counts = [len(rows[row]) for row in ragged]
+    bad = [(ragged, lambda i: f"{counts[i]} values where {expected} {width}")]
+    number = np.delete(np.arange(len(rows)), ragged)
+    values = np.zeros((len(rows), width - first))
+    for worker in range(first, width):
+        name = f"worker {worker if ids is None else ids[worker - first]}"
+        column = ColumnCells(name, "number")
+        column.add([rows[row][worker] for row in number], number)
+        values[number, worker - first] = np.asarray(column.values())
+        for absent, _ in column.missing:
+            values[absent, worker - first] = np.nan
+        bad += column.bad
+    return _Matrix(values, ids, path, text, tuple(bad))
 
 
-def _is_numbers(fields: Iterable[str]) -> bool:
-    try:
-        for field in fields:
-            float(field)
-    except ValueError:
-        return False
-    return True
+_INDEX_NAME = re.compile(r"|Unnamed: \d+(\.\d+)?")  # pandas writes the first, and reads it as the second
 
 
-def from_delay_matrix(source: PathLike | ArrayLike, *, unit: str | float = "s", end: End = "wrap") -> Trace:
-    """Delays as rounds x workers (an array, .npy, .csv or text): task k of worker i takes row k, column i."""
-    table = in_seconds(_matrix(source, "delays"), unit)
-    rounds, workers = table.shape
-    bad = np.flatnonzero(~((table >= 0) & np.isfinite(table)).all(axis=1))
-    if bad.size:
-        column = int(np.argmin((table[bad[0]] >= 0) & np.isfinite(table[bad[0]])))
-        path = source if isinstance(source, str | os.PathLike) else None
-        what = "is negative" if table[bad[0], column] < 0 else "is not finite"
-        raise TraceError(f"the delay {table[bad[0], column]} of worker {column} {what}", int(bad[0]) + 1, path)
-    return Trace(np.repeat(np.arange(workers), rounds), table.T.ravel(), end=end)
+def _matrix_delimiter(text: TextFile) -> str:
+    """The first of comma, semicolon, pipe and tab that the first row has; blanks where tabs are only some of them."""
+    lines = [line for line in text.data.decode("utf-8-sig").splitlines() if line.strip() and line[0] != "#"]
+    if not lines:
+        return ","
+    for delimiter in ",;|":
+        if delimiter in lines[0]:
+            return delimiter
+    tabs = {line.count("\t") for line in lines}
+    return "\t" if 0 not in tabs and max(tabs) - min(tabs) <= 1 else " "
 
 
-def from_gradient_ages(source: PathLike | ArrayLike, *, seconds_per_iteration: float = 1.0) -> ArrivalLog:
+def _has_header(rows: list[list[str]]) -> bool:
+    """Whether the first row names the workers; refused where that is not certain."""
+    first = [name.strip() for name in rows[0]]
+    if any(parse_cell(name, "number") is None and name.lower() not in MISSING for name in first):
+        return True
+    index = [fields[0].strip() for fields in rows[1:] if fields]
+    if first[0] == "" and index and (index == list(map(str, range(len(index)))) or not _are_numbers(index)):
+        return True
+    if len(first) > 1 and len(rows) > 1 and first == list(map(str, range(len(first)))):
+        raise TraceError(
+            f"the first row is 0 to {len(first) - 1}, which may be names or values; "
+            "header=True (--header) or header=False (--no-header) says which",
+            1,
+        )
+    return False
+
+
+def _are_numbers(fields: Iterable[str]) -> bool:
+    return all(parse_cell(field, "number") is not None for field in fields)
+
+
+def from_delay_matrix(
+    source: PathLike | ArrayLike,
+    *,
+    unit: str | float = "s",
+    end: End = "wrap",
+    missing: Missing = "error",
+    delimiter: str | None = None,
+    header: bool | None = None,
+) -> Trace:
+    """Delays as rounds x workers (an array, a data frame, .npy, .csv, .tsv or text): task k of worker i takes row k,
+    column i.
+
+    Names in a header are the client ids, in the order of the columns. A first column without a name, or one that pandas
+    called "Unnamed: 0", is an index and no worker. `header` says whether the first row has names; None finds out.
+    `missing="drop"` leaves out cells that are empty or NaN: that worker has a task less.
+    """
+    check_missing(missing)
+    matrix = _matrix(source, "delays", delimiter, header)
+    values = matrix.values
+    bad = matrix.cells(
+        (values < 0) | np.isinf(values),
+        lambda worker, value: f"the delay {value} of {worker} is {'negative' if value < 0 else 'not finite'}",
+    )
+    absent = np.isnan(values)
+    if missing == "drop":
+        matrix.refuse([*matrix.bad, *bad])
+    else:
+        nan = matrix.cells(absent, lambda worker, value: f"the delay of {worker} is missing")
+        hint = "missing='drop' (--missing drop) leaves it out" if absent.any() else ""
+        matrix.refuse([*matrix.bad, *bad, *nan], hint)
+    worker, row = np.nonzero(~absent.T)
+    return Trace(Labels(worker, matrix.clients), in_seconds(values[row, worker], unit), clients=matrix.clients, end=end)
+
+
+def from_gradient_ages(
+    source: PathLike | ArrayLike,
+    *,
+    seconds_per_iteration: float = 1.0,
+    delimiter: str | None = None,
+    header: bool | None = None,
+) -> ArrivalLog:
     """Ages as server iterations x workers: row t has the age, in iterations, of each worker's latest gradient.
 
     An entry that is not the one above plus 1 is an arrival at iteration t of a gradient made on version t - age, as is
     a 0 in the first row. Arrivals of one iteration keep the order of the workers.
+
+    The log has the server step that each arrival entered: all arrivals of an iteration enter one step, and an iteration
+    without an arrival is none, so that versions count the iterations with one. `fb.schedule` of the log has these
+    steps, and their staleness. Where they differ in size it needs FedBuff(buffer_size=n, max_wait=...), n workers.
     """
-    ages = _matrix(source, "ages")
-    path = source if isinstance(source, str | os.PathLike) else None
-    odd = np.flatnonzero(~((ages >= 0) & (ages == np.floor(ages)) & np.isfinite(ages)).all(axis=1))
-    if odd.size:
-        raise TraceError("an age is not a whole number from 0", int(odd[0]) + 1, path)
+    matrix = _matrix(source, "ages", delimiter, header)
+    ages = matrix.values
+    odd = ~((ages >= 0) & (ages == np.floor(ages)) & (ages < 2**62))
+    matrix.refuse(
+        [
+            *matrix.bad,
+            *matrix.cells(odd, lambda worker, value: f"an age is not a whole number from 0: {worker} has {value}"),
+        ]
+    )
     age = ages.astype(np.int64)
     arrived = np.vstack([age[:1] == 0, age[1:] != age[:-1] + 1])
     iteration, worker = np.nonzero(arrived)
-    version = iteration - age[iteration, worker]
-    early = np.flatnonzero(version < 0)
-    if early.size:
-        t = int(iteration[early[0]])
-        raise TraceError(f"an age of {t - version[early[0]]} at iteration {t} is from before the start", t + 1, path)
-    return ArrivalLog(worker, iteration * float(seconds_per_iteration), version=version, clients=int(age.shape[1]))
+    made_on = iteration - age[iteration, worker]
+    early = np.flatnonzero(made_on < 0)
+    matrix.refuse(
+        [
+            (
+                iteration[early],
+                lambda i: (
+                    f"an age of {age[iteration[early[i]], worker[early[i]]]} at iteration {iteration[early[i]]} "
+                    "is from before the start"
+                ),
+            )
+        ]
+    )
+    steps_before = np.append(0, np.cumsum(arrived.any(axis=1)))
+    return ArrivalLog(
+        Labels(worker, matrix.clients),
+        iteration * float(seconds_per_iteration),
+        version=steps_before[made_on],
+        step=steps_before[iteration],
+        clients=matrix.clients,
+    )

@@ -13,6 +13,7 @@ import click
 import numpy as np
 
 from .. import _files, load_schedule, read_arrival_log, read_trace
+from .._read_columns import labels_from_text
 from .._resolve import schedule as resolve
 from .._run_folder import Run, find_runs, plain
 from .._schedule import Schedule
@@ -53,10 +54,46 @@ def several(*options: Callable[[Function], Function]) -> Callable[[Function], Fu
     return decorate
 
 
+READING = "fedbuff.reading"  # in the context: how `read_source` reads a file
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        context.meta.setdefault(READING, {})[parameter.name] = value
+
+
 source_options = several(
     click.option("--column", "columns", multiple=True, metavar="NAME=COLUMN", help="Where a column has another name."),
     click.option("--unit", default="s", show_default=True, help="Of the times: s, ms, us, ns, min, h."),
     click.option("--log", is_flag=True, help="The file is an arrival log: client, start_time or version, arrive_time."),
+    click.option(
+        "--missing",
+        type=click.Choice(["error", "drop"]),
+        expose_value=False,
+        callback=_keep,
+        help="Rows with missing values: an error (the default), or left out.",
+    ),
+    click.option(
+        "--delimiter",
+        metavar="CHARACTER",
+        expose_value=False,
+        callback=_keep,
+        help="Between columns: comma, tab, semicolon, pipe, blanks or a character; found where it is not given.",
+    ),
+    click.option(
+        "--tasks",
+        type=click.Choice(["number", "order"]),
+        expose_value=False,
+        callback=_keep,
+        help="Task numbers: 0, 1, 2, ... (the default), or by order, from any number and with gaps.",
+    ),
+    click.option(
+        "--client",
+        metavar="NAME",
+        expose_value=False,
+        callback=_keep,
+        help="The one client of all rows, where the file has no column of them.",
+    ),
 )
 
 timing_options = several(
@@ -68,6 +105,7 @@ timing_options = several(
     click.option("--max-time", type=float, help="End after so many seconds."),
     click.option("--arrivals", type=int, help="End after so many ended tasks."),
     click.option("--timeout", type=float, help="Give a task up after so many seconds."),
+    click.option("--max-wait", type=float, help="For fedbuff: step after so many seconds, the buffer full or not."),
 )
 
 
@@ -82,7 +120,21 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 def read_source(path: Path, columns: Sequence[str], unit: str, log: bool) -> Trace | ArrivalLog:
     """A trace or an arrival log from a file."""
     names = pairs("--column", columns)
-    return read_arrival_log(path, columns=names, unit=unit) if log else read_trace(path, columns=names, unit=unit)
+    options = reading_options("missing", "delimiter", "client", *(() if log else ("tasks",)))
+    if "client" in options:  # an integer where a file's column would be one
+        options["client"] = labels_from_text([options["client"]], np.zeros(1, np.int64)).ids[0].item()
+    if log:
+        return read_arrival_log(path, columns=names, unit=unit, **options)
+    return read_trace(path, columns=names, unit=unit, **options)
+
+
+def reading_options(*names: str) -> dict[str, Any]:
+    """Those of `source_options` that were given and that a reader takes."""
+    given: dict[str, Any] = click.get_current_context().meta.get(READING, {})
+    for name in given:
+        if name not in names:
+            raise click.UsageError(f"--{name} is not for this kind of file")
+    return dict(given)
 
 
 @dataclass(frozen=True)
@@ -97,10 +149,11 @@ class Timing:
     max_time: float | None
     arrivals: int | None
     timeout: float | None
+    max_wait: float | None = None
 
     def make(self) -> FedBuff | FedAsync | FedAvg:
         if self.strategy == "fedbuff":
-            return FedBuff(self.buffer_size)
+            return FedBuff(self.buffer_size, max_wait=self.max_wait)
         if self.strategy == "fedasync":
             return FedAsync()
         size = self.concurrency if self.clients_per_round is None else self.clients_per_round

@@ -13,7 +13,17 @@ from .._delays import DelayModel, Distribution
 from .._schedule import task_parts
 from .._study_config import DISTRIBUTIONS
 from .._trace import PARTS, ArrivalLog, Trace
-from ._shared import A_FILE, NEW_PATH, echo_facts, echo_json, echo_table, json_option, read_source, seed_option
+from ._shared import (
+    A_FILE,
+    NEW_PATH,
+    echo_facts,
+    echo_json,
+    echo_table,
+    json_option,
+    read_source,
+    reading_options,
+    seed_option,
+)
 from ._shared import source_options as reading
 
 
@@ -86,6 +96,7 @@ def info(file: Path, columns: tuple[str, ...], unit: str, log: bool, as_json: bo
     help="columns: a trace or (--log) an arrival log. delays, ages: a matrix of rounds x workers.",
 )
 @reading
+@click.option("--header/--no-header", default=None, help="delays, ages: whether the first row has the workers' names.")
 @click.option("--as-trace", is_flag=True, help="An arrival log becomes a trace of how long its tasks took.")
 @click.option("--assign", type=int, metavar="N", help="Deal the recorded devices to N clients.")
 @click.option("--availability", type=A_FILE, help="FedScale: the pickle of when devices were there.")
@@ -101,6 +112,7 @@ def convert(
     columns: tuple[str, ...],
     unit: str,
     log: bool,
+    header: bool | None,
     as_trace: bool,
     assign: int | None,
     availability: Path | None,
@@ -112,7 +124,7 @@ def convert(
 ) -> None:
     """Turn a trace into another format, or what others recorded into a trace.
 
-    TARGET ends in .csv, .csv.gz, .npz or .parquet; what knows when devices are there fits into .npz only.
+    TARGET ends in .csv, .tsv (both also .gz), .npz or .parquet; what knows when devices are there fits into .npz only.
 
     \b
     Examples:
@@ -120,14 +132,16 @@ def convert(
       fedbuff trace convert matrix.txt workers.csv --from delays
     """
     made: Trace | ArrivalLog
+    if header is not None and form not in ("delays", "ages"):
+        raise click.UsageError("--header and --no-header are for --from delays and --from ages")
     if form == "fedscale":
         made = traces.from_fedscale(source, availability, model_bytes=model_bytes, samples_per_task=samples_per_task)
     elif form == "flash":
         made = traces.from_flash(source, compute=compute, speeds=speeds, model_bytes=model_bytes, seed=seed)
     elif form == "delays":
-        made = traces.from_delay_matrix(source, unit=unit)
+        made = traces.from_delay_matrix(source, unit=unit, header=header, **reading_options("missing", "delimiter"))
     elif form == "ages":
-        made = traces.from_gradient_ages(source)
+        made = traces.from_gradient_ages(source, header=header, **reading_options("delimiter"))
     else:
         made = read_source(source, columns, unit, log)
     if isinstance(made, ArrivalLog) and as_trace:

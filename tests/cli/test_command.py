@@ -118,6 +118,39 @@ def test_trace_generate_and_convert(fedbuff: Run) -> None:
     assert fb.read_trace("dealt.npz").n_clients == 7
 
 
+def test_trace_of_imperfect_files(fedbuff: Run) -> None:
+    Path("odd.tsv").write_text("task\tcompute\n1\t2.5\n3\t\n4\t3.5\n")
+    ran = fedbuff("trace", "info", "odd.tsv", "--client", "phone")
+    assert ran.code == 2 and "line 3: compute is empty; missing='drop' (--missing drop) leaves out" in ran.err
+    ran = fedbuff("trace", "info", "odd.tsv", "--client", "phone", "--missing", "drop")
+    assert ran.code == 2 and "(--tasks order) takes the numbers by their order" in ran.err
+    options = ("--client", "phone", "--missing", "drop", "--tasks", "order", "--delimiter", "tab")
+    assert fedbuff("trace", "convert", "odd.tsv", "odd.csv", *options).code == 0
+    trace = fb.read_trace("odd.csv")
+    assert (trace.client_ids.tolist(), trace.compute.tolist()) == (["phone"], [2.5, 3.5])
+    assert fedbuff("schedule", "odd.tsv", *options, "-K", "1", "--server-steps", "3").code == 0
+    assert fedbuff("trace", "convert", "odd.tsv", "odd.npz", "--client", "7", *options[2:]).code == 0
+    assert fb.read_trace("odd.npz").client_ids.tolist() == [7]
+    Path("log.csv").write_text("start_time,arrive_time\n0,1\n")
+    ran = fedbuff("trace", "info", "log.csv", "--log", "--client", "phone", "--tasks", "order")
+    assert ran.code == 2 and "--tasks is not for this kind of file" in ran.err
+
+
+def test_trace_convert_matrices(fedbuff: Run) -> None:
+    Path("m.csv").write_text(",A,B\n0,1,2\n1,,4\n")
+    assert fedbuff("trace", "convert", "m.csv", "made.csv", "--from", "delays", "--missing", "drop").code == 0
+    trace = fb.read_trace("made.csv")
+    assert (trace.client_ids.tolist(), trace.compute.tolist()) == (["A", "B"], [1.0, 2.0, 4.0])
+    Path("m.csv").write_text("0,1\n2,3\n")
+    assert "--no-header" in fedbuff("trace", "convert", "m.csv", "made.csv", "--from", "delays").err
+    assert fedbuff("trace", "convert", "m.csv", "made.csv", "--from", "delays", "--header").code == 0
+    assert fb.read_trace("made.csv").compute.tolist() == [2.0, 3.0]
+    Path("ages.csv").write_text("A,B\n0,0\n1,1\n1,2\n")
+    assert fedbuff("trace", "convert", "ages.csv", "log.csv", "--from", "ages").code == 0
+    assert "buffer_size=1 cannot make" in fedbuff("schedule", "log.csv", "--log", "-K", "1").err
+    assert fedbuff("schedule", "log.csv", "--log", "-K", "2", "--max-wait", "1").code == 0
+
+
 def test_schedule(fedbuff: Run) -> None:
     ran = fedbuff(
         "schedule", "delays.csv", "-K", "2", "-C", "2", "--server-steps", "9", "--seed", "3", "-o", "s.npz", "--json"

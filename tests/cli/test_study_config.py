@@ -42,6 +42,13 @@ def error_of(tables: dict[str, Any], changes: dict[str, Any]) -> str:
     return str(caught.value)
 
 
+def test_recorded_delays_of_imperfect_files(tmp_path) -> None:
+    (tmp_path / "t.tsv").write_text("task\tcompute\n1\t2.5\n3\t\n4\t3.5\n")
+    trace = {"kind": "recorded", "file": str(tmp_path / "t.tsv"), "client": "a", "tasks": "order", "missing": "drop"}
+    config = fb.StudyConfig({**QUADRATIC, "trace": {**trace, "delimiter": "tab", "assign": True}})
+    assert config.source.compute.tolist() == [2.5, 3.5] * 2
+
+
 def test_a_run_is_what_the_python_calls_give() -> None:
     config = fb.StudyConfig(DIGITS)
     X, y = fb.sample_digits()

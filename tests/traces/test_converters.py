@@ -258,10 +258,10 @@ def test_delay_matrix_text(tmp_path, text) -> None:
 def test_delay_matrix_refusals(tmp_path) -> None:
     path = tmp_path / "m.csv"
     path.write_text("1,2\n3\n")
-    with pytest.raises(fb.TraceError, match=r"row 2: 1 values where the first row has 2 \(m.csv\)"):
+    with pytest.raises(fb.TraceError, match=r"line 2: 1 values where the first row has 2 \(m.csv\)"):
         fb.traces.from_delay_matrix(path)
     path.write_text("1,2\n3,x\n")
-    with pytest.raises(fb.TraceError, match="row 2: a value is not a number"):
+    with pytest.raises(fb.TraceError, match="line 2: worker 1 'x' is not a number"):
         fb.traces.from_delay_matrix(path)
     with pytest.raises(fb.TraceError, match=r"row 2: the delay -1\.0 of worker 1 is negative"):
         fb.traces.from_delay_matrix([[1.0, 2.0], [3.0, -1.0]])
@@ -283,3 +283,158 @@ def test_gradient_ages() -> None:
         fb.traces.from_gradient_ages([[0, 0], [1, 3]])
     with pytest.raises(fb.TraceError, match="row 2: an age is not a whole number"):
         fb.traces.from_gradient_ages([[0, 0], [1, 0.5]])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ",A,B\n0,1,2\n1,3,4\n2,5,6\n",
+        "Unnamed: 0,A,B\n0,1,2\n1,3,4\n2,5,6\n",
+        "Unnamed: 0.1,Unnamed: 0,A,B\n0,0,1,2\n1,1,3,4\n2,2,5,6\n",
+        ";A;B\n2020-01-01;1;2\n2020-01-02;3;4\n2020-01-03;5;6\n",
+        '"A" "B"\n"1" 1 2\n"2" 3 4\n"3" 5 6\n',
+        "\tA\tB\n0\t1\t2\n1\t3\t4\n2\t5\t6\n",
+        "# seconds\n|A|B\n\n0|1|2\n1|3|4\n2|5|6\n",
+    ],
+)
+def test_delay_matrix_index_and_names(tmp_path, text) -> None:
+    (tmp_path / "m.csv").write_text(text)
+    trace = fb.traces.from_delay_matrix(tmp_path / "m.csv")
+    assert trace.client_ids.tolist() == ["A", "B"]
+    assert trace.compute.tolist() == [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]
+
+
+def test_delay_matrix_names_of_other_kinds(tmp_path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text(",0,1\n0,5,6\n1,7,8\n")
+    trace = fb.traces.from_delay_matrix(path)
+    assert (trace.client_ids.tolist(), trace.compute.tolist()) == ([0, 1], [5.0, 7.0, 6.0, 8.0])
+    path.write_text("w10,w9\n1,2\n")  # client i is column i
+    trace = fb.traces.from_delay_matrix(path)
+    assert (trace.client_ids.tolist(), trace.compute.tolist()) == (["w10", "w9"], [1.0, 2.0])
+    path.write_text("0,1\n2,3\n")
+    with pytest.raises(fb.TraceError, match=r"^line 1: the first row is 0 to 1, .*; header=True .* \(m.csv\)$"):
+        fb.traces.from_delay_matrix(path)
+    assert fb.traces.from_delay_matrix(path, header=True).compute.tolist() == [2.0, 3.0]
+    assert fb.traces.from_delay_matrix(path, header=False).compute.tolist() == [0.0, 2.0, 1.0, 3.0]
+    path.write_text("A,A\n2,3\n")
+    with pytest.raises(fb.TraceError, match="column 'A' appears twice"):
+        fb.traces.from_delay_matrix(path)
+    path.write_text("A,,B\n2,3,4\n")
+    with pytest.raises(fb.TraceError, match="column 2 has no name"):
+        fb.traces.from_delay_matrix(path)
+
+
+def test_delay_matrix_of_a_data_frame(tmp_path) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"B": [1.0, 2.0], "A": [3.0, 4.0]}, index=["x", "y"])
+    trace = fb.traces.from_delay_matrix(frame)
+    assert (trace.client_ids.tolist(), trace.compute.tolist()) == (["B", "A"], [1.0, 2.0, 3.0, 4.0])
+    frame.to_csv(tmp_path / "m.csv")
+    assert fb.traces.from_delay_matrix(tmp_path / "m.csv") == trace
+
+
+def test_delay_matrix_missing(tmp_path) -> None:
+    path = tmp_path / "m.tsv"
+    path.write_text("A\tB\n1\t2\n\t3\nnan\t-4\n5\tx\n")
+    with pytest.raises(fb.TraceError) as caught:
+        fb.traces.from_delay_matrix(path)
+    assert str(caught.value) == (
+        "line 3: the delay of worker A is missing; line 4: the delay -4.0 of worker B is negative; "
+        "line 5: worker B 'x' is not a number: 3 bad rows; missing='drop' (--missing drop) leaves it out (m.tsv)"
+    )
+    path.write_text("A\tB\n1\t2\n\t3\nnan\t4\n5\t6\n")
+    trace = fb.traces.from_delay_matrix(path, missing="drop")
+    assert (trace.offsets.tolist(), trace.compute.tolist()) == ([0, 2, 6], [1.0, 5.0, 2.0, 3.0, 4.0, 6.0])
+    assert fb.traces.from_delay_matrix([[1.0, np.nan], [2.0, 3.0]], missing="drop").compute.tolist() == [1.0, 2.0, 3.0]
+    path.write_text(",2\n1,3\n")  # a value is missing: this is no header
+    assert fb.traces.from_delay_matrix(path, missing="drop").compute.tolist() == [1.0, 2.0, 3.0]
+    (tmp_path / "m.npy").write_bytes(b"not an array")
+    with pytest.raises(fb.TraceError, match="not a whole NPY file"):
+        fb.traces.from_delay_matrix(tmp_path / "m.npy")
+
+
+def recorded_ages(rounds: int = 400, workers: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Ages of workers that answer at random, several in one iteration, none in some; and which of them arrived."""
+    rng = np.random.default_rng(0)
+    arrives = rng.random((rounds, workers)) < 0.4
+    arrives[0] = True
+    begun = np.zeros(workers, dtype=int)  # the iteration whose model each worker has
+    latest = np.zeros(workers, dtype=int)
+    ages = np.zeros((rounds, workers), dtype=int)
+    for t in range(rounds):
+        latest[arrives[t]] = begun[arrives[t]]
+        begun[arrives[t]] = t + 1
+        ages[t] = t - latest
+    return ages, arrives
+
+
+def test_gradient_ages_give_the_recorded_staleness(tmp_path) -> None:
+    ages, arrives = recorded_ages()
+    arrives &= np.vstack([ages[:1] == 0, ages[1:] != ages[:-1] + 1])  # an arrival as old as that before shows as none
+    whole = arrives.any(axis=1)
+    log = fb.traces.from_gradient_ages(ages, seconds_per_iteration=0.5)
+    assert log.step.tolist() == (np.cumsum(whole) - 1)[np.nonzero(arrives)[0]].tolist()
+    schedule = fb.schedule(log, fb.FedBuff(5, max_wait=0.5))
+    schedule.check()
+    assert schedule.n_steps == whole.sum()
+    steps = np.append(0, np.cumsum(whole))
+    t, worker = np.nonzero(arrives)
+    assert schedule.staleness.tolist() == (steps[t] - steps[t - ages[t, worker]]).tolist()
+    assert schedule.step_time.tolist() == (np.flatnonzero(whole) * 0.5).tolist()
+    for name in ("log.csv", "log.npz"):
+        log.save(tmp_path / name)
+        assert fb.read_arrival_log(tmp_path / name) == log
+    with pytest.raises(ValueError, match=r"strategy: the log's .* took 1 to 5 arrivals each, which buffer_size=1"):
+        fb.schedule(log, fb.FedBuff(1))
+    with pytest.raises(ValueError, match=r"buffer_size=7 cannot make; FedBuff\(buffer_size=5, max_wait=\.\.\.\) takes"):
+        fb.schedule(log, fb.FedBuff(7))
+    with pytest.raises(ValueError, match=r"strategy: max_staleness=1 would drop row \d+, with staleness \d"):
+        fb.schedule(log, fb.FedBuff(5, max_wait=0.5, max_staleness=1))
+    cut = fb.schedule(log, fb.FedBuff(5, max_wait=0.5), arrivals=int(np.flatnonzero(log.step == 20)[0]) + 1)
+    cut.check()
+    assert cut.n_steps == 20 or log.step[cut.n_arrivals] > 20
+
+
+def test_gradient_ages_with_names_and_an_index(tmp_path) -> None:
+    (tmp_path / "ages.csv").write_text(",A,B\n0,0,5\n1,1,1\n2,1,2\n")
+    log = fb.traces.from_gradient_ages(tmp_path / "ages.csv")
+    assert log.client_ids.tolist() == ["A", "B"]
+    assert (log.client.tolist(), log.version.tolist()) == ([0, 1, 0], [0, 0, 1])
+    assert fb.schedule(log, fb.FedBuff(1)).staleness.tolist() == [0, 1, 1]
+    (tmp_path / "ages.csv").write_text("A,B\n0,0\n1,x\n\n2,0.5\n")
+    with pytest.raises(fb.TraceError, match=r"^line 3: worker B 'x' is not .*; line 5: an age is not .*: 2 bad rows"):
+        fb.traces.from_gradient_ages(tmp_path / "ages.csv")
+
+
+def test_steps_of_a_log_are_checked() -> None:
+    for step, message in (
+        ([1, 1, 2], "row 1: step 1 is the first: steps begin at 0"),
+        ([0, 2, 3], "row 2: step 2 follows step 0: steps rise by 0 or 1"),
+        ([0, 1, 0], "row 3: step 0 follows step 1: steps rise by 0 or 1"),
+        ([0, 0, 0], "row 3: version 1 is newer than step 0, which it enters"),
+    ):
+        with pytest.raises(fb.TraceError) as caught:
+            fb.ArrivalLog([0, 1, 0], [1.0, 2.0, 3.0], version=[0, 0, 1], step=step)
+        assert str(caught.value) == message
+    log = fb.ArrivalLog([0, 1, 0, 1], [1.0, 2.0, 3.0, 4.0], version=[0, 0, 1, 1], step=[0, 0, 1, 2])
+    with pytest.raises(ValueError, match="took 1 to 2 arrivals each"):
+        fb.schedule(log, fb.FedBuff(2))
+    log = fb.ArrivalLog([0, 1, 0], [1.0, 2.0, 3.0], version=[0, 0, 1], step=[0, 0, 1])
+    schedule = fb.schedule(log, fb.FedBuff(2))  # the log ends before the second step
+    schedule.check()
+    assert schedule.step.tolist() == [0, 0, -1]
+
+
+def test_a_rule_that_did_not_make_the_log_is_warned_of() -> None:
+    log = fb.sample_log()  # with buffers of 3
+    assert fb.schedule(log, fb.FedBuff(3)).n_steps == 100
+    with pytest.warns(RuntimeWarning, match=r"buffer_size=1 is not the rule .*: \d+ of 300 tasks began on"):
+        fb.schedule(log, fb.FedBuff(1))
+    timeless = fb.ArrivalLog(log.client, log.arrive_time, version=log.version)
+    assert fb.schedule(timeless, fb.FedBuff(3)).n_steps == 100
+    for size in (1, 2):
+        with pytest.warns(RuntimeWarning, match=f"buffer_size={size} is not the rule .*: versions fall ever"):
+            fb.schedule(timeless, fb.FedBuff(size))
+    late = np.maximum(0, np.arange(100) - 30)  # several tasks of one client at once: no warning
+    assert fb.schedule(fb.ArrivalLog(np.zeros(100, int), np.arange(100.0), version=late), fb.FedBuff(1)).tau >= 30

@@ -1,4 +1,4 @@
-"""Reading and writing traces: CSV with and without pyarrow, gzip, NPZ, Parquet; bad files name the row."""
+"""Reading and writing traces: CSV with and without pyarrow, gzip, NPZ, Parquet; bad files name the line or row."""
 
 from __future__ import annotations
 
@@ -96,19 +96,19 @@ HEAD = "client,compute,upload,ok,task\n0,1.0,0.0,1,0\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEAD + "0,1.0,-0.3,1,1\n", "row 2: upload -0.3 is negative"),
-        (HEAD + "0,nan,0.0,1,1\n", "row 2: compute is NaN"),
-        (HEAD + "0,1.0,inf,1,1\n", "row 2: upload inf is infinite"),
-        (HEAD + "9,1.0,0.1,1,0\n", "row 2: client 9 is unknown"),
-        (HEAD + "0,fast,0.1,1,1\n", "row 2: compute 'fast' is not a number"),
-        (HEAD + "0,,0.1,1,1\n", "row 2: compute is empty"),
-        (HEAD + "0,1.0,0.1,maybe,1\n", "row 2: ok 'maybe' is neither true nor false"),
-        (HEAD + "0,1.0,0.1,1,1.5\n", "row 2: task '1.5' is not an integer"),
-        (HEAD + "0,1.0,0.1,1,1\n0,1.0,0.", "row 3: 3 fields where the header has 5: is the file cut?"),
-        (HEAD + "0,1.0,0.1,1,1,7\n", "row 2: 6 fields where the header has 5: is the file cut?"),
-        (HEAD + "0,1.0,0.1,1,2\n", "row 2: client 0 has task 2 but no task 1"),
-        (HEAD + "0,1.0,0.1,1,0\n", "row 2: client 0 has task 0 twice"),
-        (HEAD + ",1.0,0.1,1,0\n", "row 2: client is empty"),
+        (HEAD + "0,1.0,-0.3,1,1\n", "line 3: upload -0.3 is negative"),
+        (HEAD + "0,nan,0.0,1,1\n", "line 3: compute is NaN"),
+        (HEAD + "0,1.0,inf,1,1\n", "line 3: upload inf is infinite"),
+        (HEAD + "9,1.0,0.1,1,0\n", "line 3: client 9 is unknown"),
+        (HEAD + "0,fast,0.1,1,1\n", "line 3: compute 'fast' is not a number"),
+        (HEAD + "0,,0.1,1,1\n", "line 3: compute is empty"),
+        (HEAD + "0,1.0,0.1,maybe,1\n", "line 3: ok 'maybe' is neither true nor false"),
+        (HEAD + "0,1.0,0.1,1,1.5\n", "line 3: task '1.5' is not an integer"),
+        (HEAD + "0,1.0,0.1,1,1\n0,1.0,0.", "line 4: 3 fields where the header has 5: is the file cut?"),
+        (HEAD + "0,1.0,0.1,1,1,7\n", "line 3: 6 fields where the header has 5: is the file cut?"),
+        (HEAD + "0,1.0,0.1,1,2\n", "line 3: client 0 has task 2 but no task 1"),
+        (HEAD + "0,1.0,0.1,1,0\n", "line 3: client 0 has task 0 twice"),
+        (HEAD + ",1.0,0.1,1,0\n", "line 3: client is empty"),
         (HEAD.splitlines()[0] + "\n", "the file has no rows"),
         ("", "the file is empty"),
         ("client,task\n0,0\n", "the file has neither compute nor total"),
@@ -116,7 +116,7 @@ HEAD = "client,compute,upload,ok,task\n0,1.0,0.0,1,0\n"
         ("client,compute,total\n0,0,0\n", "the file has compute and total"),
     ],
 )
-def test_bad_csv_names_the_row(tmp_path, reader, text, message) -> None:
+def test_bad_csv_names_the_line(tmp_path, reader, text, message) -> None:
     path = write(tmp_path / "bad.csv", text)
     with pytest.raises(fb.TraceError) as caught:
         fb.read_trace(path, clients=2, end="stop")
@@ -127,14 +127,14 @@ def test_bad_csv_names_the_row(tmp_path, reader, text, message) -> None:
 def test_errors_use_our_names_for_mapped_columns(tmp_path, reader) -> None:
     path = write(tmp_path / "t.csv", "worker,took,fine\n0,1.0,true\n0,,true\n")
     columns = {"client": "worker", "compute": "took", "ok": "fine"}
-    with pytest.raises(fb.TraceError, match=r"^row 2: compute is empty"):
+    with pytest.raises(fb.TraceError, match=r"^line 3: compute is empty"):
         fb.read_trace(path, columns=columns)
     write(path, "worker,took,fine\n0,1.0,true\n0,1.0,perhaps\n")
-    with pytest.raises(fb.TraceError, match=r"^row 2: ok 'perhaps' is neither"):
+    with pytest.raises(fb.TraceError, match=r"^line 3: ok 'perhaps' is neither"):
         fb.read_trace(path, columns=columns)
 
 
-def test_truncated_gzip_names_the_row(tmp_path, reader) -> None:
+def test_truncated_gzip_names_the_line(tmp_path, reader) -> None:
     rng = np.random.default_rng(1)
     text = "client,compute\n" + "".join(
         f"{c},{v!r}\n" for c, v in zip(rng.integers(0, 50, 5000), rng.random(5000).tolist(), strict=True)
@@ -142,9 +142,10 @@ def test_truncated_gzip_names_the_row(tmp_path, reader) -> None:
     whole = write(tmp_path / "whole.csv.gz", text).read_bytes()
     cut = tmp_path / "cut.csv.gz"
     cut.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(fb.TraceError, match=r"^row \d+: .*\(cut.csv.gz\)$") as caught:
+    with pytest.raises(fb.TraceError, match=r"^line \d+: .*\(cut.csv.gz\)$") as caught:
         fb.read_trace(cut)
     assert 1000 < caught.value.row < 4000
+    assert caught.value.line == caught.value.row + 1
 
 
 def sample() -> fb.Trace:
@@ -228,7 +229,7 @@ def test_parquet_types_nulls_and_truncation(tmp_path) -> None:
     assert trace.compute.tolist() == [2.0, 1.0, 3.0, 4.0]
     assert trace.ok.tolist() == [False, True, True, True]
     table(client=["b", "a", "b"], compute=[1.0, 2.0, None])
-    with pytest.raises(fb.TraceError, match=r"^row 3: compute is empty \(t.parquet\)$"):
+    with pytest.raises(fb.TraceError, match=r"^row 3: compute is empty; missing=.*\(t.parquet\)$"):
         fb.read_trace(path)
     table(client=["b", "a", "b"], compute=["1", "2", "3"])
     with pytest.raises(fb.TraceError, match="compute has type string, which is not a number"):
@@ -279,7 +280,7 @@ def test_arrival_log_files(tmp_path, ending) -> None:
 
 def test_arrival_log_refusals(tmp_path, reader) -> None:
     path = write(tmp_path / "log.csv", "client,arrive_time,version\n0,2.0,0\n1,1.0,0\n")
-    with pytest.raises(fb.TraceError, match=r"^row 2: arrive_time 1.0 is before the row above, 2.0 \(log.csv\)$"):
+    with pytest.raises(fb.TraceError, match=r"^line 3: arrive_time 1.0 is before the row above, 2.0 \(log.csv\)$"):
         fb.read_arrival_log(path)
     write(path, "client,arrive_time\n0,2.0\n")
     with pytest.raises(fb.TraceError, match="neither version nor start_time"):

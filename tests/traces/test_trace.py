@@ -64,19 +64,28 @@ def test_total_is_compute() -> None:
         fb.Trace([0], total=[2.0], upload=[1.0])
 
 
+BY_ORDER = "; tasks='order' (--tasks order) takes the numbers by their order"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: fb.Trace([0, 0, 0], [1, 2, 3.0], upload=[0, 0, -0.3]), "row 3: upload -0.3 is negative"),
         (lambda: fb.Trace([0, 0], [1.0, np.nan]), "row 2: compute is NaN"),
-        (lambda: fb.Trace([0, 0], [np.inf, np.nan]), "row 1: compute inf is infinite"),
-        (lambda: fb.Trace([0, 0], [1.0, -1.0], wait=[-1.0, 0.0]), "row 1: wait -1.0 is negative"),
+        (
+            lambda: fb.Trace([0, 0], [np.inf, np.nan]),
+            "row 1: compute inf is infinite; row 2: compute is NaN: 2 bad rows",
+        ),
+        (
+            lambda: fb.Trace([0, 0], [1.0, -1.0], wait=[-1.0, 0.0]),
+            "row 1: wait -1.0 is negative; row 2: compute -1.0 is negative: 2 bad rows",
+        ),
         (lambda: fb.Trace([0, -4], [1.0, 1.0]), "row 2: client -4 is negative"),
         (lambda: fb.Trace([0, 3], [1.0, 1.0], clients=3), "row 2: client 3 is unknown"),
         (lambda: fb.Trace(["a", "z"], [1.0, 1.0], clients=["a"]), "row 2: client 'z' is unknown"),
-        (lambda: fb.Trace([0, 0], [1.0, 1.0], task=[0, 2]), "row 2: client 0 has task 2 but no task 1"),
+        (lambda: fb.Trace([0, 0], [1.0, 1.0], task=[0, 2]), "row 2: client 0 has task 2 but no task 1" + BY_ORDER),
         (lambda: fb.Trace([0, 0, 0], [1, 1, 1.0], task=[0, 1, 1]), "row 3: client 0 has task 1 twice"),
-        (lambda: fb.Trace([5], [1.0], task=[1]), "row 1: client 5 has task 1 but no task 0"),
+        (lambda: fb.Trace([5], [1.0], task=[1]), "row 1: client 5 has task 1 but no task 0" + BY_ORDER),
         (lambda: fb.Trace([5], [1.0], task=[-1]), "row 1: task -1 is negative"),
         (lambda: fb.Trace([0, 0], [1.0, 1.0], ok=[1, 2]), "row 2: ok 2 is neither true nor false"),
         (lambda: fb.Trace(np.zeros(0, int), []), "there are no rows"),
