@@ -97,7 +97,7 @@ class Buffer final : public fb_buffer, private TicketQueue::Sink {
 
   mutable TicketQueue queue_;
   DeltaSum<T> sum_;
-  std::vector<typename DeltaSum<T>::Term> terms_;  // of the turn that is being taken
+  std::vector<typename DeltaSum<T>::Term> terms_;  // of the batch that is being settled
   std::int64_t count_ = 0;
 };
 

@@ -425,7 +425,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
   std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
   Weights weights_;
   bool stepping_ = false;                 // a pass writes the next model
-  std::vector<Term> terms_;               // of the turn that is being taken
+  std::vector<Term> terms_;               // of the batch that is being settled
   std::vector<double> staleness_weight_;  // by staleness; empty: always 1
   std::deque<Due> due_;                   // versions first_version() .. version_
 };
