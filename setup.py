@@ -112,7 +112,7 @@ class BuildCore(build_ext):
     def build_extensions(self) -> None:
         output = Path(self.build_lib) / "fedbuff"
         output.mkdir(parents=True, exist_ok=True)
-        core_sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "core").glob("*.cpp"))
+        core_sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "core").rglob("*.cpp"))
         core = Extension("core", core_sources, include_dirs=INCLUDE, extra_compile_args=[*FLAGS, "-DFB_BUILDING_CORE"])
         objects = self.compile_objects([core, *self.extensions])
         extra = [*LINK_FLAGS, f"-Wl,-install_name,@rpath/{CORE_NAME}" if MACOS else f"-Wl,-soname,{CORE_NAME}"]

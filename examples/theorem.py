@@ -182,6 +182,43 @@ def sweeps(scale: Scale) -> tuple[dict[str, theory.Rate], list[Sweep]]:
     ]
 
 
+@dataclass(frozen=True)
+class Settled:
+    """A run of the special case in which the stationary law is exact, from the optimum."""
+
+    spread: float
+    found: theory.Verification
+
+    @property
+    def law(self) -> float:
+        return law_of(self.found)
+
+    @property
+    def expected(self) -> float:
+        """The law's mean over t < T: at step t it has reached the share 1 - (1 - eta L)^(2 t)."""
+        plan = self.found.plan
+        kept = (1.0 - plan.eta * plan.L) ** 2
+        return self.law * (1.0 - (1.0 - kept**plan.T) / (plan.T * (1.0 - kept)))
+
+
+def law_of(found: theory.Verification) -> float:
+    plan = found.plan
+    gamma2, sigma2 = plan.constants.gamma2.value, plan.constants.sigma2.value
+    return theory.stationary_gradient(plan.L, plan.eta, plan.K, gamma2, sigma2, plan.b)
+
+
+def settled(scale: Scale) -> list[Settled]:
+    """tau = 0 and Q = 1 on the quadratic of (b), whose Hessian is 0.2 times the identity."""
+    given = [(1, 1, 1.0), (5, 1, 1.0), (32, 1, 1.0), (5, 32, 1.0), (5, 1, 0.01), (5, 1, 100.0)]
+    found = []
+    for K, b, spread in given[: scale.points]:
+        tell(f"(c) the law, K = {K}, b = {b}, gamma2 = {spread:g}")
+        T = 100 * theory.min_server_steps(0.2, 1, 0)
+        run = theory.verify(base_problem(spread), K=K, tau=0, b=b, T=T, seeds=scale.seeds, w0=np.zeros(8))
+        found.append(Settled(spread, run))
+    return found
+
+
 def draw_rate(axes: Any, rate: theory.Rate, label: str, colour: str, marker: str, shift: float = 0.0) -> None:
     x = np.array(rate.values) + shift
     low, high = (np.array([getattr(one, name) for one in rate.found]) for name in ("low", "high"))
@@ -223,10 +260,16 @@ def draw_sweeps(decay: dict[str, theory.Rate], found: list[Sweep], pictures: Pic
 @dataclass(frozen=True)
 class Floor:
     T: int
+    demanded: int
     bound: float
     unequal: float
     corrected: float
     uniform: float
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether T is as large as the theorem demands."""
+        return self.demanded <= self.T
 
 
 TWO_SPEEDS = fb.Trace(client=[0, 1], compute=[1.0, 10.0])
@@ -237,9 +280,10 @@ def floors(scale: Scale) -> list[Floor]:
     problem = fb.Quadratic(np.array([[-1.0], [1.0]]), 0.02)
     corrected = fb.FedBuff(1, weights="inverse_frequency")
     tau = fb.schedule(TWO_SPEEDS, fb.FedBuff(1), server_steps=1000).tau
+    demanded = theory.min_server_steps(0.02, 1, tau)
     found = []
     for k in range(-3, scale.points - 3):
-        T = math.ceil(theory.min_server_steps(0.02, 1, tau) * 2.0**k)
+        T = math.ceil(demanded * 2.0**k)
         tell(f"(d) T = {T}")
 
         def schedule(seed: int, T: int = T) -> fb.Schedule:
@@ -249,7 +293,7 @@ def floors(scale: Scale) -> list[Floor]:
         unequal = theory.verify(problem, schedule=schedule, **options)
         mended = theory.verify(problem, schedule=schedule, strategy=corrected, **options)
         uniform = theory.verify(problem, K=1, tau=tau, T=T, b=None, seeds=scale.seeds, allow_outside=True)
-        found.append(Floor(T, unequal.bound.total, unequal.measured, mended.measured, uniform.measured))
+        found.append(Floor(T, demanded, unequal.bound.total, unequal.measured, mended.measured, uniform.measured))
     return found
 
 
@@ -295,6 +339,9 @@ def limits(scale: Scale) -> list[Limit]:
 def draw_breaks(found: list[Floor], steps: list[Limit], pictures: Pictures) -> None:
     axes = pictures.new("floor", "server steps T", "mean of |grad f|²")
     T = [one.T for one in found]
+    demanded = found[0].demanded
+    axes.axvspan(T[0] / 1.3, demanded, color="0.9", lw=0, label=f"outside: T below {demanded}")
+    axes.set_xlim(T[0] / 1.3, T[-1] * 1.3)
     axes.loglog(T, [one.bound for one in found], "k--", label="the theorem's bound")
     axes.loglog(T, [one.unequal for one in found], "s-", color=ORANGE, ms=5, label="delays 1 and 10")
     axes.loglog(T, [one.corrected for one in found], "^-", color=BLUE, ms=5, label="delays 1 and 10, inverse frequency")
@@ -338,6 +385,32 @@ DELAYS: dict[str, Callable[[int], fb.DelayModel]] = {
 LOCAL = fb.LocalSGD(steps=5, lr=0.1, batch_size=8)
 
 
+TRIES = 4  # by how many steps of the grid it is widened at the most
+
+
+def best_of_a_grid(
+    attempt: Callable[[float], tuple[float, float, float]], sizes: Sequence[float]
+) -> tuple[float, tuple[float, float, float]]:
+    """The step size with the least time, and what it gave. Sizes grow by a factor; where the best is the first or the
+    last, the grid goes on beyond it by that factor."""
+    factor = sizes[1] / sizes[0]
+    seen = {size: attempt(size) for size in sizes}
+    for _ in range(TRIES):
+        best = min(seen, key=lambda size: seen[size][0])
+        if math.isinf(seen[best][0]) or min(seen) < best < max(seen):
+            break
+        beyond = best * factor if best == max(seen) else best / factor
+        seen[beyond] = attempt(beyond)
+    best = min(seen, key=lambda size: seen[size][0])
+    return best, seen[best]
+
+
+def mixing(size: float) -> fb.FedAsync:
+    """FedAsync whose update counts size / sqrt(1 + staleness). FedAsync's own mixing ends at 1: beyond it the staleness
+    function is scaled instead, by sqrt(1 + average)."""
+    return fb.FedAsync(min(size, 1.0), staleness=fb.staleness.Polynomial(0.5, average=max(size, 1.0) ** 2 - 1.0))
+
+
 def race_problem(n: int) -> tuple[fb.Softmax, float]:
     """Ten classes, few of them at each client; and the target: 98 % of the way from f(0) to the least loss."""
     rng = np.random.default_rng(7)
@@ -362,7 +435,7 @@ def races(scale: Scale) -> list[Race]:
 
     makers: dict[str, tuple[Callable[[float], Any], tuple[float, ...]]] = {
         "FedBuff, K = 10": (lambda lr: fb.FedBuff(10, server_lr=lr), (0.05, 0.1, 0.2, 0.4)),
-        "FedAsync": (lambda a: fb.FedAsync(a, staleness=fb.staleness.Polynomial(0.5)), (0.125, 0.25, 0.5, 1.0)),
+        "FedAsync": (mixing, (0.125, 0.25, 0.5, 1.0)),
         "FedAvg": (rounds(at_work, 0.0), (2.0, 4.0, 8.0, 16.0)),
         "FedAvg, 30 % over-selected": (rounds(fewer, 0.3), (2.0, 4.0, 8.0, 16.0)),
     }
@@ -370,9 +443,12 @@ def races(scale: Scale) -> list[Race]:
     for delays, model in list(DELAYS.items())[: scale.points]:
         for algorithm, (make, sizes) in makers.items():
             tell(f"(e) {delays}, {algorithm}")
-            tries = [race_once(problem, target, model(n), make(size), at_work, scale) for size in sizes]
-            best = min(range(len(sizes)), key=lambda k: tries[k][0])
-            found.append(Race(delays, algorithm, sizes[best], *tries[best]))
+
+            def attempt(size: float, model: Any = model, make: Any = make) -> tuple[float, float, float]:
+                return race_once(problem, target, model(n), make(size), at_work, scale)
+
+            size, result = best_of_a_grid(attempt, sizes)
+            found.append(Race(delays, algorithm, size, *result))
     return found
 
 
@@ -462,10 +538,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     draw_holds(cases, pictures)
     decay, found = sweeps(scale)
     draw_sweeps(decay, found, pictures)
+    exact = settled(scale)
     broken, steps = floors(scale), limits(scale)
     draw_breaks(broken, steps, pictures)
     raced = races(scale)
-    page = write_page(scale, cases, decay, found, broken, steps, raced)
+    page = write_page(scale, cases, decay, found, exact, broken, steps, raced)
     (options.out / "theory.md").write_text(page, encoding="utf-8")
     tell(f"part (a): {seconds:.0f} s; all: {time.perf_counter() - began:.0f} s")
 
@@ -488,21 +565,38 @@ def holds_table(cases: list[Case]) -> str:
 
 
 def sweep_table(decay: dict[str, theory.Rate], found: list[Sweep]) -> str:
-    rows = [[f"T, {label}", *slopes(rate)] for label, rate in decay.items()]
-    rows += [[f"{s.label} ({'tau + 1' if s.name == 'tau' else s.name})", *slopes(s.rate)] for s in found]
-    return table(
-        ["argument", "values", "measured ~ value to the", "bound, first to last", "looseness, first to last"], rows
-    )
+    rows = [[f"T, {label}", *slopes(rate, has_law=label == "from the optimum")] for label, rate in decay.items()]
+    rows += [
+        [f"{s.label} ({'tau + 1' if s.name == 'tau' else s.name})", *slopes(s.rate, has_law=s.name != "Q")]
+        for s in found
+    ]
+    head = ["argument", "values", "measured ~ value to the", "law ~ value to the", "measured / law, first to last"]
+    return table([*head, "bound, first to last", "looseness, first to last"], rows)
 
 
-def slopes(rate: theory.Rate) -> list[str]:
+def slopes(rate: theory.Rate, has_law: bool) -> list[str]:
     ends = rate.found[0], rate.found[-1]
+    x = np.log(np.array(rate.values) + (1.0 if rate.over == "tau" else 0.0))
+    law = np.log([law_of(one) for one in rate.found]) if has_law else None
     return [
         f"{rate.values[0]:g} to {rate.values[-1]:g}",
         f"{rate.slope:.2f} ± {rate.slope_error:.2f}",
+        "-" if law is None else f"{round(np.polyfit(x, law, 1)[0], 2) + 0.0:.2f}",
+        "-" if law is None else " to ".join(short(one.measured / law_of(one)) for one in ends),
         " to ".join(short(one.bound.total) for one in ends),
         " to ".join(short(one.looseness) for one in ends),
     ]
+
+
+def law_table(exact: list[Settled]) -> str:
+    rows = []
+    for one in exact:
+        plan, found = one.found.plan, one.found
+        interval = f"{short(found.low / one.expected)} to {short(found.high / one.expected)}"
+        values = [short(value) for value in (one.law, one.expected, found.measured, found.measured / one.expected)]
+        rows.append([plan.K, f"{plan.b:g}", f"{one.spread:g}", *values, interval])
+    head = ["K", "b", "gamma²", "law", "its mean over t < T", "measured", "measured / that mean", "99 % interval"]
+    return table(head, rows)
 
 
 def race_tables(raced: list[Race]) -> tuple[str, str]:
@@ -536,6 +630,7 @@ def write_page(
     cases: list[Case],
     decay: dict[str, theory.Rate],
     found: list[Sweep],
+    exact: list[Settled],
     broken: list[Floor],
     steps: list[Limit],
     raced: list[Race],
@@ -543,7 +638,8 @@ def write_page(
     everything = [case.found for case in cases]
     violated = sum(one.violated for one in everything)
     factors, times = race_tables(raced)
-    crossed = next((one for one in broken if one.unequal > one.bound), None)
+    covered = [one for one in broken if one.is_covered]
+    above = [one.T for one in covered if one.unequal > one.bound]
     return (HERE / "theorem.md").read_text(encoding="utf-8").format(
         configurations=len(cases),
         seeds=scale.seeds,
@@ -551,10 +647,16 @@ def write_page(
         holds=holds_table(cases),
         sweeps=sweep_table(decay, found),
         floors=table(
-            ["T", "bound", "delays 1 and 10", "inverse frequency", "uniform arrivals"],
-            [[one.T, *(short(v) for v in (one.bound, one.unequal, one.corrected, one.uniform))] for one in broken],
+            ["T", "is T enough?", "bound", "delays 1 and 10", "inverse frequency", "uniform arrivals"],
+            [
+                [one.T, "yes" if one.is_covered else "no: outside",
+                 *(short(v) for v in (one.bound, one.unequal, one.corrected, one.uniform))]
+                for one in broken
+            ],
         ),
-        crossing="in none of these" if crossed is None else f"from T = {crossed.T} on",
+        demanded=broken[0].demanded,
+        crossing=f"at {len(above)} of the {len(covered)} T that are large enough for the theorem",
+        law=law_table(exact),
         limits=table(
             ["tau", "the proof allows", "limit", "largest that did not diverge", "limit / proof"],
             [

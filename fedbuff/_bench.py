@@ -202,11 +202,49 @@ def _bandwidth(n_bytes: int, threads: int, dtype: np.dtype[Any], shared: bool, s
     }
 
 
+def clock_rate(seconds: float = 0.05) -> float:
+    """Clock cycles per second of the core at work, by additions of which each waits for the one before it."""
+    additions = _compiled("clock").limits(np.float32).additions
+    return best_rate(_long_enough([additions], float(additions(1)[1]), min(0.002, seconds)), seconds)
+
+
 def _fma_rate(threads: int, dtype: np.dtype[Any], seconds: float) -> float:
     limits = _compiled("multiply_add").limits(dtype)
     flops = float(limits.multiply_add(1)[1])
     turn = _long_enough([limits.multiply_add] * threads, threads * flops, min(0.01, seconds))
     return best_rate(turn, seconds) / 1e9
+
+
+# Vectors in a clock cycle that no CPU exceeds at any level: two multiply-adds (where they are one instruction or two,
+# there are as many units for each), three loads, two stores. A copy counts its bytes twice.
+_PORTS = {"multiply_add": 2, "read": 3, "write": 2, "copy": 4}
+_EXCESS = 1.05  # of the measured clock
+
+
+class _Peaks:
+    """What clock x width x ports allows at the level in force. A higher rate means that a loop does not do its work."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = min(0.05, seconds)
+        self.clock = clock_rate(self._seconds)
+
+    def peak(self, name: str, dtype: np.dtype[Any], threads: int) -> float:
+        """GFLOP/s or GB/s."""
+        lanes = _compiled(name).limits(dtype).lanes()
+        each = 2 if name == "multiply_add" else dtype.itemsize
+        return float(threads * self.clock * lanes * _PORTS[name] * each / 1e9)
+
+    def require_possible(self, name: str, rate: float, dtype: np.dtype[Any], threads: int) -> None:
+        for _ in range(10):  # the clock may have been measured while something else ran, or before it rose
+            if rate <= _EXCESS * self.peak(name, dtype, threads):
+                return
+            self.clock = max(self.clock, clock_rate(self._seconds))
+        unit = "GFLOP/s" if name == "multiply_add" else "GB/s"
+        raise ValueError(
+            f"{name}: expected at most clock x width x ports = {self.peak(name, dtype, threads):.4g} {unit} for "
+            f"{dtype.name} on {threads} threads at {self.clock / 1e9:.3g} GHz, got {rate:.4g}: the loop of this level "
+            "does not do all of its work"
+        )
 
 
 def gemm_turn(size: int, dtype: DTypeLike) -> Turn:
@@ -263,26 +301,32 @@ def machine(threads: Sequence[int], dtypes: Sequence[str] = ("float32",), *, sec
     """What runs, and what the machine can do: GB/s at each place, GFLOP/s of NumPy's BLAS and of multiply-adds.
 
     Bytes copied count twice, read and written. The last cache and the memory are shared by the threads, the other
-    caches belong to each.
+    caches belong to each. "clock" is in GHz, "peak" two multiply-adds of whole vectors in every cycle of it. A rate
+    above what the clock allows is an error.
     """
-    names, sizes = list(caches()), places()
-    bandwidth = [
-        {"place": place, "MiB": n_bytes / 2**20, "threads": n}
-        | _bandwidth(n_bytes, n, np.dtype(np.float32), place == "memory" or place == names[-1], seconds)
-        for n in threads
-        for place, n_bytes in sizes.items()
-    ]
-    arithmetic = [
-        {
-            "dtype": dtype,
-            "threads": n,
-            "gemm": gemm_rate(n, dtype, 2 * seconds),
-            "multiply_add": _fma_rate(n, np.dtype(dtype), seconds),
-        }
-        for n in threads
-        for dtype in dtypes
-    ]
-    return {"setting": setting(), "caches": caches(), "bandwidth": bandwidth, "arithmetic": arithmetic}
+    names, sizes, single = list(caches()), places(), np.dtype(np.float32)
+    peaks = _Peaks(seconds)
+    bandwidth: list[Row] = []
+    for n in threads:
+        for place, n_bytes in sizes.items():
+            rates = _bandwidth(n_bytes, n, single, place == "memory" or place == names[-1], seconds)
+            for name, rate in rates.items():
+                peaks.require_possible(name, rate, single, n)
+            bandwidth.append({"place": place, "MiB": n_bytes / 2**20, "threads": n} | rates)
+    arithmetic: list[Row] = []
+    for n in threads:
+        for dtype in map(np.dtype, dtypes):
+            rate = _fma_rate(n, dtype, seconds)
+            peaks.require_possible("multiply_add", rate, dtype, n)
+            row = {"dtype": dtype.name, "threads": n, "gemm": gemm_rate(n, dtype, 2 * seconds), "multiply_add": rate}
+            arithmetic.append(row | {"peak": peaks.peak("multiply_add", dtype, n)})
+    return {
+        "setting": setting(),
+        "clock": peaks.clock / 1e9,
+        "caches": caches(),
+        "bandwidth": bandwidth,
+        "arithmetic": arithmetic,
+    }
 
 
 # --- what fedbuff does on it

@@ -30,7 +30,8 @@ class Tag(Enum):
     """How sure a constant is."""
 
     EXACT = "exact"  # the smallest that will do, to rounding; L is rounded up
-    UPPER_BOUND = "upper bound"  # proven, perhaps loose; of f*, a lower bound: f(w) - f* is at most what it gives
+    UPPER_BOUND = "upper bound"  # proven, perhaps loose: the truth is not larger
+    LOWER_BOUND = "lower bound"  # of f*: the truth is not smaller, so f(w) - f* is at most what it gives
     ESTIMATE = "estimate"  # seen at a few models: the truth may be larger
     INFINITE = "infinite"  # no number will do
 
@@ -75,6 +76,9 @@ def _exact(value: float) -> Value:
 
 def _at_most(value: float) -> Value:
     return Value(float(value), Tag.UPPER_BOUND)
+
+
+_F_STAR_OF_A_LOSS = Value(0.0, Tag.LOWER_BOUND)  # losses and regularisers are not negative
 
 
 def _spread(gradients: Matrix, weight: Matrix) -> tuple[Value, Value]:
@@ -156,28 +160,43 @@ def _clients(spec: ProblemSpec) -> Iterator[tuple[Matrix, slice]]:
         yield features, rows
 
 
-def _largest_curvature(features: Matrix) -> float:
+def _largest_curvature(features: Matrix) -> Value:
     """lambda_max(X' X) / rows, rounded up; beyond a size, the bound |X|_1 |X|_inf or |X|_F^2."""
     rows, columns = features.shape
     if min(rows, columns) > _LARGEST_GRAM:
         size = np.abs(features)
         largest = min(size.sum(axis=0).max() * size.sum(axis=1).max(), (features**2).sum())
-        return float(largest * (1.0 + (rows + columns) * _EPS) / rows)
+        return _at_most(largest * (1.0 + (rows + columns) * _EPS) / rows)
     wide = rows < columns
     gram = features @ features.T if wide else features.T @ features
-    return float(_spectral_norm(gram, terms=columns if wide else rows) / rows)
+    return _exact(_spectral_norm(gram, terms=columns if wide else rows) / rows)
+
+
+def _row_noise(features: Matrix, target: Matrix) -> float:
+    """E|gradient of a row - gradient|^2 of least squares at the worst model.
+
+    A row's gradient is x (x' w) - x y. It differs from the mean by more than any number, for some w, unless x x' is the
+    same for all rows: one row, or rows that agree up to the sign. Then it is the variance of x y.
+    """
+    sign = np.where(features @ features[0] < 0, -1.0, 1.0)
+    if not (features == sign[:, None] * features[0]).all():
+        return math.inf
+    pull = features * target[:, None]
+    return float(((pull - pull.mean(axis=0)) ** 2).sum(axis=1).mean())
 
 
 def _least_squares(spec: ProblemSpec) -> Constants:
     assert spec.target is not None
     target, weight = spec.target.astype(np.float64), spec.client_weight
-    grams, linear, square, largest = [], [], 0.0, 0.0
+    grams, linear, square, noise = [], [], 0.0, 0.0
+    curvatures = []
     for share, (features, rows) in zip(weight, _clients(spec), strict=True):
         y, m = target[rows], len(features)
         grams.append(features.T @ features / m)
         linear.append(features.T @ y / m)
         square += share * float(y @ y) / m
-        largest = max(largest, _largest_curvature(features))
+        curvatures.append(_largest_curvature(features))
+        noise = max(noise, _row_noise(features, y))
     gram, gradient = np.array(grams), np.array(linear)
     mean = np.tensordot(weight, gram, 1)
     slack = 8 * int(np.diff(spec.offsets if spec.offsets is not None else 0).max()) * _EPS * np.abs(mean).max()
@@ -185,13 +204,20 @@ def _least_squares(spec: ProblemSpec) -> Constants:
     gamma2, gamma2_max = _spread(gradient, weight) if alike else (_INFINITE, _INFINITE)
     hessian, pull = mean + spec.l2 * np.eye(spec.dim), weight @ gradient
     lowest = np.linalg.lstsq(hessian, pull, rcond=None)[0]
+    largest = max(curvatures, key=lambda one: (one.value, one.tag == Tag.UPPER_BOUND))
     return Constants(
-        L=_exact(largest + spec.l2),
-        sigma2=_INFINITE,
+        L=Value(largest.value + spec.l2, largest.tag),
+        sigma2=_exact(noise) if math.isfinite(noise) else _INFINITE,
         gamma2=gamma2,
         gamma2_max=gamma2_max,
         f_star=_exact(max(0.0, 0.5 * float(square + lowest @ hessian @ lowest) - float(pull @ lowest))),
     )
+
+
+def _has_noise(spec: ProblemSpec) -> bool:
+    """Whether a client has more than one row: the gradient of an only row is the client's."""
+    assert spec.offsets is not None
+    return bool((np.diff(spec.offsets) > 1).any())
 
 
 def _classifier(spec: ProblemSpec) -> Constants:
@@ -206,16 +232,18 @@ def _classifier(spec: ProblemSpec) -> Constants:
     steepest = []
     for features, _ in _clients(spec):
         square = (features**2).sum(axis=1)
-        curvature = _largest_curvature(features)
-        largest, noise = max(largest, curvature), max(noise, float(square.mean()))
+        curvature = _largest_curvature(features).value
+        largest = max(largest, curvature)
+        if len(features) > 1:
+            noise = max(noise, float(square.mean()))
         steepest.append(math.sqrt(residual * min(float(np.sqrt(square).mean()) ** 2, curvature)))
     size, weight = np.array(steepest), spec.client_weight
     return Constants(
         L=_at_most(bend * largest + spec.l2 + 2.0 * spec.nonconvex),
-        sigma2=_at_most(residual * noise),
-        gamma2=_at_most(float(weight @ size**2)),
-        gamma2_max=_at_most(float((size + weight @ size).max() ** 2)),
-        f_star=_at_most(0.0),
+        sigma2=_at_most(residual * noise) if _has_noise(spec) else _exact(0.0),
+        gamma2=_at_most(float(weight @ size**2)) if len(size) > 1 else _exact(0.0),
+        gamma2_max=_at_most(float((size + weight @ size).max() ** 2)) if len(size) > 1 else _exact(0.0),
+        f_star=_F_STAR_OF_A_LOSS,
     )
 
 
@@ -243,10 +271,10 @@ def _estimates(problem: Problem) -> Constants:
     apart = ((np.array(gradients) - problem.grad(w)) ** 2).sum(axis=1)
     return Constants(
         L=Value(curvature, Tag.ESTIMATE),
-        sigma2=Value(noise, Tag.ESTIMATE),
-        gamma2=Value(float(apart.mean()), Tag.ESTIMATE),
-        gamma2_max=Value(float(apart.max()), Tag.ESTIMATE),
-        f_star=_at_most(0.0),
+        sigma2=Value(noise, Tag.ESTIMATE) if _has_noise(problem._spec) else _exact(0.0),
+        gamma2=Value(float(apart.mean()), Tag.ESTIMATE) if n > 1 else _exact(0.0),
+        gamma2_max=Value(float(apart.max()), Tag.ESTIMATE) if n > 1 else _exact(0.0),
+        f_star=_F_STAR_OF_A_LOSS,
     )
 
 

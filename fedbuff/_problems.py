@@ -108,7 +108,7 @@ class Problem:
         return result
 
     def constants(self) -> Constants:
-        """The constants of `fedbuff.theory`'s assumptions, each tagged exact, upper bound, estimate or infinite.
+        """The constants of `fedbuff.theory`'s assumptions, tagged exact, upper or lower bound, estimate or infinite.
 
         >>> import numpy as np, fedbuff as fb
         >>> fb.Quadratic(np.array([[0.0], [2.0]]), curvature=0.5, noise_variance=3.0).constants().gamma2

@@ -27,6 +27,7 @@ __all__ = [
     "conditions",
     "min_server_steps",
     "server_steps_for",
+    "stationary_gradient",
     "step_sizes",
 ]
 
@@ -209,6 +210,25 @@ def server_steps_for(
         middle = (low + high) // 2
         low, high = (low, middle) if total(middle) <= target else (middle + 1, high)
     return max(least, high)
+
+
+def stationary_gradient(L: float, eta: float, K: int, gamma2: float, sigma2: float, b: float) -> float:
+    """E|grad f(w^t)|^2 for large t, exactly: eta L (gamma2 + sigma2 / b) / (K (2 - eta L)).
+
+    It holds in one special case: every f_i is a quadratic whose Hessian is L times the identity, the clients of a
+    buffer are drawn uniformly with replacement, beta = 1 / K, tau = 0 and Q = 1. There |grad f|^2 is L^2 |w - w*|^2,
+    and a server step multiplies w - w* by 1 - eta L and adds noise of variance eta^2 (gamma2 + sigma2 / b) / K.
+
+    >>> import fedbuff as fb
+    >>> fb.theory.stationary_gradient(L=1.0, eta=0.5, K=2, gamma2=1.0, sigma2=4.0, b=2)
+    0.5
+    """
+    size = _batch(b)
+    product = _positive("eta", eta) * _positive("L", L)
+    if product >= 2.0:
+        raise ValueError(f"eta: expected a number < 2 / L = {2.0 / L:g}, got {eta:g}: the iteration diverges")
+    noise = number("gamma2", gamma2) + number("sigma2", sigma2) / size
+    return product * noise / (count("K", K) * (2.0 - product))
 
 
 def conditions(

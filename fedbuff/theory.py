@@ -20,6 +20,7 @@ from ._theorem import (
     conditions,
     min_server_steps,
     server_steps_for,
+    stationary_gradient,
     step_sizes,
 )
 from ._verify import Plan, Rate, Verification, plan, rate, verify
@@ -44,6 +45,7 @@ __all__ = [
     "plan",
     "rate",
     "server_steps_for",
+    "stationary_gradient",
     "step_sizes",
     "verify",
 ]

@@ -59,6 +59,14 @@ std::pair<double, double> multiply_add_seconds(std::int64_t rounds) {
   return {seconds, static_cast<double>(rounds) * static_cast<double>(limits.flops_per_round)};
 }
 
+// Seconds and additions, each of which takes a clock cycle.
+std::pair<double, double> dependent_additions_seconds(std::int64_t rounds) {
+  const Limits<float>& limits = kernels().of<float>().limits;
+  volatile std::uint64_t kept = 0;
+  const double seconds = seconds_of(1, [&] { kept = limits.dependent_additions(rounds, 3); });
+  return {seconds, static_cast<double>(rounds) * static_cast<double>(limits.additions_per_round)};
+}
+
 template <class T>
 void bind_dtype(py::module_& module, const std::string& suffix) {
   const auto named = [&suffix](const char* name) { return name + suffix; };
@@ -68,6 +76,7 @@ void bind_dtype(py::module_& module, const std::string& suffix) {
   module.def(named("copy_seconds_").c_str(), &copy_seconds<T>, py::arg("x"), py::arg("out"), py::arg("past_caches"),
              py::arg("repeats"));
   module.def(named("multiply_add_seconds_").c_str(), &multiply_add_seconds<T>, py::arg("rounds"));
+  module.def(named("lanes_").c_str(), [] { return kernels().of<T>().limits.lanes; });
 }
 
 }  // namespace
@@ -75,6 +84,7 @@ void bind_dtype(py::module_& module, const std::string& suffix) {
 void bind_limits(py::module_& module) {
   bind_dtype<float>(module, "f32");
   bind_dtype<double>(module, "f64");
+  module.def("dependent_additions_seconds", &dependent_additions_seconds, py::arg("rounds"));
 }
 
 }  // namespace fedbuff::bind

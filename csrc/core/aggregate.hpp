@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "dispatch.hpp"
-#include "parallel.hpp"
+#include "threads/parallel.hpp"
 
 namespace fedbuff {
 

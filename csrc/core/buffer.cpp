@@ -4,32 +4,32 @@
 #include <vector>
 
 #include "delta_sum.hpp"
-#include "turnstile.hpp"
+#include "threads/ticket_queue.hpp"
 
 namespace fedbuff {
 
 namespace {
 
 template <class T>
-class Buffer final : public fb_buffer, private Turnstile::Sink {
+class Buffer final : public fb_buffer, private TicketQueue::Sink {
  public:
-  Buffer(std::int64_t dim, double unit) : sum_(dim, unit) { terms_.reserve(Turnstile::kMostTogether); }
+  Buffer(std::int64_t dim, double unit) : sum_(dim, unit) { terms_.reserve(TicketQueue::kMaxBatch); }
 
   fb_status add(fb_dtype dtype, std::int64_t dim, const void* delta, double weight, std::int64_t ticket) override {
     if (const fb_status status = sum_.accepts(dtype, dim); status != FB_OK) {
       return status;
     }
     Arrival arrival{delta, dtype, 0, weight, ticket};
-    return turnstile_.pass(*this, arrival);
+    return queue_.submit(*this, arrival);
   }
 
-  fb_status take_ticket(std::int64_t* ticket_out) override { return turnstile_.take_ticket(ticket_out); }
-  fb_status cancel_ticket(std::int64_t ticket) override { return turnstile_.cancel_ticket(ticket); }
-  void set_executor(const fb_executor* executor) override { turnstile_.set_executor(executor); }
-  void close() override { turnstile_.close(); }
+  fb_status take_ticket(std::int64_t* ticket_out) override { return queue_.take_ticket(ticket_out); }
+  fb_status cancel_ticket(std::int64_t ticket) override { return queue_.cancel_ticket(ticket); }
+  void set_executor(const fb_executor* executor) override { queue_.set_executor(executor); }
+  void close() override { queue_.close(); }
 
   void clear() override {
-    const auto lock = turnstile_.lock();
+    const auto lock = queue_.lock();
     empty();
   }
 
@@ -40,9 +40,9 @@ class Buffer final : public fb_buffer, private Turnstile::Sink {
     if (dim != sum_.dim()) {
       return FB_ERR_SIZE;
     }
-    const auto lock = turnstile_.lock();
-    for (std::int64_t part = 0; part < sum_.n_parts(); ++part) {
-      sum_.make_values(part);
+    const auto lock = queue_.lock();
+    for (std::int64_t chunk = 0; chunk < sum_.n_chunks(); ++chunk) {
+      sum_.make_values(chunk);
     }
     StepConfig config{};
     config.lr = lr;
@@ -54,11 +54,11 @@ class Buffer final : public fb_buffer, private Turnstile::Sink {
 
   std::int64_t dim() const override { return sum_.dim(); }
   std::int64_t count() const override {
-    const auto lock = turnstile_.lock();
+    const auto lock = queue_.lock();
     return count_;
   }
   const void* sum() override {
-    const auto lock = turnstile_.lock();
+    const auto lock = queue_.lock();
     return sum_.raw();
   }
 
@@ -69,7 +69,7 @@ class Buffer final : public fb_buffer, private Turnstile::Sink {
   }
 
   // All of them in one pass; where that fails, the first alone.
-  std::size_t settle(Turnstile::Lock& lock, Arrival* const* arrival, std::size_t n) override {
+  std::size_t settle(TicketQueue::Lock& lock, Arrival* const* arrival, std::size_t n) override {
     terms_.clear();
     for (std::size_t k = 0; k < n; ++k) {
       const double weight = sum_.fixed() ? fixed_weight(arrival[k]->e) : arrival[k]->e;
@@ -77,8 +77,8 @@ class Buffer final : public fb_buffer, private Turnstile::Sink {
     }
     const bool first = count_ == 0;
     std::atomic<fb_status> found{FB_OK};
-    const fb_status ran = turnstile_.run(lock, sum_.n_parts(), false, [&](std::int64_t part) {
-      if (const fb_status status = sum_.add_part(part, first, terms_, nullptr); status != FB_OK) {
+    const fb_status ran = queue_.run(lock, sum_.n_chunks(), false, [&](std::int64_t chunk) {
+      if (const fb_status status = sum_.add_chunk(chunk, first, terms_, nullptr); status != FB_OK) {
         found.store(status, std::memory_order_relaxed);
       }
     });
@@ -95,9 +95,9 @@ class Buffer final : public fb_buffer, private Turnstile::Sink {
     return n;
   }
 
-  mutable Turnstile turnstile_;
+  mutable TicketQueue queue_;
   DeltaSum<T> sum_;
-  std::vector<typename DeltaSum<T>::Term> terms_;  // of the turn that is being taken
+  std::vector<typename DeltaSum<T>::Term> terms_;  // of the batch that is being settled
   std::int64_t count_ = 0;
 };
 

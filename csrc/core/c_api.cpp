@@ -14,7 +14,7 @@
 #include "fedbuff/fedbuff.h"
 #include "fixed_point.hpp"
 #include "local.hpp"
-#include "parts.hpp"
+#include "threads/core_chunks.hpp"
 #include "queue.hpp"
 #include "server.hpp"
 
@@ -512,24 +512,24 @@ fb_status fb_aggregate(fb_dtype dtype, int64_t dim, const void* w, int64_t n_del
   return guarded([&] {
     return with_dtype(dtype, [&](auto* tag) -> fb_status {
       using T = std::remove_pointer_t<decltype(tag)>;
-      const std::int64_t n_parts = executor == nullptr ? 1 : fedbuff::count_parts(dim);
+      const std::int64_t n_chunks = executor == nullptr ? 1 : fedbuff::count_chunks(dim);
       std::vector<const T*> typed;
       std::transform(delta, delta + n_deltas, std::back_inserter(typed),
                      [](const void* one) { return static_cast<const T*>(one); });
-      auto work = [&](std::int64_t part) {
-        const std::int64_t begin = part * fedbuff::kPartSize;
-        const std::int64_t end = n_parts == 1 ? dim : std::min(begin + fedbuff::kPartSize, dim);
+      auto work = [&](std::int64_t chunk) {
+        const std::int64_t begin = chunk * fedbuff::kChunkSize;
+        const std::int64_t end = n_chunks == 1 ? dim : std::min(begin + fedbuff::kChunkSize, dim);
         fedbuff::kernels().of<T>().aggregate(begin, end, static_cast<const T*>(w), n_deltas, typed.data(),
                                              static_cast<const T*>(weight), static_cast<T>(scale),
                                              static_cast<T*>(w_out));
       };
-      if (n_parts == 1) {
+      if (n_chunks == 1) {
         work(0);
         return FB_OK;
       }
-      fedbuff::Parts parts;
-      parts.open(n_parts, work);
-      return parts.finish(&host, false);
+      fedbuff::CoreChunks chunks;
+      chunks.open(n_chunks, work);
+      return chunks.finish(&host, false);
     });
   });
 }

@@ -1,7 +1,7 @@
 // The sum of a buffer: deltas of the model's dtype, or whole numbers that count units.
 //
 // A delta that is refused must leave no trace, so terms are added from one vector into another, and the two change
-// places when all went well. Parts of a pass may be added on different threads.
+// places when all went well. Chunks of the vectors may be added on different threads.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 #include "dispatch.hpp"
 #include "fedbuff/fedbuff.h"
 #include "fixed_point.hpp"
-#include "parts.hpp"
-#include "placement.hpp"
+#include "threads/core_chunks.hpp"
+#include "memory/placement.hpp"
 
 namespace fedbuff {
 
@@ -54,7 +54,7 @@ class DeltaSum {
 
   std::int64_t dim() const { return dim_; }
   bool fixed() const { return unit_ > 0; }
-  std::int64_t n_parts() const { return count_parts(dim_); }
+  std::int64_t n_chunks() const { return count_chunks(dim_); }
 
   // FB_OK where such an array can be a delta here.
   fb_status accepts(fb_dtype dtype, std::int64_t dim) const {
@@ -63,9 +63,9 @@ class DeltaSum {
     return !good ? FB_ERR_DTYPE : dim != dim_ ? FB_ERR_SIZE : FB_OK;
   }
 
-  // Part `part` of the next sum: this one (zero where `empty`) and the terms, in their order.
-  fb_status add_part(std::int64_t part, bool empty, const std::vector<Term>& terms, const T* current) {
-    const Range r = range(part);
+  // Chunk `chunk` of the next sum: this one (zero where `empty`) and the terms, in their order.
+  fb_status add_chunk(std::int64_t chunk, bool empty, const std::vector<Term>& terms, const T* current) {
+    const Range r = range(chunk);
     bool good = true;
     for (std::size_t k = 0; k < terms.size(); ++k) {
       good = (fixed() ? add_fixed(r, k == 0 && empty, k > 0, terms[k])
@@ -84,10 +84,10 @@ class DeltaSum {
     }
   }
 
-  // A part of the sum as numbers of the dtype, at its place in values().
-  void make_values(std::int64_t part) {
+  // A chunk of the sum as numbers of the dtype, at its place in values().
+  void make_values(std::int64_t chunk) {
     if (fixed()) {
-      const Range r = range(part);
+      const Range r = range(chunk);
       for (std::size_t j = r.begin; j < r.begin + r.n; ++j) {
         sum_[j] = static_cast<T>(static_cast<double>(fixed_[j]) * unit_);
       }
@@ -112,12 +112,12 @@ class DeltaSum {
   struct Range {
     std::size_t begin, n;
   };
-  Range range(std::int64_t part) const {
-    if (n_parts() == 1) {
+  Range range(std::int64_t chunk) const {
+    if (n_chunks() == 1) {
       return {0, size()};
     }
-    const std::int64_t begin = part * kPartSize;
-    return {static_cast<std::size_t>(begin), static_cast<std::size_t>(std::min(kPartSize, dim_ - begin))};
+    const std::int64_t begin = chunk * kChunkSize;
+    return {static_cast<std::size_t>(begin), static_cast<std::size_t>(std::min(kChunkSize, dim_ - begin))};
   }
 
  private:

@@ -24,7 +24,7 @@ namespace fedbuff {
 // multiple of 8.
 using PickEarly = std::size_t (*)(const double* time, std::size_t n, double bound, std::uint32_t* slot_out);
 
-PickEarly pick_early(SimdLevel level);
+FB_CORE_API PickEarly pick_early(SimdLevel level);
 
 template <class Payload>
 class EventList {

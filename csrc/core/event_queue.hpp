@@ -23,7 +23,7 @@
 #include <new>
 
 #include "event.hpp"
-#include "huge_pages.hpp"
+#include "memory/huge_pages.hpp"
 #include "sort_events.hpp"
 
 namespace fedbuff {

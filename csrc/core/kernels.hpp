@@ -33,9 +33,16 @@ struct Limits {
   void (*write)(std::int64_t dim, T value, bool past_caches, T* out);
   void (*copy)(std::int64_t dim, const T* x, bool past_caches, T* out);
 
-  // rounds times c <- c * factor + addend, from 0, in as many independent registers as keep the CPU busy; their sum.
+  // rounds times c <- c * factor + addend in as many independent registers as keep the CPU busy; the sum of all
+  // numbers. Number j of them, j < flops_per_round / 2, starts at j.
   T (*multiply_add)(std::int64_t rounds, T factor, T addend);
   std::int64_t flops_per_round;
+
+  // rounds times additions_per_round additions of step, each to the sum of those before it: a clock cycle each.
+  std::uint64_t (*dependent_additions)(std::int64_t rounds, std::uint64_t step);
+  std::int64_t additions_per_round;
+
+  std::int64_t lanes;  // numbers in a vector of this level
 };
 
 // How numbers become words. x = factor * number, rounded in the number's type; cut to [-clip, clip]; divided by step, a

@@ -12,15 +12,15 @@
 #include <stdexcept>
 #include <utility>
 
-#include "crew.hpp"
+#include "threads/thread_pool.hpp"
 #include "dispatch.hpp"
 #include "gradient_norm.hpp"
-#include "huge_pages.hpp"
+#include "memory/huge_pages.hpp"
 #include "number_set.hpp"
 #include "numbered_queue.hpp"
 #include "rule.hpp"
 #include "stale_rows.hpp"
-#include "waiting.hpp"
+#include "threads/spin_wait.hpp"
 
 namespace fedbuff {
 
@@ -530,7 +530,7 @@ class Replay<T>::Engine {
       tasks.reserve(static_cast<std::size_t>(at_once_));
     });
     bool alone = stale_ != nullptr;  // until the helpers have come
-    Patience patience;
+    Backoff backoff;
     for (std::int64_t turn = 0; version_ < target_ && !error_ && divergence_.step < 0;) {
       alone = alone && !stale_->begin(std::max(frontier_, first_new_));
       if (can_add()) {
@@ -542,7 +542,7 @@ class Replay<T>::Engine {
           move_prefix();
         }
         if (n_idle_ > 0) {
-          bell_.ring();
+          changed_.notify_all();
         }
         continue;
       }
@@ -550,10 +550,10 @@ class Replay<T>::Engine {
       if (mine.empty() && stale_ && !step_end_.empty()) {
         if (std::exchange(waited_at_, version_) != version_) {
           ++waits_;
-          patience = Patience();
+          backoff = Backoff();
         }
         lock.unlock();
-        patience.lasts();  // for a helper, which has a row of this step and may have lost its core
+        backoff.pause();  // for a helper, which has a row of this step and may have lost its core
         lock.lock();
         move_prefix();
         continue;
@@ -562,11 +562,11 @@ class Replay<T>::Engine {
         if (running_ == 0 && !adding_) {
           break;  // nothing that anybody could do
         }
-        const std::uint64_t seen = bell_.count();
+        const std::uint64_t seen = changed_.count();
         ++n_idle_;
         lock.unlock();
         watch.lap();
-        bell_.wait(seen);
+        changed_.wait(seen);
         waited += watch.lap();
         lock.lock();
         --n_idle_;
@@ -602,7 +602,7 @@ class Replay<T>::Engine {
     }
     stats_.work_seconds += n_timed == 0 ? 0 : worked * static_cast<double>(n_rows) / static_cast<double>(n_timed);
     stats_.wait_seconds += waited;
-    bell_.ring();
+    changed_.notify_all();
   }
 
   // Calls body; an exception is kept for run to throw, and comes back with the lock held.
@@ -836,7 +836,7 @@ class Replay<T>::Engine {
   const std::unique_ptr<SecureSum<T>> secure_;
 
   SpinLock lock_;
-  Bell bell_;
+  EventCount changed_;
   std::exception_ptr error_;
   Divergence divergence_;
   std::int64_t target_ = 0;

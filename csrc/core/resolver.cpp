@@ -8,7 +8,7 @@
 
 #include "event_queue.hpp"
 #include "event_list.hpp"
-#include "huge_pages.hpp"
+#include "memory/huge_pages.hpp"
 
 // The counters of the loop live in registers only if everything that changes them is inlined.
 #define FB_INLINED __attribute__((always_inline))

@@ -38,16 +38,16 @@ class SecureSum {
 
 // The arithmetic alone: the bits of a sum under masks, which cancel.
 template <class T>
-std::unique_ptr<SecureSum<T>> make_simulated_sum(const SumConfig& config, std::int64_t dim);
+FB_CORE_API std::unique_ptr<SecureSum<T>> make_simulated_sum(const SumConfig& config, std::int64_t dim);
 
 // What an update is multiplied by so that its norm is at most clip, also where the products are rounded to T: a number
 // of type T, rounded down. 0 where no larger one will do, and where a number is infinite; NaN where one is NaN.
 template <class T>
-double clip_factor(const SumConfig& config, std::int64_t dim, const T* delta);
+FB_CORE_API double clip_factor(const SumConfig& config, std::int64_t dim, const T* delta);
 
 // sum += deviation * normals: those of (step, PrivacyNoise), or of words from the operating system. Throws
 // std::runtime_error where the system gives none.
 template <class T>
-void add_noise(const SumConfig& config, std::int64_t dim, std::int64_t step, T* sum);
+FB_CORE_API void add_noise(const SumConfig& config, std::int64_t dim, std::int64_t step, T* sum);
 
 }  // namespace fedbuff

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "delta_sum.hpp"
-#include "placement.hpp"
+#include "memory/placement.hpp"
 #include "rule.hpp"
-#include "turnstile.hpp"
+#include "threads/ticket_queue.hpp"
 
 fb_model* fb_model::create(std::size_t bytes) {
   auto* model = new fb_model;
@@ -76,7 +76,7 @@ struct Weights {
 };
 
 template <class T>
-class Server final : public fb_server, private Turnstile::Sink {
+class Server final : public fb_server, private TicketQueue::Sink {
  public:
   Server(const fb_rule& rule, std::int64_t dim, const void* w0)
       : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), sum_(dim, rule.unit) {
@@ -84,12 +84,12 @@ class Server final : public fb_server, private Turnstile::Sink {
     first_.resize(has_first_moment(rule) ? size() : 0);
     second_.resize(has_second_moment(rule) ? size() : 0);
     due_.emplace_back();
-    terms_.reserve(Turnstile::kMostTogether);
+    terms_.reserve(TicketQueue::kMaxBatch);
   }
 
   void set_staleness(const double* weight, std::int64_t n_weights) override {
     std::vector<double> copy(weight, weight + n_weights);
-    const auto lock = turnstile_.lock();
+    const auto lock = queue_.lock();
     staleness_weight_.swap(copy);
   }
 
@@ -99,21 +99,21 @@ class Server final : public fb_server, private Turnstile::Sink {
       return status;
     }
     Arrival arrival{delta, dtype, version, e, ticket};
-    const fb_status status = turnstile_.pass(*this, arrival);
+    const fb_status status = queue_.submit(*this, arrival);
     if (status == FB_OK && outcome_out != nullptr) {
       *outcome_out = arrival.outcome;
     }
     return status;
   }
 
-  fb_status take_ticket(std::int64_t* ticket_out) override { return turnstile_.take_ticket(ticket_out); }
-  fb_status cancel_ticket(std::int64_t ticket) override { return turnstile_.cancel_ticket(ticket); }
-  void set_executor(const fb_executor* executor) override { turnstile_.set_executor(executor); }
-  void close() override { turnstile_.close(); }
+  fb_status take_ticket(std::int64_t* ticket_out) override { return queue_.take_ticket(ticket_out); }
+  fb_status cancel_ticket(std::int64_t ticket) override { return queue_.cancel_ticket(ticket); }
+  void set_executor(const fb_executor* executor) override { queue_.set_executor(executor); }
+  void close() override { queue_.close(); }
 
   fb_status cancel(std::int64_t version) override {
-    const auto lock = turnstile_.lock();
-    if (turnstile_.closed()) {
+    const auto lock = queue_.lock();
+    if (queue_.closed()) {
       return FB_ERR_CLOSED;
     }
     Due* due = nullptr;
@@ -125,8 +125,8 @@ class Server final : public fb_server, private Turnstile::Sink {
   }
 
   fb_status download(std::int64_t* version_out, fb_model** model_out) override {
-    const auto lock = turnstile_.lock_without(stepping_);
-    if (turnstile_.closed()) {
+    const auto lock = queue_.lock_without(stepping_);
+    if (queue_.closed()) {
       return FB_ERR_CLOSED;
     }
     *version_out = version_;
@@ -136,17 +136,17 @@ class Server final : public fb_server, private Turnstile::Sink {
   }
 
   fb_model* model() override {
-    const auto lock = turnstile_.lock_without(stepping_);
+    const auto lock = queue_.lock_without(stepping_);
     return held_model();
   }
 
   std::unique_ptr<fb_server> clone() override {
-    const auto lock = turnstile_.lock();
+    const auto lock = queue_.lock();
     return std::unique_ptr<fb_server>(new Server(*this));
   }
 
   void get_state(fb_server_state& state) override {
-    const auto lock = turnstile_.lock();
+    const auto lock = queue_.lock();
     state.version = version_;
     state.fill = fill_;
     state.dropped = dropped_;
@@ -202,7 +202,7 @@ class Server final : public fb_server, private Turnstile::Sink {
   std::int64_t fill() const override { return read(fill_); }
   std::int64_t dropped() const override { return read(dropped_); }
   std::int64_t outstanding() const override {
-    const auto lock = turnstile_.lock();
+    const auto lock = queue_.lock();
     std::int64_t n = 0;
     for (const Due& due : due_) {
       n += due.tasks;
@@ -210,7 +210,7 @@ class Server final : public fb_server, private Turnstile::Sink {
     return n;
   }
   std::int64_t live_models() const override {
-    const auto lock = turnstile_.lock();
+    const auto lock = queue_.lock();
     std::int64_t n = 1;
     for (const Due& due : due_) {
       n += due.model ? 1 : 0;
@@ -235,7 +235,7 @@ class Server final : public fb_server, private Turnstile::Sink {
     for (const Due& due : other.due_) {
       due_.push_back({due.tasks, due.model ? due.model.again() : Hold()});
     }
-    terms_.reserve(Turnstile::kMostTogether);
+    terms_.reserve(TicketQueue::kMaxBatch);
   }
 
   using Term = typename DeltaSum<T>::Term;
@@ -245,7 +245,7 @@ class Server final : public fb_server, private Turnstile::Sink {
   static T* values(const Hold& hold) { return static_cast<T*>(hold.get()->data); }
   std::int64_t first_version() const { return version_ - static_cast<std::int64_t>(due_.size()) + 1; }
   std::int64_t read(const std::int64_t& value) const {
-    const auto lock = turnstile_.lock_without(stepping_);
+    const auto lock = queue_.lock_without(stepping_);
     return value;
   }
 
@@ -278,7 +278,7 @@ class Server final : public fb_server, private Turnstile::Sink {
 
   // Adds the first arrival, and those after it up to a full buffer, in one pass. One that cannot be added, or is too
   // stale, is settled alone; a pass that fails is tried again with its first arrival alone.
-  std::size_t settle(Turnstile::Lock& lock, Arrival* const* arrival, std::size_t n) override {
+  std::size_t settle(TicketQueue::Lock& lock, Arrival* const* arrival, std::size_t n) override {
     terms_.clear();
     Weights after = weights_;
     double norm = 1;
@@ -367,12 +367,12 @@ class Server final : public fb_server, private Turnstile::Sink {
     return FB_OK;
   }
 
-  fb_status add(Turnstile::Lock& lock) {
+  fb_status add(TicketQueue::Lock& lock) {
     const T* current = values(model_);
     const bool empty = fill_ == 0;
     std::atomic<fb_status> found{FB_OK};
-    const fb_status ran = turnstile_.run(lock, sum_.n_parts(), false, [&](std::int64_t part) {
-      if (const fb_status status = sum_.add_part(part, empty, terms_, current); status != FB_OK) {
+    const fb_status ran = queue_.run(lock, sum_.n_chunks(), false, [&](std::int64_t chunk) {
+      if (const fb_status status = sum_.add_chunk(chunk, empty, terms_, current); status != FB_OK) {
         found.store(status, std::memory_order_relaxed);
       }
     });
@@ -390,15 +390,15 @@ class Server final : public fb_server, private Turnstile::Sink {
   }
 
   // Moves the model by the full buffer. The next version's entry stands at the end of due_ already.
-  void step(Turnstile::Lock& lock, double norm, Hold next) {
+  void step(TicketQueue::Lock& lock, double norm, Hold next) {
     const StepConfig config = step_config(rule_, norm, version_);
     const auto from = [](PlacedVector<T>& moment, std::size_t begin) {
       return moment.empty() ? nullptr : moment.data() + begin;
     };
     stepping_ = true;
-    turnstile_.run(lock, sum_.n_parts(), true, [&](std::int64_t part) {
-      const auto [begin, n] = sum_.range(part);
-      sum_.make_values(part);
+    queue_.run(lock, sum_.n_chunks(), true, [&](std::int64_t chunk) {
+      const auto [begin, n] = sum_.range(chunk);
+      sum_.make_values(chunk);
       step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), values(model_) + begin,
                  sum_.values() + begin, from(first_, begin), from(second_, begin), values(next) + begin);
     });
@@ -418,14 +418,14 @@ class Server final : public fb_server, private Turnstile::Sink {
 
   const fb_rule rule_;
   const std::int64_t dim_;
-  mutable Turnstile turnstile_;
+  mutable TicketQueue queue_;
   Hold model_, spare_;  // the present one, and the last that was left for another: its memory serves again
   DeltaSum<T> sum_;
   PlacedVector<T> first_, second_;
   std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
   Weights weights_;
   bool stepping_ = false;                 // a pass writes the next model
-  std::vector<Term> terms_;               // of the turn that is being taken
+  std::vector<Term> terms_;               // of the batch that is being settled
   std::vector<double> staleness_weight_;  // by staleness; empty: always 1
   std::deque<Due> due_;                   // versions first_version() .. version_
 };

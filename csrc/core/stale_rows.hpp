@@ -16,7 +16,7 @@
 
 #include "numbered_queue.hpp"
 #include "replay.hpp"
-#include "waiting.hpp"
+#include "threads/spin_wait.hpp"
 
 namespace fedbuff {
 
@@ -92,13 +92,13 @@ class StaleRows {
   void help(std::int64_t number, void* scratch) {
     n_ready_.fetch_add(1);
     std::int64_t row = begin_.load(std::memory_order_acquire);
-    for (Patience patience; row < 0 && !is_stopped(); row = begin_.load(std::memory_order_acquire)) {
-      patience.lasts();
+    for (Backoff backoff; row < 0 && !is_stopped(); row = begin_.load(std::memory_order_acquire)) {
+      backoff.pause();
     }
     Helper& helper = helpers_[number];
     ClientTask<T> tasks[kTogether];
     std::int64_t asked = first_version_;
-    for (Patience patience; row < rows_.end() && !is_stopped();) {
+    for (Backoff backoff; row < rows_.end() && !is_stopped();) {
       const std::int64_t begin = row, version = version_.load(std::memory_order_acquire);
       const std::int64_t end = std::min(rows_.end(), added_.load(std::memory_order_acquire) + window_);
       for (; asked < version; ++asked) {
@@ -116,9 +116,9 @@ class StaleRows {
       }
       if (row > begin) {
         helper.done.store(row, std::memory_order_release);
-        patience = Patience();
+        backoff = Backoff();
       } else {
-        patience.lasts();
+        backoff.pause();
       }
     }
   }

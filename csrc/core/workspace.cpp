@@ -5,8 +5,8 @@
 #include <new>
 
 #include "dispatch.hpp"
-#include "huge_pages.hpp"
-#include "parallel.hpp"
+#include "memory/huge_pages.hpp"
+#include "threads/parallel.hpp"
 
 namespace fedbuff {
 

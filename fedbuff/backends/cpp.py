@@ -60,22 +60,26 @@ def force_level(level: str) -> None:
 
 
 class Limits(NamedTuple):
-    """Loops that measure the machine at the level in force, repeated; seconds, and for the last operations too."""
+    """Loops that measure the machine at the level in force, repeated: seconds, and operations where there is a pair."""
 
     read: Callable[[list[Vector], int], float]  # vectors side by side
     write: Callable[[Vector, bool, int], float]  # True: past the caches
     copy: Callable[[Vector, Vector, bool, int], float]
     multiply_add: Callable[[int], tuple[float, float]]
+    additions: Callable[[int], tuple[float, float]]  # each waits for the one before it: a clock cycle each
+    lanes: Callable[[], int]  # numbers in a vector of the level in force
 
 
 def limits(dtype: DTypeLike) -> Limits:
     if np.dtype(dtype) == np.float32:
         return Limits(
-            _core.read_seconds_f32, _core.write_seconds_f32, _core.copy_seconds_f32, _core.multiply_add_seconds_f32
-        )
+            _core.read_seconds_f32, _core.write_seconds_f32, _core.copy_seconds_f32, _core.multiply_add_seconds_f32,
+            _core.dependent_additions_seconds, _core.lanes_f32,
+        )  # fmt: skip
     return Limits(
-        _core.read_seconds_f64, _core.write_seconds_f64, _core.copy_seconds_f64, _core.multiply_add_seconds_f64
-    )
+        _core.read_seconds_f64, _core.write_seconds_f64, _core.copy_seconds_f64, _core.multiply_add_seconds_f64,
+        _core.dependent_additions_seconds, _core.lanes_f64,
+    )  # fmt: skip
 
 
 def philox(seed: int, counter: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -71,6 +71,7 @@ def test_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row[kind] > 0 for row in measured["bandwidth"] for kind in ("read", "write", "copy"))
     assert [(row["dtype"], row["threads"]) for row in measured["arithmetic"]] == [("float32", 1), ("float32", 2)]
     assert all(row["gemm"] > 0 and row["multiply_add"] > 0 for row in measured["arithmetic"])
+    assert measured["clock"] > 0 and all(row["multiply_add"] <= 1.05 * row["peak"] for row in measured["arithmetic"])
     assert measured["caches"]["L1"] > 0 and measured["setting"]["flags"]
 
 
@@ -116,6 +117,33 @@ def test_options_out_of_range(arguments: list[str]) -> None:
     assert result.exit_code == 2 and "is not in the range" in result.output
 
 
+@pytest.mark.parametrize("name", ["multiply_add", "read", "write", "copy"])
+def test_a_rate_that_the_clock_does_not_allow_stops_the_bench(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bench, "places", lambda: {"L1": 4096})
+    monkeypatch.setattr(_bench, "clock_rate", lambda *_: 1e9)
+    monkeypatch.setattr(_bench, "gemm_rate", lambda *_: 1.0)
+    lanes = cpp.limits(np.float32).lanes()
+    possible = {"multiply_add": 2 * 2 * lanes, "read": 3 * 4 * lanes, "write": 2 * 4 * lanes, "copy": 4 * 4 * lanes}
+    for factor in (1.04, 1.06):
+        rates = {kind: value * (factor if kind == name else 1.0) for kind, value in possible.items()}
+        arithmetic = rates.pop("multiply_add")
+        monkeypatch.setattr(_bench, "_bandwidth", lambda *_, rates=rates: rates)
+        monkeypatch.setattr(_bench, "_fma_rate", lambda *_, rate=arithmetic: rate)
+        if factor < 1.05:
+            assert _bench.machine([1])["clock"] == 1.0
+        else:
+            with pytest.raises(ValueError, match=f"^{name}: expected at most clock x width x ports = "):
+                _bench.machine([1])
+
+
+def test_a_clock_that_was_measured_too_low_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = iter([1e9, 1e9, 2e9])
+    monkeypatch.setattr(_bench, "clock_rate", lambda *_: next(clocks))
+    peaks = _bench._Peaks(0.1)
+    peaks.require_possible("multiply_add", 7.9 * cpp.limits(np.float64).lanes(), np.dtype(np.float64), 1)
+    assert peaks.clock == 2e9
+
+
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 1000, 4097])
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 def test_split_covers_everything_once(n: int, threads: int) -> None:
@@ -135,6 +163,8 @@ def test_the_loops_that_measure(dtype: Any) -> None:
     assert limits.read([x, out[1:]], 3) > 0
     seconds, operations = limits.multiply_add(1000)
     assert seconds > 0 and operations % 2000 == 0
+    seconds, additions = limits.additions(1000)
+    assert seconds > 0 and additions % 1000 == 0 and limits.lanes() in (2, 4, 8, 16)
     with pytest.raises(TypeError, match="streams: expected a NumPy array"):
         limits.read([[1.0]], 1)  # type: ignore[list-item]
     with pytest.raises(ValueError, match=r"streams: expected shape \(1000,\)"):

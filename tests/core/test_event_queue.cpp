@@ -1,94 +1,87 @@
-// The calendar of events, beside std::set.
+// The calendar of events and the heap, beside std::set.
+#include "event_queue.hpp"
+
 #include <cstdint>
 #include <set>
 
 #include "check.hpp"
-#include "event_queue.hpp"
+#include "event_order.hpp"
 
 namespace {
 
+using event_order::Before;
+using event_order::Payload;
 using fedbuff::Event;
 
-struct Payload {
-  std::uint32_t slot = 0;
-};
 struct Near {
   void operator()(const Payload&) const {}
 };
-struct Before {
-  bool operator()(const Event& a, const Event& b) const { return fedbuff::earlier(a, b); }
-};
-
-double spread(check::Numbers& numbers) { return (numbers.next() + 1.0) * (numbers.next() + 1.0); }
-double tied(check::Numbers& numbers) { return static_cast<double>(numbers.below(3)); }
-double clustered(check::Numbers& numbers) {
-  return static_cast<double>(numbers.below(4)) + (numbers.next() + 1.0) * 1e-9;
-}
-double none(check::Numbers&) { return 0.0; }
-
-// Every slot has an event; the earliest is taken and its slot has a later one, or none for a while.
-void compare(std::uint32_t n_slots, bool gathered, double (*delay)(check::Numbers&)) {
-  check::Numbers numbers(n_slots);
-  fedbuff::EventQueue<Payload, Near> queue(fedbuff::SimdLevel::Baseline);
-  std::set<Event, Before> expected;
-  std::set<std::uint32_t> idle;
-  std::uint64_t created = 0;
-  const auto put = [&](double time, std::uint32_t slot) {
-    const Event event = Event::make(time, static_cast<std::uint64_t>(numbers.below(3)), created++, slot);
-    queue.payload(slot).slot = slot;
-    queue.put(event);
-    expected.insert(event);
-  };
-  queue.add_slots(n_slots - queue.n_slots());
-  if (gathered) {
-    queue.gather();
-  }
-  for (std::uint32_t slot = 0; slot < n_slots; ++slot) {
-    put(delay(numbers), slot);
-    if (gathered && expected.begin()->time_bits == 0) {
-      CHECK_EQ(queue.top().order, expected.begin()->order);
-    }
-  }
-  queue.lay_out_again();
-  for (std::uint32_t turn = 0; turn < 3 * n_slots + 1000; ++turn) {
-    const Event top = queue.top();
-    CHECK_EQ(queue.size(), expected.size());
-    CHECK(top.time_bits == expected.begin()->time_bits && top.order == expected.begin()->order);
-    CHECK_EQ(queue.payload(top.slot()).slot, top.slot());
-    expected.erase(expected.begin());
-    queue.take();
-    const bool alone = expected.empty() || expected.begin()->time_bits > top.time_bits;
-    CHECK_EQ(queue.was_alone(top), alone);
-    idle.insert(top.slot());
-    while (!idle.empty() && (expected.empty() || numbers.below(4) != 0)) {
-      put(top.time() + delay(numbers), *idle.begin());
-      idle.erase(idle.begin());
-    }
-  }
-  queue.clear();
-  CHECK(queue.empty() && queue.top().time_bits == ~std::uint64_t{0});
-  queue.put(Event::make(1.0, 0, created, 0));
-  CHECK_EQ(queue.top().time(), 1.0);
-}
+using Queue = fedbuff::EventQueue<Payload, Near>;
 
 TEST(event_queue_gives_the_earliest_first) {
   for (const std::uint32_t n_slots : {1u, 10u, 60u, 700u, 20000u}) {
     for (const bool gathered : {false, true}) {
-      for (const auto delay : {&spread, &tied, &clustered, &none}) {
-        compare(n_slots, gathered, delay);
+      for (const auto delay : event_order::kDelays) {
+        Queue queue(fedbuff::SimdLevel::Baseline);
+        event_order::compare(queue, n_slots, gathered, delay);
       }
     }
   }
 }
 
 TEST(event_queue_without_events_stays_usable) {
-  fedbuff::EventQueue<Payload, Near> queue(fedbuff::SimdLevel::Baseline);
+  Queue queue(fedbuff::SimdLevel::Baseline);
   queue.gather();
   queue.lay_out_again();
   queue.add_slots(2);
   queue.put(Event::make(2.0, 0, 0, 1));
   queue.put(Event::make(1.0, 0, 1, 2));
   CHECK_EQ(queue.top_slot(), 2u);
+}
+
+// Heap and set grow to n events and shrink again, by pop, or by take with the hole filled or left open.
+void compare_heap(std::uint64_t n, double (*delay)(check::Numbers&)) {
+  check::Numbers numbers(n);
+  fedbuff::EventHeap heap;
+  std::set<Event, Before> expected;
+  std::uint64_t created = 0;
+  const auto put = [&](double time) {
+    const Event event = Event::make(time, static_cast<std::uint64_t>(numbers.below(3)), created, created);
+    ++created;
+    heap.put(event);
+    expected.insert(event);
+  };
+  for (bool grows = true; grows || !expected.empty();) {
+    grows = grows && expected.size() < n;
+    const double now = expected.empty() ? 0.0 : heap.top().time();
+    const std::int64_t what = expected.empty() ? 0 : numbers.below(grows ? 4 : 8);
+    if (what < 2) {
+      put(now + delay(numbers));
+    } else {
+      expected.erase(expected.begin());
+      what % 2 == 0 ? heap.pop() : heap.take();
+      if (what == 3) {
+        put(now + delay(numbers));
+      }
+    }
+    CHECK_EQ(heap.size(), expected.size());
+    CHECK_EQ(heap.empty(), expected.empty());
+    const Event want = expected.empty() ? fedbuff::kNoEvent : *expected.begin();
+    CHECK(heap.top().time_bits == want.time_bits && heap.top().order == want.order);
+  }
+  put(3.0);
+  heap.clear();
+  CHECK(heap.empty() && heap.top().time_bits == fedbuff::kNoEvent.time_bits);
+  heap.put(Event::make(1.0, 0, 0, 9));
+  CHECK_EQ(heap.top().slot(), 9u);
+}
+
+TEST(event_heap_gives_the_earliest_first) {
+  for (const std::uint64_t n : {1, 2, 5, 61, 400, 3000}) {
+    for (const auto delay : event_order::kDelays) {
+      compare_heap(n, delay);
+    }
+  }
 }
 
 }  // namespace

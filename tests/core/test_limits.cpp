@@ -43,10 +43,14 @@ void loops_do_their_work() {
 template <class T>
 void chains_multiply_and_add() {
   const Limits<T>& limits = kernels().of<T>().limits;
-  const auto chains = static_cast<T>(limits.flops_per_round / 2);
-  CHECK_EQ(limits.multiply_add(0, T(0.5), T(1)), T(0));
-  CHECK_EQ(limits.multiply_add(1, T(0.5), T(1)), chains);
-  CHECK_EQ(limits.multiply_add(3, T(0.5), T(1)), T(1.75) * chains);
+  const auto numbers = static_cast<T>(limits.flops_per_round / 2);
+  const T start = numbers * (numbers - 1) / 2;  // number j starts at j
+  CHECK_EQ(limits.multiply_add(0, T(0.5), T(1)), start);
+  CHECK_EQ(limits.multiply_add(1, T(0.5), T(1)), T(0.5) * start + numbers);
+  CHECK_EQ(limits.multiply_add(3, T(0.5), T(1)), T(0.125) * start + T(1.75) * numbers);
+  CHECK_EQ(limits.flops_per_round % (2 * limits.lanes), 0);
+  CHECK_EQ(limits.dependent_additions(0, 3), 0u);
+  CHECK_EQ(limits.dependent_additions(7, 3), static_cast<std::uint64_t>(21 * limits.additions_per_round));
 }
 
 }  // namespace

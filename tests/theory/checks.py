@@ -56,6 +56,22 @@ def check_stationary_variance(training: Train) -> None:
     assert abs(measured / (a**2 * V.sum()) - 1) < 0.01
 
 
+def check_stationary_gradient(training: Train) -> None:
+    """`theory.stationary_gradient` in its special case, for several K, b, eta and gamma^2: within 2 %."""
+    L, dim, n, steps = 0.5, 60, 7, 8000
+    centers = np.random.default_rng(10).normal(size=(n, dim))
+    centers -= centers.mean(axis=0)
+    for K, b, eta, spread in ((1, 1, 0.2, 1.0), (4, 2, 0.8, 30.0), (16, 8, 0.4, 0.05)):
+        problem = fb.Quadratic(math.sqrt(spread) * centers, L, noise_variance=40.0)
+        known = problem.constants()
+        law = fb.theory.stationary_gradient(L, eta, K, known.gamma2.value, known.sigma2.value, b)
+        local = fb.LocalSGD(steps=1, lr=eta, batch_size=b)
+        replay = training(problem, fb.uniform_arrivals(n, K, 0, steps, seed=11), local, w0=np.zeros(dim), seed=12)
+        replay.record_gradients()
+        replay.run()
+        assert abs(replay.gradients[200:].mean() / law - 1) < 0.02
+
+
 def moments(
     schedule: fb.Schedule, local: fb.LocalSGD, centers: Floats, curvature: float, noise: float, w0: float
 ) -> tuple[Floats, Floats]:
@@ -122,4 +138,9 @@ def check_stability_limit(training: Train) -> None:
             assert late < 1e-3 if stable else late > 1e3, (tau, factor, late)
 
 
-CHECKS = (check_stationary_variance, check_recursion_along_a_schedule, check_stability_limit)
+CHECKS = (
+    check_stationary_variance,
+    check_stationary_gradient,
+    check_recursion_along_a_schedule,
+    check_stability_limit,
+)

@@ -110,8 +110,8 @@ def classifiers() -> list[Any]:
 def test_classifiers_never_exceed_their_bounds(make: Any) -> None:
     problem = make()
     found = problem.constants()
-    assert {v.tag for v in (found.L, found.sigma2, found.gamma2, found.gamma2_max, found.f_star)} == {Tag.UPPER_BOUND}
-    assert found.f_star.value == 0.0
+    assert {v.tag for v in (found.L, found.sigma2, found.gamma2, found.gamma2_max)} == {Tag.UPPER_BOUND}
+    assert found.f_star == fb.theory.Value(0.0, Tag.LOWER_BOUND)
     rng = np.random.default_rng(5)
     one = fb.LocalSGD(steps=1, lr=1.0, batch_size=1)
     for size in (0.0, 0.1, 1.0, 10.0):
@@ -139,9 +139,11 @@ def test_logistic_by_hand() -> None:
 def test_a_large_gram_is_bounded_from_above(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(6).normal(size=(30, 12))
     problem = fb.LeastSquares(X, np.zeros(30), np.zeros(30, int))
-    exact = problem.constants().L.value
+    exact = problem.constants().L
     monkeypatch.setattr("fedbuff._constants._LARGEST_GRAM", 5)
-    assert exact < problem.constants().L.value <= (X**2).sum() / 30 * (1 + 1e-12)
+    bounded = problem.constants().L
+    assert exact.value < bounded.value <= (X**2).sum() / 30 * (1 + 1e-12)
+    assert (exact.tag, bounded.tag) == (Tag.EXACT, Tag.UPPER_BOUND)
 
 
 def test_a_net_is_estimated_and_says_so() -> None:
@@ -150,10 +152,59 @@ def test_a_net_is_estimated_and_says_so() -> None:
     problem = fb.MLP(X, rng.integers(0, 3, 60), np.repeat(np.arange(6), 10), hidden=(8,), activation="tanh")
     found = problem.constants()
     assert {found.L.tag, found.sigma2.tag, found.gamma2.tag, found.gamma2_max.tag} == {Tag.ESTIMATE}
-    assert found.f_star == fb.theory.Value(0.0, Tag.UPPER_BOUND)
+    assert found.f_star == fb.theory.Value(0.0, Tag.LOWER_BOUND)
     w = problem.init()
     step = (1e-2 * rng.normal(size=problem.dim)).astype(np.float32)
     change = np.linalg.norm(problem.client_grad(0, w + step) - problem.client_grad(0, w))
     assert found.L.value > change / np.linalg.norm(step)  # a random direction is not the steepest
     assert heterogeneity(problem, w).mean() == pytest.approx(found.gamma2.value, rel=1e-4)
     assert found == problem.constants()
+
+
+def row_variance(problem: fb.Problem, client: int, w: Any) -> float:
+    """E|gradient of a row - grad f_i|^2, from the gradients of all rows."""
+    one = fb.LocalSGD(steps=1, lr=1.0, batch_size=1)
+    rows = np.array([problem.delta(w, client, one, batches=[[r]]) for r in range(problem.n_samples[client])])
+    return float(((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean())
+
+
+def test_least_squares_with_one_row_per_client_has_no_noise() -> None:
+    rng = np.random.default_rng(8)
+    found = fb.LeastSquares(rng.normal(size=(4, 3)), rng.normal(size=4), np.arange(4)).constants()
+    assert found.sigma2 == fb.theory.Value(0.0, Tag.EXACT) and found.gamma2.tag == Tag.INFINITE
+    problem = fb.LeastSquares(np.ones((2, 1)), np.array([0.0, 2.0]), [0, 1])
+    assert fb.theory.verify(problem, Q=1, K=1, tau=0, b=1, seeds=2, w0=np.ones(1)).plan.bound.total < math.inf
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_least_squares_whose_rows_agree_up_to_sign_has_a_bounded_noise(intercept: bool) -> None:
+    # with an intercept, -x is another row: (x, 1) and (-x, 1)
+    sign = np.array([1.0, 1.0, 1.0, 1.0] if intercept else [1.0, -1.0, -1.0, 1.0])
+    X = np.repeat([[1.0, 2.0], [3.0, 0.5]], 2, axis=0) * sign[:, None]
+    y = np.array([1.0, 4.0, 0.0, 2.0])
+    problem = fb.LeastSquares(X, y, [0, 0, 1, 1], intercept=intercept, l2=0.1)
+    found = problem.constants().sigma2
+    assert found.tag == Tag.EXACT
+    for w in np.random.default_rng(9).normal(size=(3, problem.dim)):  # the same at every model
+        assert max(row_variance(problem, i, w) for i in range(2)) == pytest.approx(found.value)
+    if not intercept:
+        other = fb.LeastSquares(X, y, [0, 0, 1, 1], intercept=True)
+        assert other.constants().sigma2.tag == Tag.INFINITE
+
+
+def test_one_row_per_client_or_one_client_is_exact_in_every_family() -> None:
+    rng = np.random.default_rng(10)
+    X, two, three = rng.normal(size=(6, 3)), np.array([0, 1] * 3), np.array([0, 1, 2] * 2)
+    none = fb.theory.Value(0.0, Tag.EXACT)
+    makers: list[Any] = [
+        lambda owner: fb.Logistic(X, two, owner),
+        lambda owner: fb.Softmax(X, three, owner),
+        lambda owner: fb.MLP(X, three, owner, hidden=(4,)),
+        lambda owner: fb.LeastSquares(X, X[:, 0], owner),
+    ]
+    for make in makers:
+        assert make(np.arange(6)).constants().sigma2 == none
+        alone = make(np.zeros(6, int)).constants()
+        assert alone.gamma2 == alone.gamma2_max == none and alone.sigma2 != none
+    mixed = fb.Logistic(X, two, [0, 0, 1, 2, 3, 4]).constants().sigma2  # only client 0 has noise
+    assert mixed == fb.theory.Value(float((X[:2] ** 2).sum(axis=1).mean()), Tag.UPPER_BOUND)

@@ -45,11 +45,12 @@ def noise_times_3(problem: fb.Quadratic, schedule: Any, local: Any, **options: A
     return train(louder, schedule, local, **options)
 
 
+STATIONARY = {"check_stationary_variance", "check_stationary_gradient"}
 SEEN_BY = {
-    beta_times_4: {"check_stationary_variance", "check_recursion_along_a_schedule", "check_stability_limit"},
+    beta_times_4: {*STATIONARY, "check_recursion_along_a_schedule", "check_stability_limit"},
     staleness_ignored: {"check_recursion_along_a_schedule", "check_stability_limit"},
-    one_local_step_more: {"check_stationary_variance", "check_recursion_along_a_schedule", "check_stability_limit"},
-    noise_times_3: {"check_stationary_variance", "check_recursion_along_a_schedule"},
+    one_local_step_more: {*STATIONARY, "check_recursion_along_a_schedule", "check_stability_limit"},
+    noise_times_3: {*STATIONARY, "check_recursion_along_a_schedule"},
 }
 
 

@@ -62,6 +62,19 @@ def test_bound() -> None:
     assert theory.bound(**{**arguments, "b": math.inf}, sigma2=8.0, gamma2=0.0).noise == 0.0
 
 
+def test_stationary_gradient() -> None:
+    law = theory.stationary_gradient
+    # eta L = 1/2; gamma2 + sigma2 / b = 3; (1/2) 3 / (2 (3/2))
+    assert law(L=1.0, eta=0.5, K=2, gamma2=1.0, sigma2=4.0, b=2) == pytest.approx(0.5, rel=1e-15)
+    assert law(L=4.0, eta=0.25, K=1, gamma2=3.0, sigma2=9.0, b=math.inf) == pytest.approx(3.0, rel=1e-15)
+    for name, bad in {"L": 0.0, "eta": -1.0, "K": 0, "gamma2": -1.0, "sigma2": math.nan, "b": 0}.items():
+        good: dict[str, Any] = {"L": 1.0, "eta": 0.5, "K": 2, "gamma2": 1.0, "sigma2": 4.0, "b": 2}
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            law(**good | {name: bad})
+    with pytest.raises(ValueError, match=r"^eta: expected a number < 2 / L = 0.5, got 0.5"):
+        law(L=4.0, eta=0.5, K=1, gamma2=1.0, sigma2=0.0, b=1)
+
+
 def test_server_steps_for() -> None:
     arguments: dict[str, Any] = {"L": 1.0, "Q": 1, "tau": 0, "n": 5, "f_gap": 1.0, "sigma2": 2.0, "gamma2": 1.0, "b": 2}
     assert theory.server_steps_for(0.784, **arguments) == 10_000

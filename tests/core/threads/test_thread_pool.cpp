@@ -1,4 +1,4 @@
-// Threads that stay between calls.
+// The thread pool: every number is called once, at the same time, by many callers, across forks; idle workers end.
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
@@ -11,8 +11,8 @@
 #endif
 
 #include "check.hpp"
-#include "crew.hpp"
-#include "parallel.hpp"
+#include "threads/thread_pool.hpp"
+#include "threads/parallel.hpp"
 
 using namespace fedbuff;
 
@@ -27,7 +27,7 @@ std::vector<int> calls_of(int n) {
 
 }  // namespace
 
-TEST(crew_calls_every_number_once) {
+TEST(thread_pool_calls_every_number_once) {
   for (int times = 0; times < 200; ++times) {
     for (const int n : {1, 2, 5}) {
       CHECK(calls_of(n) == std::vector<int>(static_cast<std::size_t>(n), 1));
@@ -35,7 +35,7 @@ TEST(crew_calls_every_number_once) {
   }
 }
 
-TEST(crew_numbers_run_at_the_same_time) {
+TEST(thread_pool_numbers_run_at_the_same_time) {
   std::atomic<int> here{0};
   run_together(3, [&](int) {
     here.fetch_add(1);
@@ -46,7 +46,7 @@ TEST(crew_numbers_run_at_the_same_time) {
   CHECK_EQ(here.load(), 3);
 }
 
-TEST(crew_serves_many_callers_and_calls_within_calls) {
+TEST(thread_pool_serves_many_callers_and_calls_within_calls) {
   std::atomic<int> total{0};
   std::vector<std::thread> callers;
   for (int i = 0; i < 4; ++i) {
@@ -62,7 +62,7 @@ TEST(crew_serves_many_callers_and_calls_within_calls) {
   CHECK_EQ(total.load(), 4 * 50 * 4);
 }
 
-TEST(crew_pieces_give_the_first_exception) {
+TEST(parallel_gives_the_first_exception) {
   std::atomic<int> done{0};
   bool thrown = false;
   try {
@@ -80,21 +80,51 @@ TEST(crew_pieces_give_the_first_exception) {
 }
 
 #if defined(__linux__)
-#if !defined(__SANITIZE_THREAD__)  // which cannot follow threads of a fork's child
-TEST(crew_works_after_a_fork) {
-  calls_of(3);
+namespace {
+
+// The exit status of a child that uses the pool.
+int status_of_child() {
   const pid_t child = fork();
   if (child == 0) {
-    _exit(calls_of(3) == std::vector<int>(3, 1) ? 0 : 1);
+    alarm(60);  // rather than wait for ever
+    _exit(calls_of(3) == std::vector<int>(3, 1) && calls_of(2) == std::vector<int>(2, 1) ? 0 : 1);
   }
   int status = 0;
   CHECK_EQ(waitpid(child, &status, 0), child);
-  CHECK_EQ(status, 0);
+  return status;
+}
+
+}  // namespace
+
+TEST(thread_pool_works_after_a_fork) {
+  calls_of(3);
+  CHECK_EQ(status_of_child(), 0);
+  CHECK(calls_of(3) == std::vector<int>(3, 1));
+}
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // whose own locks a child may find held
+TEST(thread_pool_works_after_a_fork_during_calls) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 2; ++i) {
+    callers.emplace_back([&] {
+      while (!stop.load()) {
+        calls_of(3);
+      }
+    });
+  }
+  for (int times = 0; times < 20; ++times) {
+    CHECK_EQ(status_of_child(), 0);
+  }
+  stop = true;
+  for (std::thread& caller : callers) {
+    caller.join();
+  }
   CHECK(calls_of(3) == std::vector<int>(3, 1));
 }
 #endif
 
-TEST(crew_goes_home) {
+TEST(thread_pool_ends_idle_workers) {
   const auto n_threads = [] {
     int n = 0;
     DIR* tasks = opendir("/proc/self/task");

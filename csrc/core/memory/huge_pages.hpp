@@ -1,8 +1,8 @@
-// LargeVector: a std::vector for tables that are read and written here and there, tens of megabytes of them.
+// LargeVector: a std::vector for tables of tens of megabytes with random access.
 //
-// A processor remembers where some thousand pages lie, and such a table has more; then most touches look for their page
-// first. From the size of a huge page on, the memory begins at one and is rounded up to whole ones, and Linux is asked
-// to back it so, where it can. It faults once for each of them too. Elsewhere, and for less, it is ordinary memory.
+// A processor's TLB holds some thousand pages, and such a table has more, so that most accesses miss it. From the size
+// of a huge page on, the memory is aligned to huge pages and rounded up to whole ones, and Linux is asked to use huge
+// pages for it. That also makes fewer page faults. On other systems, and for smaller tables, it is ordinary memory.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ struct HugePages {
     }
 #if defined(__linux__)
     if (unit == kHugePage) {
-      (void)madvise(memory, bytes, MADV_HUGEPAGE);  // a refusal costs speed only
+      (void)madvise(memory, bytes, MADV_HUGEPAGE);  // where it is refused, the table is only slower
     }
 #endif
     return static_cast<T*>(memory);

@@ -1,4 +1,4 @@
-// Waiting between threads that have very little to do in between: first on the core, then in the operating system.
+// Waiting for other threads: first by spinning, then by giving up the core, then by sleeping in the operating system.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +19,9 @@ inline void pause_core() {
 #endif
 }
 
-// A mutex for a few hundred instructions at a time: asking the operating system would cost more than they do. It is one
-// atomic exchange, and a store to let go. Whoever finds it held for long sleeps in between, so that a holder of lower
-// priority comes to run.
+// A mutex for sections of a few hundred instructions, which are shorter than a call of the operating system. Locking is
+// one atomic exchange, unlocking one store. A thread that has waited for long sleeps between its tries, so that a
+// holder of lower priority can run.
 class SpinLock {
  public:
   void lock() {
@@ -30,10 +30,10 @@ class SpinLock {
         if (++tries % kTriesBeforeYield != 0) {
           pause_core();
         } else if (tries < kTriesBeforeSleep) {
-          std::this_thread::yield();  // its holder may have lost its core
+          std::this_thread::yield();  // the holder may have lost its core
         } else {
           std::this_thread::sleep_for(std::chrono::microseconds(100));
-          --tries;  // and again, until it is free
+          --tries;  // sleep again until the lock is free
         }
       }
     }
@@ -45,21 +45,22 @@ class SpinLock {
   std::atomic<bool> held_{false};
 };
 
-// How long to look before going to sleep: first on the core, then giving it to others, a tenth of a millisecond in all.
-class Patience {
+// Exponential backoff between two looks at a condition: spinning first, then yielding the core, for 100 microseconds in
+// all.
+class Backoff {
  public:
-  // After a moment: whether to look once more.
-  bool lasts() {
-    if (looks_ < kLooksBeforeYield) {
-      const int pauses = std::min(1 << looks_++, kMostPauses);
-      for (int i = 0; i < pauses; ++i) {
+  // Waits for a moment. False when the 100 microseconds are over: the caller may go to sleep, or call again.
+  bool pause() {
+    if (pauses_ < kPausesBeforeYield) {
+      const int spins = std::min(1 << pauses_++, kMaxSpins);
+      for (int i = 0; i < spins; ++i) {
         pause_core();
       }
       return true;
     }
     const auto now = std::chrono::steady_clock::now();
-    if (looks_ == kLooksBeforeYield) {
-      ++looks_;
+    if (pauses_ == kPausesBeforeYield) {
+      ++pauses_;
       end_ = now + std::chrono::microseconds(100);
     }
     std::this_thread::yield();
@@ -67,56 +68,57 @@ class Patience {
   }
 
  private:
-  static constexpr int kLooksBeforeYield = 12;
-  static constexpr int kMostPauses = 16;  // to look is to take a line from whoever writes it
-  int looks_ = 0;
+  static constexpr int kPausesBeforeYield = 12;
+  static constexpr int kMaxSpins = 16;  // frequent loads take the cache line from the core that writes it
+  int pauses_ = 0;
   std::chrono::steady_clock::time_point end_;
 };
 
-// Somebody waits until it rings: spinning for some microseconds, asleep after that.
-//   waiter: seen = bell.count(); look whether there is something to do; if not, bell.wait(seen)
-//   ringer: make something to do; bell.ring()
-class Bell {
+// An event count: a thread waits until the count of notifications changes, spinning for some microseconds before it
+// sleeps. No notification is lost:
+//   waiter:   seen = event.count(); check the condition; if it does not hold, event.wait(seen)
+//   notifier: make the condition hold; event.notify_all()
+class EventCount {
  public:
   std::uint64_t count() const { return count_.load(); }
 
-  void ring() {
+  void notify_all() {
     count_.fetch_add(1);
-    if (asleep_.load() > 0) {
+    if (n_sleeping_.load() > 0) {
       const std::lock_guard<std::mutex> lock(mutex_);
       wake_.notify_all();
     }
   }
 
   void wait(std::uint64_t seen) {
-    if (!look(seen)) {
+    if (!spin(seen)) {
       sleep(seen);
     }
   }
 
-  // wait(), but not longer than that: whether it rang.
+  // wait(), for at most this long. Whether there was a notification.
   bool wait_for(std::uint64_t seen, std::chrono::seconds most) {
-    if (look(seen)) {
+    if (spin(seen)) {
       return true;
     }
     std::unique_lock<std::mutex> lock(mutex_);
-    asleep_.fetch_add(1);
-    const bool rang = wake_.wait_for(lock, most, [&] { return count() != seen; });
-    asleep_.fetch_sub(1);
-    return rang;
+    n_sleeping_.fetch_add(1);
+    const bool notified = wake_.wait_for(lock, most, [&] { return count() != seen; });
+    n_sleeping_.fetch_sub(1);
+    return notified;
   }
 
-  // wait(), without the spinning.
+  // wait() without the spinning.
   void sleep(std::uint64_t seen) {
     std::unique_lock<std::mutex> lock(mutex_);
-    asleep_.fetch_add(1);
+    n_sleeping_.fetch_add(1);
     wake_.wait(lock, [&] { return count() != seen; });
-    asleep_.fetch_sub(1);
+    n_sleeping_.fetch_sub(1);
   }
 
  private:
-  // Whether it rang while spinning.
-  bool look(std::uint64_t seen) const {
+  // Whether there was a notification while spinning.
+  bool spin(std::uint64_t seen) const {
     for (int tries = 0; tries < kTriesBeforeSleep; ++tries) {
       if (count() != seen) {
         return true;
@@ -128,7 +130,7 @@ class Bell {
 
   static constexpr int kTriesBeforeSleep = 1000;
   std::atomic<std::uint64_t> count_{0};
-  std::atomic<int> asleep_{0};
+  std::atomic<int> n_sleeping_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
 };

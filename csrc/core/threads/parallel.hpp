@@ -1,4 +1,4 @@
-// Independent pieces of one call on several threads.
+// A loop whose iterations are independent, on several threads.
 #pragma once
 
 #include <algorithm>
@@ -7,11 +7,12 @@
 #include <exception>
 #include <mutex>
 
-#include "crew.hpp"
+#include "threads/thread_pool.hpp"
 
 namespace fedbuff {
 
-// Calls work(0) .. work(n - 1) on up to `threads` threads, this one included; the first exception comes back here.
+// Calls work(0) .. work(n - 1) on up to `threads` threads, this one included. Where a call throws, its thread takes no
+// further calls, and the first exception that was caught is thrown here after all threads have stopped.
 template <class Work>
 void run_parallel(std::int64_t n, int threads, Work work) {
   std::atomic<std::int64_t> next{0};
@@ -24,7 +25,7 @@ void run_parallel(std::int64_t n, int threads, Work work) {
       }
     } catch (...) {
       const std::lock_guard<std::mutex> lock(error_mutex);
-      error = std::current_exception();
+      error = error ? error : std::current_exception();
     }
   };
   run_together(static_cast<int>(std::min<std::int64_t>(threads, n)), [&](int) { loop(); });

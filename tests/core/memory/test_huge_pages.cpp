@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "check.hpp"
-#include "huge_pages.hpp"
+#include "memory/huge_pages.hpp"
 
 namespace {
 
