@@ -51,7 +51,7 @@ _POLICY = {"wait": reference.WAIT, "pause": reference.PAUSE, "abort": reference.
 
 
 class Resolver(Protocol):
-    """The event loop, as every backend gives it."""
+    """The event loop, as every backend gives it; one `run` takes a bounded number of events, and may fill nothing."""
 
     def run(self, columns: Columns) -> tuple[int, int, int]: ...
     def in_flight(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
@@ -106,17 +106,11 @@ def schedule(
     resolver = make_resolver(request.plan)
     room = request.expected_rows()
     columns = new_columns(max(room, resolver.rows_needed), max(room, 2) + 2)
-    rows = steps = 0
-    reason = reference.FULL
-    while True:
-        space = _slice(columns, slice(rows, None), slice(steps, None))
-        if len(space.client) < resolver.rows_needed or len(space.step_time) < 2:
-            columns = _grown(columns, rows, steps, resolver.rows_needed)
-            continue
-        more_rows, more_steps, reason = resolver.run(space)
+    rows, steps, reason = _run(resolver, columns)
+    while reason == reference.FULL:
+        columns = _grown(columns, rows, steps, resolver.rows_needed)
+        more_rows, more_steps, reason = _run(resolver, _slice(columns, slice(rows, None), slice(steps, None)))
         rows, steps = rows + more_rows, steps + more_steps
-        if reason != reference.FULL:
-            break
     request.check_end(reason)
     columns = _slice(columns, slice(0, rows), slice(0, steps))
     return request.build(columns, 0, rows, 0, resolver, last=True)
@@ -179,7 +173,7 @@ def _iter_chunks(request: _Request, size: int) -> Iterator[Schedule]:
     first_row = first_step = 0
     while True:
         fresh = new_columns(room, room + 2)
-        rows, steps, reason = resolver.run(fresh)
+        rows, steps, reason = _run(resolver, fresh)
         request.check_end(reason)
         columns = _joined(held, _slice(fresh, slice(0, rows), slice(0, steps)))
         if reason != reference.FULL:
@@ -619,6 +613,19 @@ def new_columns(rows: int, steps: int) -> Columns:
 
 def _slice(columns: Columns, rows: slice, steps: slice) -> Columns:
     return Columns(*(array[rows if name in _ROW_NAMES else steps] for name, array in columns._asdict().items()))
+
+
+def _run(resolver: Resolver, columns: Columns) -> tuple[int, int, int]:
+    """Runs until the columns are full or the schedule ends; a call of the resolver is short, and signals are heard."""
+    rows = steps = 0
+    while True:
+        space = _slice(columns, slice(rows, None), slice(steps, None))
+        if len(space.client) < resolver.rows_needed or len(space.step_time) < 2:
+            return rows, steps, reference.FULL
+        more_rows, more_steps, reason = resolver.run(space)
+        rows, steps = rows + more_rows, steps + more_steps
+        if reason != reference.FULL:
+            return rows, steps, reason
 
 
 def _grown(columns: Columns, rows: int, steps: int, least: int) -> Columns:

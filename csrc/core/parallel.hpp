@@ -11,7 +11,8 @@
 
 namespace fedbuff {
 
-// Calls work(0) .. work(n - 1) on up to `threads` threads, this one included; the first exception comes back here.
+// Calls work(0) .. work(n - 1) on up to `threads` threads, this one included. After an exception no more calls are
+// begun, and it comes back here.
 template <class Work>
 void run_parallel(std::int64_t n, int threads, Work work) {
   std::atomic<std::int64_t> next{0};
@@ -25,6 +26,7 @@ void run_parallel(std::int64_t n, int threads, Work work) {
     } catch (...) {
       const std::lock_guard<std::mutex> lock(error_mutex);
       error = std::current_exception();
+      next = n;
     }
   };
   run_together(static_cast<int>(std::min<std::int64_t>(threads, n)), [&](int) { loop(); });
