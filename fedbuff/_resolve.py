@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ._checks import count, number, seed_of
+from ._checks import as_written, count, number, seed_of, share_of
 from ._delays import DelayModel, Distribution
 from ._schedule import Schedule, ScheduleWriter, Status
 from ._server_file import rule_to_json
@@ -360,8 +360,8 @@ class _Request:
         low, high = key_words(self.seed)
         if self.kind == "fedavg":
             mode, buffer_size = reference.ROUNDS, self._round_size(n)
-            extra = number("over_selection", self.strategy.over_selection)
-            slots = min(n, math.ceil(buffer_size * (1.0 + extra)))
+            number("over_selection", self.strategy.over_selection)
+            slots = min(n, math.ceil(buffer_size * (1 + as_written(self.strategy.over_selection))))
         else:
             buffer_size = count("buffer_size", self.strategy.buffer_size)
             if self.start_rate is not None:
@@ -413,7 +413,7 @@ class _Request:
             if size > n:
                 raise ValueError(f"clients_per_round is {size}: there are only {n} clients")
             return size
-        return max(1, math.floor(float(self.strategy.rate) * n + 0.5))
+        return max(1, share_of(self.strategy.rate, n))
 
     def _refuse_timeless(self, source: Trace | DelayModel) -> None:
         """A time horizon is never reached by a client that works and takes no time."""
@@ -741,17 +741,13 @@ def _walk_log(
     used = np.zeros(rows, np.bool_)
     ends: list[int] = []
     times: list[float] = []
-    fill, base, ticks = 0, 0.0, 1
-    wait = math.inf if max_wait is None else float(max_wait)
+    fill, base, trigger = 0, 0.0, math.inf
     for row in range(rows):
         time = float(log.arrive_time[row])
-        while base + ticks * wait < time:
-            if fill:
-                base, ticks, fill = base + ticks * wait, 1, 0
-                ends.append(row)
-                times.append(base)
-            else:
-                ticks = max(ticks + 1, math.floor((time - base) / wait) - 1)
+        if trigger < time:
+            ends.append(row)
+            times.append(trigger)
+            fill, base, trigger = 0, trigger, math.inf
         now = len(times)
         at[row] = now
         if log.version is not None:
@@ -763,13 +759,14 @@ def _walk_log(
         used[row] = bound is None or now - version <= bound
         fill += int(used[row])
         if fill == size:
-            base, ticks, fill = time, 1, 0
             ends.append(row + 1)
             times.append(time)
-    last = base + ticks * wait
-    if fill and math.isfinite(last) and (request.max_time is None or last <= request.max_time):
+            fill, base, trigger = 0, time, math.inf
+        elif fill == 1 and used[row] and max_wait is not None:
+            trigger = float(reference.next_tick(base, float(max_wait), time, False))
+    if trigger < math.inf and (request.max_time is None or trigger <= request.max_time):
         ends.append(rows)
-        times.append(last)
+        times.append(trigger)
     at[rows:] = len(times)
     return at, used, np.array(ends, np.int64), np.array(times)
 
@@ -790,5 +787,9 @@ def make_resolver(plan: Plan) -> Resolver:
         return cast(Resolver, core.ScheduleResolver(plan))
     if name == "numba":
         compiled = import_module("fedbuff.backends._resolver_numba")
-        return reference.GeneratorResolver(plan, compiled.resolve)
+        # Read-only views of all arrays: Numba compiles for one type of plan.
+        views = {name: value.view() for name, value in plan._asdict().items() if isinstance(value, np.ndarray)}
+        for view in views.values():
+            view.flags.writeable = False
+        return reference.GeneratorResolver(plan._replace(**views), compiled.resolve)
     return reference.GeneratorResolver(plan, reference.resolve)

@@ -338,15 +338,6 @@ class FedAvg:
         number("over_selection", self.over_selection)
         _ = self.rule
 
-    def round_size(self, n_clients: int) -> int:
-        """m: how many arrivals end a round."""
-        if self.clients_per_round is not None:
-            if self.clients_per_round > n_clients:
-                raise ValueError(f"clients_per_round: {self.clients_per_round} of {n_clients} clients")
-            return self.clients_per_round
-        assert self.rate is not None
-        return max(1, math.floor(self.rate * n_clients + 0.5))
-
     @property
     def rule(self) -> Rule:
         """The rule of a round; its buffer_size is a placeholder where only the rate is known."""
