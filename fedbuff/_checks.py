@@ -35,20 +35,12 @@ def count(name: str, value: int, *, low: int = 1) -> int:
 
 
 def as_written(value: float) -> Fraction:
-    """A finite number as the decimal that it prints as, so that 0.1 is a tenth.
-
-    >>> as_written(0.1)
-    Fraction(1, 10)
-    """
+    """A finite number as the decimal that it prints as, so that 0.1 is a tenth."""
     return Fraction(str(value))
 
 
 def share_of(share: float, n: int) -> int:
-    """The whole number nearest to a share of n, halves up; the share counts as it is written.
-
-    >>> share_of(0.7, 45)  # 31.5, where 0.7 * 45 is below it
-    32
-    """
+    """The whole number nearest to a share of n, halves up; the share counts as it is written: 0.7 of 45 is 31.5."""
     return math.floor(as_written(share) * n + Fraction(1, 2))
 
 

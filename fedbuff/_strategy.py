@@ -176,7 +176,7 @@ class FedBuff:
                    fast clients do not pull the model to their own optimum
     optimizer      `SGD(momentum)` or `Adam(...)`
     max_staleness  an arrival staler than this is dropped
-    max_wait       also step when this much time has passed since the last step and the buffer is not empty
+    max_wait       also step at the ticks, every so many seconds from the last step on, where the buffer is not empty
     secure         "simulate", or `secure.Simulate(...)` or `secure.OneTimePad(...)`: the server sees sums only
     privacy        `secure.Gaussian(...)`: updates are clipped, and noise is added to each sum
     distinct_clients: an arrival whose client is in the buffer already waits for the next one
