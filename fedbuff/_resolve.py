@@ -788,7 +788,9 @@ def make_resolver(plan: Plan) -> Resolver:
     if name == "numba":
         compiled = import_module("fedbuff.backends._resolver_numba")
         # Read-only views of all arrays: Numba compiles for one type of plan.
-        views = {name: value.view() for name, value in plan._asdict().items() if isinstance(value, np.ndarray)}
+        views: dict[str, Any] = {
+            name: value.view() for name, value in plan._asdict().items() if isinstance(value, np.ndarray)
+        }
         for view in views.values():
             view.flags.writeable = False
         return reference.GeneratorResolver(plan._replace(**views), compiled.resolve)
