@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
-__all__ = ["choice", "count", "number", "seed_of"]
+__all__ = ["as_written", "choice", "count", "number", "seed_of", "share_of"]
 
 
 def number(name: str, value: float, *, low: float = 0.0, high: float = math.inf, open_low: bool = False) -> float:
@@ -31,6 +32,16 @@ def count(name: str, value: int, *, low: int = 1) -> int:
     if isinstance(value, bool) or whole < low:
         raise ValueError(f"{name}: expected an int >= {low}, got {value}")
     return whole
+
+
+def as_written(value: float) -> Fraction:
+    """A finite number as the decimal that it prints as, so that 0.1 is a tenth."""
+    return Fraction(str(value))
+
+
+def share_of(share: float, n: int) -> int:
+    """The whole number nearest to a share of n, halves up; the share counts as it is written: 0.7 of 45 is 31.5."""
+    return math.floor(as_written(share) * n + Fraction(1, 2))
 
 
 def choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._trace import Availability, Immutable
+from ._trace import Availability, Immutable, update_hash
 
 # A uniform has 53 bits, so 1 - u >= 2^-53: no exponential draw exceeds scale * _LOG_MAX, and no normal _NORMAL_MAX.
 _LOG_MAX = 53 * math.log(2.0)
@@ -299,7 +299,9 @@ class DelayModel(Immutable):
         """What it is, as JSON can hold it; long arrays by their SHA-256."""
 
         def digest(array: NDArray[Any]) -> str:
-            return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+            state = hashlib.sha256()
+            update_hash(state, np.ascontiguousarray(array))
+            return state.hexdigest()
 
         speed = self.client_speed
         return {

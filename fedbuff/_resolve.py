@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ._checks import count, number, seed_of
+from ._checks import as_written, count, number, seed_of, share_of
 from ._delays import DelayModel, Distribution
 from ._schedule import Schedule, ScheduleWriter, Status
 from ._server_file import rule_to_json
@@ -52,7 +52,7 @@ _POLICY = {"wait": reference.WAIT, "pause": reference.PAUSE, "abort": reference.
 
 
 class Resolver(Protocol):
-    """The event loop, as every backend gives it."""
+    """The event loop, as every backend gives it; one `run` takes a bounded number of events, and may fill nothing."""
 
     def run(self, columns: Columns) -> tuple[int, int, int]: ...
     def in_flight(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
@@ -107,17 +107,11 @@ def schedule(
     resolver = make_resolver(request.plan)
     room = request.expected_rows()
     columns = new_columns(max(room, resolver.rows_needed), max(room, 2) + 2)
-    rows = steps = 0
-    reason = reference.FULL
-    while True:
-        space = _slice(columns, slice(rows, None), slice(steps, None))
-        if len(space.client) < resolver.rows_needed or len(space.step_time) < 2:
-            columns = _grown(columns, rows, steps, resolver.rows_needed)
-            continue
-        more_rows, more_steps, reason = resolver.run(space)
+    rows, steps, reason = _run(resolver, columns)
+    while reason == reference.FULL:
+        columns = _grown(columns, rows, steps, resolver.rows_needed)
+        more_rows, more_steps, reason = _run(resolver, _slice(columns, slice(rows, None), slice(steps, None)))
         rows, steps = rows + more_rows, steps + more_steps
-        if reason != reference.FULL:
-            break
     request.check_end(reason)
     columns = _slice(columns, slice(0, rows), slice(0, steps))
     return request.build(columns, 0, rows, 0, resolver, last=True)
@@ -180,7 +174,7 @@ def _iter_chunks(request: _Request, size: int) -> Iterator[Schedule]:
     first_row = first_step = 0
     while True:
         fresh = new_columns(room, room + 2)
-        rows, steps, reason = resolver.run(fresh)
+        rows, steps, reason = _run(resolver, fresh)
         request.check_end(reason)
         columns = _joined(held, _slice(fresh, slice(0, rows), slice(0, steps)))
         if reason != reference.FULL:
@@ -367,8 +361,8 @@ class _Request:
         low, high = key_words(self.seed)
         if self.kind == "fedavg":
             mode, buffer_size = reference.ROUNDS, self._round_size(n)
-            extra = number("over_selection", self.strategy.over_selection)
-            slots = min(n, math.ceil(buffer_size * (1.0 + extra)))
+            number("over_selection", self.strategy.over_selection)
+            slots = min(n, math.ceil(buffer_size * (1 + as_written(self.strategy.over_selection))))
         else:
             buffer_size = count("buffer_size", self.strategy.buffer_size)
             if self.start_rate is not None:
@@ -420,7 +414,7 @@ class _Request:
             if size > n:
                 raise ValueError(f"clients_per_round is {size}: there are only {n} clients")
             return size
-        return max(1, math.floor(float(self.strategy.rate) * n + 0.5))
+        return max(1, share_of(self.strategy.rate, n))
 
     def _refuse_timeless(self, source: Trace | DelayModel) -> None:
         """A time horizon is never reached by a client that works and takes no time."""
@@ -622,6 +616,19 @@ def _slice(columns: Columns, rows: slice, steps: slice) -> Columns:
     return Columns(*(array[rows if name in _ROW_NAMES else steps] for name, array in columns._asdict().items()))
 
 
+def _run(resolver: Resolver, columns: Columns) -> tuple[int, int, int]:
+    """Runs until the columns are full or the schedule ends; a call of the resolver is short, and signals are heard."""
+    rows = steps = 0
+    while True:
+        space = _slice(columns, slice(rows, None), slice(steps, None))
+        if len(space.client) < resolver.rows_needed or len(space.step_time) < 2:
+            return rows, steps, reference.FULL
+        more_rows, more_steps, reason = resolver.run(space)
+        rows, steps = rows + more_rows, steps + more_steps
+        if reason != reference.FULL:
+            return rows, steps, reason
+
+
 def _grown(columns: Columns, rows: int, steps: int, least: int) -> Columns:
     """Columns with twice the room, that hold the first rows and steps of these."""
     wide = new_columns(2 * len(columns.client) + least, 2 * len(columns.client) + least + 2)
@@ -803,17 +810,13 @@ def _walk_log(
     used = np.zeros(rows, np.bool_)
     ends: list[int] = []
     times: list[float] = []
-    fill, base, ticks = 0, 0.0, 1
-    wait = math.inf if max_wait is None else float(max_wait)
+    fill, base, trigger = 0, 0.0, math.inf
     for row in range(rows):
         time = float(log.arrive_time[row])
-        while base + ticks * wait < time:
-            if fill:
-                base, ticks, fill = base + ticks * wait, 1, 0
-                ends.append(row)
-                times.append(base)
-            else:
-                ticks = max(ticks + 1, math.floor((time - base) / wait) - 1)
+        if trigger < time:
+            ends.append(row)
+            times.append(trigger)
+            fill, base, trigger = 0, trigger, math.inf
         now = len(times)
         at[row] = now
         if log.version is not None:
@@ -825,13 +828,14 @@ def _walk_log(
         used[row] = bound is None or now - version <= bound
         fill += int(used[row])
         if fill == size:
-            base, ticks, fill = time, 1, 0
             ends.append(row + 1)
             times.append(time)
-    last = base + ticks * wait
-    if fill and math.isfinite(last) and (request.max_time is None or last <= request.max_time):
+            fill, base, trigger = 0, time, math.inf
+        elif fill == 1 and used[row] and max_wait is not None:
+            trigger = float(reference.next_tick(base, float(max_wait), time, False))
+    if trigger < math.inf and (request.max_time is None or trigger <= request.max_time):
         ends.append(rows)
-        times.append(last)
+        times.append(trigger)
     at[rows:] = len(times)
     return at, used, np.array(ends, np.int64), np.array(times)
 
@@ -852,5 +856,11 @@ def make_resolver(plan: Plan) -> Resolver:
         return cast(Resolver, core.ScheduleResolver(plan))
     if name == "numba":
         compiled = import_module("fedbuff.backends._resolver_numba")
-        return reference.GeneratorResolver(plan, compiled.resolve)
+        # Read-only views of all arrays: Numba compiles for one type of plan.
+        views: dict[str, Any] = {
+            name: value.view() for name, value in plan._asdict().items() if isinstance(value, np.ndarray)
+        }
+        for view in views.values():
+            view.flags.writeable = False
+        return reference.GeneratorResolver(plan._replace(**views), compiled.resolve)
     return reference.GeneratorResolver(plan, reference.resolve)

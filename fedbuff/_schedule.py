@@ -465,8 +465,12 @@ class ScheduleWriter:
         )
 
     def _append(self, event: str, length: int, columns: Mapping[str, NDArray[Any]]) -> None:
-        if length == 0:
-            return
+        """A row group at a time, so that signals are heard in between."""
+        for begin in range(0, length, _ROW_GROUP):
+            part = {name: column[begin : begin + _ROW_GROUP] for name, column in columns.items()}
+            self._append_rows(event, min(_ROW_GROUP, length - begin), part)
+
+    def _append_rows(self, event: str, length: int, columns: Mapping[str, NDArray[Any]]) -> None:
         pa = self._pa
         schema = _parquet_schema(pa)
         arrays = []
@@ -506,6 +510,7 @@ class ScheduleWriter:
 
 
 _EVENTS = ("arrival", "step", "in_flight")
+_ROW_GROUP = 1 << 20
 
 
 def _parquet_schema(pa: Any) -> Any:

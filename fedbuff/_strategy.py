@@ -176,7 +176,7 @@ class FedBuff:
                    fast clients do not pull the model to their own optimum
     optimizer      `SGD(momentum)` or `Adam(...)`
     max_staleness  an arrival staler than this is dropped
-    max_wait       also step when this much time has passed since the last step and the buffer is not empty
+    max_wait       also step at the ticks, every so many seconds from the last step on, where the buffer is not empty
     secure         "simulate", or `secure.Simulate(...)` or `secure.OneTimePad(...)`: the server sees sums only
     privacy        `secure.Gaussian(...)`: updates are clipped, and noise is added to each sum
     distinct_clients: an arrival whose client is in the buffer already waits for the next one
@@ -337,15 +337,6 @@ class FedAvg:
             number("rate", self.rate, high=1.0, open_low=True)
         number("over_selection", self.over_selection)
         _ = self.rule
-
-    def round_size(self, n_clients: int) -> int:
-        """m: how many arrivals end a round."""
-        if self.clients_per_round is not None:
-            if self.clients_per_round > n_clients:
-                raise ValueError(f"clients_per_round: {self.clients_per_round} of {n_clients} clients")
-            return self.clients_per_round
-        assert self.rate is not None
-        return max(1, math.floor(self.rate * n_clients + 0.5))
 
     @property
     def rule(self) -> Rule:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._arrays import aligned_copy, all_finite
-from ._checks import count, number
+from ._checks import count, number, share_of
 from ._files import file_format
 from ._svmlight import CSR, read_svmlight
 from .partition import by_column
@@ -153,7 +153,7 @@ def _is_number(text: str) -> bool:
 def hold_out(rows: Rows, share: float, seed: int) -> tuple[Rows, HeldOut]:
     """The rows without a share of them, and that share, drawn by the seed."""
     n = len(rows.y)
-    n_test = round(share * n)
+    n_test = share_of(share, n)
     if not 0 < n_test < n:
         raise ValueError(f"test: a share of {share:g} of {n} rows leaves none on one side")
     if not isinstance(rows.X, np.ndarray):

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Literal, NamedTuple, get_args
 
-from ._checks import choice, count, number
+from ._checks import as_written, choice, count, number
 
 __all__ = [
     "TABLE_1",
@@ -100,7 +99,7 @@ def min_server_steps(L: float, Q: int, tau: int) -> int:
 
     It is exact: L counts as the decimal number that it prints as, so that 0.1 is a tenth.
     """
-    exact = Fraction(repr(_positive("L", L)))
+    exact = as_written(_positive("L", L))
     return max(1, math.ceil(160 * exact * (count("Q", Q) + 7) * (count("tau", tau, low=0) + 1) ** 3))
 
 

@@ -26,6 +26,7 @@ End = Literal["wrap", "stop"]
 Tasks = Literal["number", "order"]
 Policy = Literal["wait", "pause", "abort"]
 PARTS = ("wait", "download", "compute", "upload")
+_HASH_BLOCK = 1 << 24  # bytes
 _RESAMPLE, _ASSIGN = 6, 7  # components of the stream of delays, after those of the resolver
 _SECONDS_IN = {"min": 60.0, "h": 3600.0}
 _IN_A_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # dividing rounds once; 1e-3 would round twice
@@ -69,8 +70,15 @@ def digest(*arrays: NDArray[Any] | None) -> str:
             continue
         plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         state.update(f"{plain.dtype.str}{plain.shape};".encode())
-        state.update(plain.data if plain.size else b"")
+        update_hash(state, plain)
     return state.hexdigest()
+
+
+def update_hash(state: Any, array: NDArray[Any]) -> None:
+    """Adds the bytes of a contiguous array to a hash, so many at a time that signals are heard in between."""
+    content = array.reshape(-1).view(np.uint8)
+    for begin in range(0, content.size, _HASH_BLOCK):
+        state.update(content[begin : begin + _HASH_BLOCK].data)
 
 
 # Columns: from what a user gives to arrays of one dtype; errors carry the row
@@ -209,9 +217,9 @@ class Availability(Immutable):
 
     Client i has windows offsets[i]:offsets[i + 1] of `begin` and `end`; one without windows never works. With `period`
     (a float, or a float64 array of one for each client where they differ) the windows repeat: a client at time t is as
-    at t mod its period. `policy` says what becomes of a task outside its window: it waits to start and then runs on
-    ("wait"), also stops while the client is away and goes on later ("pause"), or is lost when the window closes
-    ("abort").
+    at t mod its period, and windows that touch across its end are one. `policy` says what becomes of a task outside its
+    window: it waits to start and then runs on ("wait"), also stops while the client is away and goes on later
+    ("pause"), or is lost when the window closes ("abort").
     """
 
     n_clients: int
@@ -291,7 +299,7 @@ class Availability(Immutable):
             cycle = np.floor(at / period)
             cycle -= cycle * period > at  # the division may round up to a whole number, or down from one
             cycle += (cycle + 1.0) * period <= at
-            base = cycle * period
+            base, next_base = cycle * period, (cycle + 1.0) * period
         low, high = self.offsets[codes], self.offsets[codes + 1]
         first = low.copy()
         while np.any(low < high):  # log2(windows) rounds: low becomes the first window that begins after `at`
@@ -302,7 +310,11 @@ class Availability(Immutable):
             low, high = np.where(open_ & ~after, middle + 1, low), np.where(open_ & after, middle, high)
         inside = low > first
         result = np.zeros(at.shape, dtype=np.bool_)
-        result[inside] = at[inside] < base[inside] + self.end[low[inside] - 1]
+        end = self.end[low[inside] - 1]
+        close = base[inside] + end
+        if periods is not None:  # the end of a period is the begin of the next one, to the bit
+            close = np.where(end == period[inside], next_base[inside], close)
+        result[inside] = at[inside] < close
         return result
 
     def take(self, clients: NDArray[np.int64]) -> Availability:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def tune(
     rungs: list[Rung] = []
     arms = list(range(len(search.arms)))
     for number in range(search.n_rungs):
-        share = float(search.eta) ** (number + 1 - search.n_rungs)
+        share = Fraction(1, search.eta ** (search.n_rungs - 1 - number))
         chosen = search.seeds[: search.n_seeds(share)]
         results = sweep(
             search.at(share),
@@ -134,7 +135,7 @@ def tune(
             threads=threads,
             progress=progress,
         )
-        rungs.append(Rung(arms, share, chosen, results))
+        rungs.append(Rung(arms, float(share), chosen, results))
         arms = [arms[at] for at in search.order(results)][: search.n_arms(number + 1)]
     found = search.conclude(rungs)
     if folder is not None:
@@ -214,18 +215,20 @@ class _Search:
             self.n_rungs += 1
 
     def n_arms(self, rung: int) -> int:
-        return max(min(2, len(self.arms)), math.ceil(len(self.arms) / float(self.eta) ** rung))
+        return max(min(2, len(self.arms)), math.ceil(Fraction(len(self.arms), self.eta**rung)))
 
-    def n_seeds(self, share: float) -> int:
+    def n_seeds(self, share: Fraction) -> int:
         return max(min(2, len(self.seeds)), math.ceil(len(self.seeds) * share))
 
-    def at(self, share: float) -> StudyConfig:
+    def at(self, share: Fraction) -> StudyConfig:
         """The base with a share of its budget."""
-        if share == 1.0:
+        if share == 1:
             return self._config
-        parts = {name: value * share for name, value in self._budget.items()}
-        whole = {name: part if name == "max_time" else max(1, round(part)) for name, part in parts.items()}
-        return self._config.changed({f"schedule.{name}": value for name, value in whole.items()})
+        parts = {
+            name: value * float(share) if name == "max_time" else max(1, round(value * share))
+            for name, value in self._budget.items()
+        }
+        return self._config.changed({f"schedule.{name}": value for name, value in parts.items()})
 
     def order(self, results: SweepResults) -> list[int]:
         """The arms of a rung, the best first; equals in the order of the grid."""

@@ -81,8 +81,14 @@ void bound_uniform_arrivals(std::int64_t n_clients, std::int64_t buffer_size, st
   if (n_clients < 1 || buffer_size < 1 || max_staleness < 0 || out.n_rows != out.n_steps * buffer_size) {
     throw py::value_error("columns: expected buffer_size rows for every step");
   }
-  const py::gil_scoped_release released;
-  uniform_arrivals({n_clients, buffer_size, max_staleness, oldest, seed}, out);
+  UniformArrivalsFill fill({n_clients, buffer_size, max_staleness, oldest, seed}, out);
+  for (bool more = true; more;) {
+    {
+      const py::gil_scoped_release released;
+      more = fill.run();
+    }
+    hear_signals();
+  }
 }
 
 // Draws of one component for clients and tasks, whole batches by the level in force and the rest one by one: what the

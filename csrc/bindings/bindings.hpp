@@ -4,6 +4,14 @@
 
 namespace fedbuff::bind {
 
+// Raises what the handler of a signal raises; with the GIL held or not. Long calls do this several times a second.
+inline void hear_signals() {
+  const pybind11::gil_scoped_acquire held;
+  if (PyErr_CheckSignals() != 0) {
+    throw pybind11::error_already_set();
+  }
+}
+
 void bind_random(pybind11::module_& module);
 void bind_schedule(pybind11::module_& module);
 void bind_problem(pybind11::module_& module);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings.hpp"
 #include "local.hpp"
 #include "numpy_views.hpp"
 #include "workspace.hpp"
@@ -114,7 +115,7 @@ class BoundProblem {
     const T* from = model(w);
     T* out = maybe_output(gradient_out);
     const py::gil_scoped_release released;
-    return work_.gradient(from, out, threads);
+    return work_.gradient(from, out, threads, &hear_signals);
   }
 
   std::int64_t count_correct(std::int64_t begin, std::int64_t end, const py::object& w) {
@@ -123,8 +124,14 @@ class BoundProblem {
     if (p.family == Family::Quadratic || begin < 0 || end < begin || end > p.offsets[p.n_clients]) {
       throw py::value_error("begin, end: no such rows");
     }
+    constexpr std::int64_t kRowsPerCall = 4096;
+    std::int64_t correct = 0;
     const py::gil_scoped_release released;
-    return work_.count_correct(begin, end, from);
+    for (; begin < end; begin += kRowsPerCall) {
+      correct += work_.count_correct(begin, std::min(end, begin + kRowsPerCall), from);
+      hear_signals();
+    }
+    return correct;
   }
 
   // A new fb_local over this problem, which must outlive it; the caller destroys it.

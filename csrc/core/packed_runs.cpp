@@ -28,7 +28,8 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 // A whole schedule: what a replay needs of it.
 class ResolvedSchedule {
  public:
-  void resolve(const SchedulePlan& plan, std::int64_t expected_rows) {
+  // Where the flag is set on the way, what it holds is of no use.
+  void resolve(const SchedulePlan& plan, std::int64_t expected_rows, const std::uint8_t* cancel) {
     ScheduleResolver resolver(plan);
     std::int64_t rows = 0;
     std::int64_t steps = 0;
@@ -44,7 +45,7 @@ class ResolvedSchedule {
       rows += end.n_rows;
       steps += end.n_steps;
       reason_ = end.reason;
-    } while (reason_ == StopReason::Full);
+    } while (reason_ == StopReason::Full && !is_set(cancel));
     n_steps_ = steps;
     pick_used(rows);
   }
@@ -348,7 +349,7 @@ std::vector<PackedResult<T>> PackedRuns::run(const SchedulePlan& plan, std::int6
     return results;
   }
   double began = now();
-  schedule_->resolve(plan, expected_rows);
+  schedule_->resolve(plan, expected_rows, cancel_);
   for (std::size_t i = 0; i < arms.size() && !is_set(cancel_); ++i) {
     PackedResult<T>& result = results[i];
     if (schedule_->stalled()) {

@@ -21,6 +21,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::uint32_t kBusy = std::uint32_t{1} << 31;
 constexpr std::uint32_t kAttempts = 64;
 constexpr std::int64_t kBareRows = 1024;  // they stay in the cache
+constexpr std::int64_t kEventsPerCall = std::int64_t{1} << 17;
 constexpr std::uint32_t kUnknown = 0xFFFFFFFFu;
 constexpr std::uint64_t kNoBlock = std::uint64_t{1} << 63;
 constexpr std::uint64_t kEnd = 0;
@@ -38,6 +39,7 @@ struct Slot {
   std::uint32_t task = 0;
   TaskStatus status = TaskStatus::Used;
   SlotState state = SlotState::Free;
+  bool endless = false;  // the task never ends
 };
 
 struct FetchClient {
@@ -57,13 +59,19 @@ struct Windows {
 
   struct At {
     std::int64_t window;  // the client's first one that ends after the time
-    double base;          // when its cycle began
-    double next;          // and the next begins
+    double cycle;
   };
+
+  double period_of(std::uint32_t client) const { return periods != nullptr ? periods[client] : 0.0; }
+
+  // When this window of this cycle ends. The end of a period is the begin of the next one, to the bit.
+  double end_of(double period, std::int64_t window, double cycle) const {
+    return end[window] == period ? (cycle + 1.0) * period : cycle * period + end[window];
+  }
 
   At at(std::uint32_t client, double time) const {
     double cycle = 0.0;
-    const double period = periods != nullptr ? periods[client] : 0.0;
+    const double period = period_of(client);
     if (period > 0.0) {
       cycle = std::floor(time / period);
       if (cycle * period > time) {
@@ -72,60 +80,106 @@ struct Windows {
         cycle += 1.0;
       }
     }
-    const double base = cycle * period;
     std::int64_t low = offsets[client];
     std::int64_t high = offsets[client + 1];
     while (low < high) {
       const std::int64_t middle = (low + high) / 2;
-      if (base + end[middle] > time) {
+      if (end_of(period, middle, cycle) > time) {
         high = middle;
       } else {
         low = middle + 1;
       }
     }
-    return {low, base, (cycle + 1.0) * period};
+    return {low, cycle};
   }
 
-  bool available(std::uint32_t client, double time) const {
-    const At found = at(client, time);
-    return found.window < offsets[client + 1] && found.base + begin[found.window] <= time;
-  }
-
-  double close(std::uint32_t client, double time) const {
-    const At found = at(client, time);
-    return found.base + end[found.window];
-  }
-
+  // The earliest time from `time` on when the client is available; infinite where there is none.
   double next_open(std::uint32_t client, double time) const {
     if (time == kInfinity) {
       return time;
     }
     const At found = at(client, time);
+    const double period = period_of(client);
     if (found.window < offsets[client + 1]) {
-      return std::max(time, found.base + begin[found.window]);
+      return std::max(time, found.cycle * period + begin[found.window]);
     }
     if (periods != nullptr && offsets[client] < offsets[client + 1]) {
-      return std::max(time, found.next + begin[offsets[client]]);
+      return std::max(time, (found.cycle + 1.0) * period + begin[offsets[client]]);
     }
     return kInfinity;
   }
 
+  bool available(std::uint32_t client, double time) const { return next_open(client, time) <= time; }
+
+  // When the window that the client is in at `time` closes; windows that touch across the period are one.
+  double close(std::uint32_t client, double time) const {
+    const std::int64_t first = offsets[client];
+    const std::int64_t last = offsets[client + 1] - 1;
+    const At found = at(client, time);
+    if (found.window > last) {
+      return kInfinity;  // time is too large for its doubles to tell the windows of a period apart
+    }
+    const double period = period_of(client);
+    if (found.window == last && period > 0.0 && end[last] == period && begin[first] == 0.0) {
+      return first == last ? kInfinity : end_of(period, first, found.cycle + 1.0);
+    }
+    return end_of(period, found.window, found.cycle);
+  }
+
+  // When work of this duration, begun inside a window, is done if it stops outside the windows: whole cycles at once,
+  // by an exact remainder.
   double work_until(std::uint32_t client, double start, double duration) const {
-    double time = start;
-    double left = duration;
-    for (;;) {
-      const double until = close(client, time);
-      if (time + left <= until) {
-        return time + left;
+    const double first_close = close(client, start);
+    if (start + duration <= first_close) {
+      return start + duration;
+    }
+    double left = duration - (first_close - start);
+    if (left <= 0.0) {
+      return first_close;
+    }
+    const std::int64_t first = offsets[client];
+    const std::int64_t after = offsets[client + 1];
+    const double period = period_of(client);
+    auto [window, cycle] = at(client, first_close);
+    for (bool in_last_cycle = false;; in_last_cycle = true) {
+      for (std::int64_t w = window; w < after; ++w) {
+        const double length = end[w] - begin[w];
+        if (left <= length || (in_last_cycle && w == after - 1)) {
+          const double done = (cycle * period + begin[w]) + left;
+          return std::max(first_close, std::min(done, end_of(period, w, cycle)));
+        }
+        left -= length;
       }
-      left = std::max(left - (until - time), 0.0);
-      time = next_open(client, until);
-      if (time == kInfinity) {
-        return time;
+      if (period == 0.0) {
+        return kInfinity;
       }
+      double per_cycle = 0.0;
+      for (std::int64_t w = first; w < after; ++w) {
+        per_cycle += end[w] - begin[w];
+      }
+      double rest = std::fmod(left, per_cycle);
+      if (rest == 0.0) {
+        rest = per_cycle;
+      }
+      cycle += 1.0 + std::rint((left - rest) / per_cycle);
+      left = rest;
+      window = first;
     }
   }
 };
+
+// The first of base + k max_wait, k = 1, 2, ..., that is not before `now`; after it where that of now has passed. Where
+// max_wait is too small to be added to `now`, every time is a tick.
+double next_tick(double base, double max_wait, double now, bool passed) {
+  if (now + max_wait == now) {
+    return now;
+  }
+  double k = std::max(1.0, std::floor((now - base) / max_wait) - 1.0);
+  while (base + k * max_wait < now || (passed && base + k * max_wait == now)) {
+    k += 1.0;
+  }
+  return base + k * max_wait;
+}
 
 // A set of clients with the k-th member by id in O(log n): bits, and counts of two levels above them.
 class ClientSet {
@@ -204,8 +258,9 @@ class EventLoop {
     std::int64_t quiet = 0;
     std::uint64_t created = 0;
     std::uint64_t starts = 0;
-    double trigger_base = 0.0;
-    double trigger_count = 1.0;
+    double last_step = 0.0;
+    double last_start = -1.0;    // when a task or a request started last
+    double trigger = kInfinity;  // when the buffer, which is not empty, makes a step although it is not full
   };
   Counters counters_;
 };
@@ -228,13 +283,13 @@ class LoopOver final : public EventLoop {
   Windows windows_;
   BatchDraws draws_;
   Queue queue_;           // holds the slots
-  EventHeap boundaries_;  // the next opening or closing of each client's windows, by client, where it is tracked
+  EventHeap boundaries_;  // the next opening or closing of clients' windows, by client: of all that may be drawn
   LargeVector<std::uint32_t> clients_;  // tasks started, and kBusy
-  std::vector<std::uint8_t> open_;      // tracked: inside a window; rounds take whomever, and their tasks wait
-  ClientSet eligible_;                  // tracked
+  std::vector<std::uint8_t> open_;      // inside a window; rounds take whomever, and their tasks wait
+  std::vector<std::uint8_t> tracked_;   // has its boundary in the heap, and open_ is true until then; or is empty
+  ClientSet eligible_;
   std::vector<std::uint32_t> free_slots_;
   std::deque<std::uint32_t> line_;
-  bool hungry_ = false;  // the line waits for a window to open
   bool overlap_;
   bool bare_;  // no task can wait, time out or be too stale
   double retry_time_ = kInfinity;
@@ -282,9 +337,15 @@ class LoopOver final : public EventLoop {
     }
   }
   template <bool kPlain>
-  void set_idle(std::uint32_t client) {
+  void set_idle(std::uint32_t client, double now) {
     clients_[client] &= ~kBusy;
+    if (!tracked_.empty() && tracked_[client] == 0) {
+      look_at_windows(client, now);
+    }
     update<kPlain>(client);
+  }
+  bool may_be_drawn(std::uint32_t client) const {
+    return (overlap_ || (clients_[client] & kBusy) == 0) && tasks_left(client, clients_[client] & ~kBusy);
   }
 
   // Lookahead over starts: whom the first attempts give, and what the next task of that client would cost.
@@ -308,7 +369,9 @@ class LoopOver final : public EventLoop {
   std::uint32_t next_client_[kDrawBatch];  // of the block after it
 
   double open_start(double previous, std::uint64_t start) const;
-  void cross_boundaries(double time, std::uint64_t& created);
+  void look_at_windows(std::uint32_t client, double time);
+  void cross_boundaries(double time);
+  double next_opening();
   void find_end(std::uint32_t client, double start, double duration, bool ok, double& end, TaskStatus& status) const;
 };
 
@@ -340,13 +403,12 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
   if (drawn && !(plain && all_have_rows)) {
     open_.assign(n, 1);
     eligible_.resize(plan.n_clients);
+    if (plan.window_policy != WindowPolicy::None && plan.mode != Mode::Rounds) {
+      tracked_.assign(n, 0);
+    }
     for (std::uint32_t c = 0; c < n; ++c) {
-      if (plan.window_policy != WindowPolicy::None && plan.mode != Mode::Rounds) {
-        open_[c] = windows_.available(c, 0.0) ? 1 : 0;
-        const double boundary = open_[c] != 0 ? windows_.close(c, 0.0) : windows_.next_open(c, 0.0);
-        if (boundary < kInfinity) {
-          boundaries_.put(Event::at(boundary, c));
-        }
+      if (!tracked_.empty()) {
+        look_at_windows(c, 0.0);
       }
       eligible_.set(c, open_[c] != 0 && tasks_left(c, 0));
     }
@@ -474,33 +536,49 @@ double LoopOver<Queue>::open_start(double previous, std::uint64_t start) const {
   return previous + detail::unit_exponential(w.word[0], w.word[1]) / plan_.rate;
 }
 
-// Applies the openings and closings up to `time`; somebody who waits is tried again at the first that helps.
+// Whether the client is available, and when that changes.
 template <class Queue>
-void LoopOver<Queue>::cross_boundaries(double time, std::uint64_t& created) {
+void LoopOver<Queue>::look_at_windows(std::uint32_t client, double time) {
+  const double opening = windows_.next_open(client, time);
+  open_[client] = opening <= time ? 1 : 0;
+  const double boundary = open_[client] != 0 ? windows_.close(client, time) : opening;
+  tracked_[client] = 1;
+  if (boundary < kInfinity) {
+    boundaries_.put(Event::at(boundary, client));
+  } else {
+    boundaries_.close();
+  }
+}
+
+// Brings the windows of the clients that may be drawn up to `time`, however many have passed; the others are looked at
+// when they are idle again.
+template <class Queue>
+void LoopOver<Queue>::cross_boundaries(double time) {
   while (!boundaries_.empty() && boundaries_.top().time() <= time) {
-    const double boundary = boundaries_.top().time();
     const auto client = static_cast<std::uint32_t>(boundaries_.top().order);
     boundaries_.take();
-    if (!tasks_left(client, clients_[client] & ~kBusy)) {
-      boundaries_.close();
-      continue;
-    }
-    open_[client] = windows_.available(client, boundary) ? 1 : 0;
-    update<false>(client);
-    const double next = open_[client] != 0 ? windows_.close(client, boundary) : windows_.next_open(client, boundary);
-    if (next < kInfinity) {
-      boundaries_.put(Event::at(next, client));
+    if (may_be_drawn(client)) {
+      look_at_windows(client, time);
+      update<false>(client);
     } else {
+      tracked_[client] = 0;
       boundaries_.close();
-    }
-    if (hungry_ && eligible_.has(client)) {
-      if (boundary < retry_time_) {
-        queue_.put(Event::make(boundary, kRetry, created++, kNoSlot));
-        retry_time_ = boundary;
-      }
-      time = std::min(time, boundary);
     }
   }
+}
+
+// When the next idle client with tasks left becomes available, where none is.
+template <class Queue>
+double LoopOver<Queue>::next_opening() {
+  while (!boundaries_.empty()) {
+    const auto client = static_cast<std::uint32_t>(boundaries_.top().order);
+    if (may_be_drawn(client)) {
+      return boundaries_.top().time();
+    }
+    tracked_[client] = 0;
+    boundaries_.pop();
+  }
+  return kInfinity;
 }
 
 // When a task that starts now ends, and how: Used stands for an arrival.
@@ -558,8 +636,8 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
     ++s.version;
     s.fill = 0;
     s.started = 0;
-    s.trigger_base = s.now;
-    s.trigger_count = 1.0;
+    s.last_step = s.now;
+    s.trigger = kInfinity;
     if constexpr (!kPlain) {
       for (const std::uint32_t waiting : deferred_) {
         queue_.put(Event::make(s.now, kEnd, s.created++, waiting));
@@ -589,6 +667,7 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
       }
     }
     slot.state = SlotState::Running;
+    slot.endless = end == kInfinity;
     slot.version = s.version;
     slot.start = s.now;
     ++s.started;
@@ -637,6 +716,7 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
     }
     if (ready > s.now) {
       queue_.payload(slot_index).state = SlotState::Waiting;
+      queue_.payload(slot_index).endless = ready == kInfinity;
       queue_.payload(slot_index).start = duration;
       queue_.put(Event::make(ready, kStart, s.created++, slot_index));
     } else {
@@ -659,7 +739,7 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
       const auto client = static_cast<std::uint32_t>(draw());
       assign(bare, client, slot_index, s.starts++);
     } else {
-      cross_boundaries(s.now, s.created);
+      cross_boundaries(s.now);
       if (kMode == Mode::Pool) {
         if (slot_index != kNoSlot) {
           line_.push_back(slot_index);
@@ -673,7 +753,13 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
           line_.pop_front();
           assign(bare, static_cast<std::uint32_t>(client), first, s.starts++);
         }
-        hungry_ = !line_.empty();
+        if (!line_.empty()) {
+          const double opening = next_opening();
+          if (opening < retry_time_) {
+            queue_.put(Event::make(opening, kRetry, s.created++, kNoSlot));
+            retry_time_ = opening;
+          }
+        }
       } else if (kMode == Mode::Rounds) {
         for (std::uint32_t i = 1; i <= static_cast<std::uint32_t>(plan_.n_slots); ++i) {
           const std::int64_t client = draw();
@@ -759,8 +845,8 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
   if (s.created + 4 * static_cast<std::uint64_t>(o.n_rows) + 4 * queue_.n_slots() >= Event::kMaxNumber) {
     throw std::length_error("more than 68,719,476,735 events in one schedule");
   }
-  for (;;) {
-    if (rows + margin > o.n_rows || steps + 2 > o.n_steps) {
+  for (std::int64_t turn = 0;; ++turn) {
+    if (rows + margin > o.n_rows || steps + 2 > o.n_steps || turn + rows > kEventsPerCall) {
       break;
     }
     if constexpr (kClosed) {
@@ -783,36 +869,19 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
         }
       }
     }
-    if constexpr (!kPlain) {
-      if (hungry_) {
-        const double next = queue_.empty() ? kInfinity : queue_.top().time();
-        cross_boundaries(std::min({next, plan_.max_time, std::numeric_limits<double>::max()}), s.created);
-      }
-    }
     const Event top = queue_.top();
     bool round_over = false;
     if constexpr (!kPlain) {
       const double time = queue_.empty() ? kInfinity : top.time();
-      if (plan_.max_wait < kInfinity && (s.fill > 0 || time < kInfinity)) {
-        if (s.fill == 0) {
-          // An empty buffer lets its triggers pass: those before the next event at once.
-          const double passed = std::floor((std::min(time, plan_.max_time) - s.trigger_base) / plan_.max_wait) - 1.0;
-          s.trigger_count = std::max(s.trigger_count, passed);
+      // The time trigger: after the arrivals and before the starts of its time.
+      if (s.trigger < kInfinity && s.trigger <= plan_.max_time &&
+          (s.trigger < time || (s.trigger == time && top.kind() != static_cast<int>(kEnd)))) {
+        s.now = s.trigger;
+        if (make_step()) {
+          reason = StopReason::ServerSteps;
+          break;
         }
-        const double trigger = s.trigger_base + s.trigger_count * plan_.max_wait;
-        if (trigger <= plan_.max_time &&
-            (trigger < time || (trigger == time && top.kind() != static_cast<int>(kEnd)))) {
-          if (s.fill == 0) {
-            s.trigger_count += 1.0;
-            continue;
-          }
-          s.now = trigger;
-          if (make_step()) {
-            reason = StopReason::ServerSteps;
-            break;
-          }
-          continue;
-        }
+        continue;
       }
       round_over = kMode == Mode::Rounds && live_ > 0 && time == kInfinity;
     }
@@ -853,7 +922,7 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
         } else {
           --live_;
           if constexpr (kDrawn) {
-            set_idle<kPlain>(slot.client);
+            set_idle<kPlain>(slot.client, s.now);
           } else {
             clients_[slot.client] &= ~kBusy;
           }
@@ -862,6 +931,11 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
         write_row(slot, used ? s.version : -1, staleness, status);
         s.fill += used ? 1 : 0;
         s.quiet = used ? 0 : s.quiet;
+        if constexpr (!kPlain) {
+          if (used && s.fill == 1 && plan_.max_wait < kInfinity) {
+            s.trigger = next_tick(s.last_step, plan_.max_wait, s.now, s.last_start == s.now);
+          }
+        }
       }
       bool stepped = s.fill == buffer_size;
       if constexpr (kMode == Mode::Rounds) {
@@ -876,7 +950,9 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
               }
               other.version = s.version;
               other.state = SlotState::Free;
-              set_idle<kPlain>(other.client);
+              if (!other.endless) {
+                set_idle<kPlain>(other.client, s.now);
+              }
               write_row(other, -1, 0, TaskStatus::Discarded);
             }
           }
@@ -907,6 +983,7 @@ ChunkEnd LoopOver<Queue>::run_loop(const ScheduleColumns& out) {
       continue;
     }
 
+    s.last_start = s.now;
     const std::uint32_t slot_index = top.slot();
     if (slot_index != kNoSlot && queue_.payload(slot_index).state == SlotState::Waiting) {
       begin(std::false_type(), slot_index, queue_.payload(slot_index).start);

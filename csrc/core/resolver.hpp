@@ -1,9 +1,10 @@
 // The event loop that turns delays and a strategy into a schedule: who arrives when, on which version, in which step.
 //
 // The rules are those of fedbuff/backends/_resolver_reference.py, which gives the same rows. `run` fills the columns it
-// is given and returns why it stopped; Full means that it wants another set of columns, and any sizes give the same
-// rows. Memory: clients + slots + windows; rows belong to the caller. The arrays that a plan points to must outlive the
-// resolver.
+// is given and returns why it stopped; Full means that it wants to be called again, with the columns that are left or
+// others: any sizes give the same rows. A call takes a bounded number of events, so that its caller can look for
+// signals in between. Memory: clients + slots + windows; rows belong to the caller. The arrays that a plan points to
+// must outlive the resolver.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,6 @@
 #include "uniform_arrivals.hpp"
 
 #include <algorithm>
-#include <vector>
 
 #include "philox.hpp"
 
@@ -9,48 +8,57 @@ namespace fedbuff {
 
 namespace {
 
-struct Last {
-  std::int64_t row = -1;     // of the client's previous arrival
-  std::int64_t version = 0;  // just after it
-  std::uint32_t tasks = 0;
-};
+constexpr std::int64_t kRowsPerCall = std::int64_t{1} << 19;
 
 constexpr std::uint64_t joined(std::uint32_t high, std::uint32_t low) { return std::uint64_t{high} << 32 | low; }
 
 }  // namespace
 
-void uniform_arrivals(const UniformArrivals& plan, const ScheduleColumns& columns) {
-  std::vector<Last> last(static_cast<std::size_t>(plan.n_clients));
+UniformArrivalsFill::UniformArrivalsFill(const UniformArrivals& plan, const ScheduleColumns& columns)
+    : plan_(plan), columns_(columns), last_(static_cast<std::size_t>(plan.n_clients)) {
   std::fill_n(columns.started, columns.n_steps, 0);
-  std::int64_t row = 0;
-  for (std::int64_t step = 0; step < columns.n_steps; ++step) {
-    for (std::int64_t k = 0; k < plan.buffer_size; ++k, ++row) {
-      const auto index = static_cast<std::uint64_t>(row);
-      const PhiloxBlock block =
-          philox4x32(plan.seed, static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 0,
-                     stream_word(Stream::ClientSelection, 0));
-      const std::uint64_t client =
-          multiply_high(joined(block.word[0], block.word[1]), static_cast<std::uint64_t>(plan.n_clients));
-      Last& before = last[client];
-      const std::int64_t lowest = std::max({std::int64_t{0}, step - plan.max_staleness, before.version});
-      const std::uint64_t span = plan.oldest ? 1 : static_cast<std::uint64_t>(step - lowest + 1);
-      const std::int64_t version =
-          lowest + static_cast<std::int64_t>(multiply_high(joined(block.word[2], block.word[3]), span));
-      columns.client[row] = static_cast<std::int32_t>(client);
-      columns.task[row] = before.tasks++;
-      columns.version[row] = version;
-      columns.step[row] = step;
-      columns.staleness[row] = step - version;
-      columns.start_time[row] = static_cast<double>(std::max(version * plan.buffer_size, before.row + 1));
-      columns.arrive_time[row] = static_cast<double>(row + 1);
-      columns.status[row] = static_cast<std::uint8_t>(TaskStatus::Used);
-      ++columns.started[version];
-      before.row = row;
-      before.version = step + (k + 1 == plan.buffer_size ? 1 : 0);
+}
+
+bool UniformArrivalsFill::run() {
+  const UniformArrivals plan = plan_;
+  const ScheduleColumns columns = columns_;
+  const std::int64_t end = std::min(columns.n_rows, row_ + kRowsPerCall);
+  std::int64_t step = step_;
+  std::int64_t k = in_step_;
+  for (std::int64_t row = row_; row < end; ++row) {
+    const auto index = static_cast<std::uint64_t>(row);
+    const PhiloxBlock block =
+        philox4x32(plan.seed, static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 0,
+                   stream_word(Stream::ClientSelection, 0));
+    const std::uint64_t client =
+        multiply_high(joined(block.word[0], block.word[1]), static_cast<std::uint64_t>(plan.n_clients));
+    Last& before = last_[client];
+    const std::int64_t lowest = std::max({std::int64_t{0}, step - plan.max_staleness, before.version});
+    const std::uint64_t span = plan.oldest ? 1 : static_cast<std::uint64_t>(step - lowest + 1);
+    const std::int64_t version =
+        lowest + static_cast<std::int64_t>(multiply_high(joined(block.word[2], block.word[3]), span));
+    columns.client[row] = static_cast<std::int32_t>(client);
+    columns.task[row] = before.tasks++;
+    columns.version[row] = version;
+    columns.step[row] = step;
+    columns.staleness[row] = step - version;
+    columns.start_time[row] = static_cast<double>(std::max(version * plan.buffer_size, before.row + 1));
+    columns.arrive_time[row] = static_cast<double>(row + 1);
+    columns.status[row] = static_cast<std::uint8_t>(TaskStatus::Used);
+    ++columns.started[version];
+    before.row = row;
+    before.version = step;
+    if (++k == plan.buffer_size) {
+      columns.step_time[step] = static_cast<double>(row + 1);
+      columns.step_rows[step] = row + 1;
+      before.version = ++step;
+      k = 0;
     }
-    columns.step_time[step] = static_cast<double>(row);
-    columns.step_rows[step] = row;
   }
+  row_ = end;
+  step_ = step;
+  in_step_ = k;
+  return end < columns.n_rows;
 }
 
 }  // namespace fedbuff

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "export.hpp"
 #include "resolver.hpp"
@@ -20,7 +21,28 @@ struct UniformArrivals {
   std::uint64_t seed;
 };
 
-// Fills columns.n_steps server steps, and buffer_size rows for each: columns.n_rows must be that many.
-FB_CORE_API void uniform_arrivals(const UniformArrivals& plan, const ScheduleColumns& columns);
+// Fills columns.n_steps server steps, and buffer_size rows for each, which columns.n_rows must be; some of them at
+// every call, so that the caller can look for signals in between.
+class FB_CORE_API UniformArrivalsFill {
+ public:
+  UniformArrivalsFill(const UniformArrivals& plan, const ScheduleColumns& columns);
+
+  // Whether rows are left.
+  bool run();
+
+ private:
+  struct Last {
+    std::int64_t row = -1;     // of the client's previous arrival
+    std::int64_t version = 0;  // just after it
+    std::uint32_t tasks = 0;
+  };
+
+  UniformArrivals plan_;
+  ScheduleColumns columns_;
+  std::vector<Last> last_;
+  std::int64_t row_ = 0;
+  std::int64_t step_ = 0;
+  std::int64_t in_step_ = 0;  // rows of the step at hand
+};
 
 }  // namespace fedbuff

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include "dispatch.hpp"
 #include "memory/huge_pages.hpp"
@@ -100,7 +101,7 @@ std::int64_t Workspace<T>::count_correct(std::int64_t begin, std::int64_t end, c
 }
 
 template <class T>
-double Workspace<T>::gradient(const T* w, T* gradient_out, int threads) {
+double Workspace<T>::gradient(const T* w, T* gradient_out, int threads, void (*after_part)()) {
   const std::size_t dim = gradient_out == nullptr ? 0 : static_cast<std::size_t>(problem_.dim);
   const std::int64_t parts = count_parts(problem_.n_clients, problem_.dim);
   const std::unique_ptr<double[]> sum(new double[static_cast<std::size_t>(parts) * dim]);  // (parts, dim)
@@ -108,6 +109,7 @@ double Workspace<T>::gradient(const T* w, T* gradient_out, int threads) {
   std::vector<char> finished(value.size());
   std::mutex mutex;
   std::size_t next = 0;  // the first part that was not added to the others yet: whoever can adds it
+  const std::thread::id caller = std::this_thread::get_id();
   run_parallel(parts, threads, [&](std::int64_t part) {
     const auto at = static_cast<std::size_t>(part);
     double* own = dim == 0 ? nullptr : sum.get() + at * dim;
@@ -118,6 +120,9 @@ double Workspace<T>::gradient(const T* w, T* gradient_out, int threads) {
       const Loan scratch(*this);
       value[at] =
           kernels().of<T>().clients_gradient(problem_, begin, end, problem_.client_weight, w, scratch.get(), own);
+    }
+    if (after_part != nullptr && std::this_thread::get_id() == caller) {
+      after_part();
     }
     const std::lock_guard<std::mutex> lock(mutex);
     finished[at] = 1;

@@ -25,7 +25,9 @@ class Workspace {
 
   // The same for f = sum_i client_weight[i] f_i. Clients are cut into parts that depend on the problem alone, each part
   // is summed in double, the parts are added in order, as they become ready: the bits do not depend on `threads`.
-  FB_CORE_API double gradient(const T* w, T* gradient_out, int threads);
+  // `after_part`, unless null, is called on the caller's thread after each part that it did; where it throws, no
+  // further part is begun, gradient_out stays as it was, and the exception comes out.
+  FB_CORE_API double gradient(const T* w, T* gradient_out, int threads, void (*after_part)() = nullptr);
 
   // Rows [begin, end) that are put in the right class.
   FB_CORE_API std::int64_t count_correct(std::int64_t begin, std::int64_t end, const T* w);

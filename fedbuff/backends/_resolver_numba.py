@@ -13,10 +13,13 @@ from . import _resolver_reference as reference
 
 for _function in (
     reference.period_of,
+    reference.window_end,
     reference.window_at,
-    reference.available,
     reference.next_open,
+    reference.available,
+    reference.close_of,
     reference.work_until,
+    reference.next_tick,
     reference.draw_component,
     reference.recorded_row,
     reference.wait_of,

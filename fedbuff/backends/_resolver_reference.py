@@ -10,6 +10,9 @@ Rules:
   windows not before one is open. The version is pinned at the start.
 - A slot that finds nobody eligible waits in line. The line is served, oldest first, whenever a slot asks or a window
   opens. In the open loop a start that finds nobody is lost.
+- The time trigger is the first tick, last step + k max_wait with k = 1, 2, ..., from the buffer's first arrival on; an
+  empty buffer lets its ticks pass.
+- A task that can never end, because its client's windows are over, keeps its client for good. A round ends without it.
 - Rows are written optimistically: an arrival in the buffer carries the step that it will enter. The rows of a buffer
   that is not full at the end are the caller's to mark.
 - With distinct_clients, an arrival whose client is in the open buffer already does not happen yet: the task keeps its
@@ -59,6 +62,7 @@ END, START, RETRY = range(3)
 FREE, WAITING, RUNNING = range(3)
 
 ATTEMPTS = 64
+EVENTS_PER_TURN = 4096  # between two yields, where no column is full, so that a run hears of signals
 _U0 = np.uint64(0)
 _U32 = np.uint64(32)
 _MASK = np.uint64(0xFFFFFFFF)
@@ -127,6 +131,13 @@ def period_of(plan: Plan, client: int) -> Any:
     return plan.period[client] if len(plan.period) > 0 else 0.0
 
 
+def window_end(plan: Plan, client: int, window: int, cycle: float) -> Any:
+    """When this window of this cycle ends. The end of a period is the begin of the next one, to the bit."""
+    period = period_of(plan, client)
+    end = plan.window_end[window]
+    return (cycle + 1.0) * period if end == period else cycle * period + end
+
+
 def window_at(plan: Plan, client: int, time: float) -> Any:
     """Index of the client's first window that ends after `time`, and the number of the cycle (a float)."""
     cycle = 0.0
@@ -137,24 +148,14 @@ def window_at(plan: Plan, client: int, time: float) -> Any:
             cycle -= 1.0
         elif (cycle + 1.0) * period <= time:
             cycle += 1.0
-    base = cycle * period
     low, high = plan.window_offsets[client], plan.window_offsets[client + 1]
     while low < high:
         middle = (low + high) // 2
-        if base + plan.window_end[middle] > time:
+        if window_end(plan, client, middle, cycle) > time:
             high = middle
         else:
             low = middle + 1
     return low, cycle
-
-
-def available(plan: Plan, client: int, time: float) -> bool:
-    if plan.availability_policy == NO_WINDOWS:
-        return True
-    window, cycle = window_at(plan, client, time)
-    return bool(
-        window < plan.window_offsets[client + 1] and cycle * period_of(plan, client) + plan.window_begin[window] <= time
-    )
 
 
 def next_open(plan: Plan, client: int, time: float) -> Any:
@@ -170,19 +171,70 @@ def next_open(plan: Plan, client: int, time: float) -> Any:
     return np.inf
 
 
+def available(plan: Plan, client: int, time: float) -> bool:
+    return bool(next_open(plan, client, time) <= time)
+
+
+def close_of(plan: Plan, client: int, time: float) -> Any:
+    """When the window that the client is in at `time` closes; windows that touch across the period are one."""
+    first, last = plan.window_offsets[client], plan.window_offsets[client + 1] - 1
+    window, cycle = window_at(plan, client, time)
+    if window > last:  # time is too large for its doubles to tell the windows of a period apart: they do not close
+        return np.inf
+    period = period_of(plan, client)
+    if window == last and period > 0.0 and plan.window_end[last] == period and plan.window_begin[first] == 0.0:
+        return np.inf if first == last else window_end(plan, client, first, cycle + 1.0)
+    return window_end(plan, client, window, cycle)
+
+
 def work_until(plan: Plan, client: int, start: float, duration: float) -> Any:
-    """When work of this duration, begun inside a window, is done if it stops outside the windows."""
-    time = start
-    left = duration
+    """When work of this duration, begun inside a window, is done if it stops outside the windows.
+
+    It goes on to the end of its window and of its cycle; then whole cycles are taken at once, by an exact remainder,
+    and the last one, of which the work takes more than nothing and at most all, window by window.
+    """
+    close = close_of(plan, client, start)
+    if start + duration <= close:
+        return start + duration
+    left = duration - (close - start)
+    if left <= 0.0:
+        return close
+    first, end = plan.window_offsets[client], plan.window_offsets[client + 1]
+    period = period_of(plan, client)
+    window, cycle = window_at(plan, client, close)
+    in_last_cycle = False
     while True:
-        window, cycle = window_at(plan, client, time)
-        close = cycle * period_of(plan, client) + plan.window_end[window]
-        if time + left <= close:
-            return time + left
-        left = max(left - (close - time), 0.0)
-        time = next_open(plan, client, close)
-        if time == np.inf:
-            return time
+        for w in range(window, end):
+            length = plan.window_end[w] - plan.window_begin[w]
+            if left <= length or (in_last_cycle and w == end - 1):
+                done = (cycle * period + plan.window_begin[w]) + left
+                return max(close, min(done, window_end(plan, client, w, cycle)))
+            left -= length
+        if period == 0.0:
+            return np.inf
+        per_cycle = 0.0
+        for w in range(first, end):
+            per_cycle += plan.window_end[w] - plan.window_begin[w]
+        rest = np.fmod(left, per_cycle)
+        if rest == 0.0:
+            rest = per_cycle
+        cycle += 1.0 + np.rint((left - rest) / per_cycle)
+        left = rest
+        window = first
+        in_last_cycle = True
+
+
+def next_tick(base: float, max_wait: float, now: float, passed: bool) -> Any:
+    """The first of base + k max_wait, k = 1, 2, ..., that is not before `now`; after it where that of now has passed.
+
+    Where max_wait is too small to be added to `now`, every time is a tick.
+    """
+    if now + max_wait == now:
+        return now
+    k = max(1.0, np.floor((now - base) / max_wait) - 1.0)
+    while base + k * max_wait < now or (passed and base + k * max_wait == now):
+        k += 1.0
+    return base + k * max_wait
 
 
 def draw_component(plan: Plan, component: int, client: int, task: int) -> Any:
@@ -303,8 +355,7 @@ def end_of_task(plan: Plan, client: int, task: int, start: float) -> Any:
     duration = duration_of(plan, client, task)
     end = work_until(plan, client, start, duration) if plan.availability_policy == PAUSE else start + duration
     if plan.availability_policy == ABORT:
-        window, cycle = window_at(plan, client, start)
-        close = cycle * period_of(plan, client) + plan.window_end[window]
+        close = close_of(plan, client, start)
         if end > close:
             end = close
             status = FAILED
@@ -331,6 +382,7 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
     version_of = [0] * plan.n_slots
     start_of = [0.0] * plan.n_slots
     status_of = [USED] * plan.n_slots
+    endless = [False] * plan.n_slots  # rounds: the task of this slot never ends
     free_slots = [0][1:]
     line = [0][1:]  # slots that wait for a client, oldest first
     entered = np.full(plan.n_clients if plan.distinct_clients else 0, -1, np.int64)  # the last buffer of each client
@@ -353,20 +405,25 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
     started = 0
     live = 0  # slots taken
     retry_time = np.inf
-    trigger_base = 0.0
-    trigger_count = 1
+    last_step = 0.0
+    last_start = -1.0  # when a task or a request started last
+    trigger = np.inf  # when the buffer, which is not empty, makes a step although it is not full
     total_rows = 0
     quiet = 0  # events since an arrival entered the buffer
     rows = 0
     steps = 0
     reason = FULL
+    turn = 0
+    turns = max(min(EVENTS_PER_TURN, (1 << 22) // plan.n_clients), 1)
     margin = plan.n_slots if plan.mode == ROUNDS else 1
 
     while True:
-        if rows + margin > len(out.client) or steps + 2 > len(out.step_time):
+        turn += 1
+        if rows + margin > len(out.client) or steps + 2 > len(out.step_time) or turn > turns:
             yield rows, steps, FULL, now, started
             rows = 0
             steps = 0
+            turn = 0
         time = np.inf
         kind = END
         slot = -1
@@ -374,25 +431,21 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
             time, kind, _, slot = events[0]
 
         # The time trigger: after the arrivals and before the starts of its time.
-        if plan.max_wait < np.inf and (fill > 0 or time < np.inf):
-            trigger = trigger_base + trigger_count * plan.max_wait
-            if trigger <= plan.max_time and (trigger < time or (trigger == time and kind != END)):
-                if fill == 0:
-                    trigger_count += 1
-                    continue
-                now = trigger
-                out.step_time[steps], out.started[steps], out.step_rows[steps] = now, started, total_rows
-                steps += 1
-                version, fill, started = version + 1, 0, 0
-                trigger_base, trigger_count = now, 1
-                for waiting in deferred:
-                    heapq.heappush(events, (now, END, created, waiting))
-                    created += 1
-                deferred.clear()
-                if version == plan.server_steps:
-                    reason = SERVER_STEPS
-                    break
-                continue
+        tied = trigger == time and trigger < np.inf and kind != END
+        if trigger <= plan.max_time and (trigger < time or tied):
+            now = trigger
+            out.step_time[steps], out.started[steps], out.step_rows[steps] = now, started, total_rows
+            steps += 1
+            version, fill, started = version + 1, 0, 0
+            last_step, trigger = now, np.inf
+            for waiting in deferred:
+                heapq.heappush(events, (now, END, created, waiting))
+                created += 1
+            deferred.clear()
+            if version == plan.server_steps:
+                reason = SERVER_STEPS
+                break
+            continue
 
         # A round whose last tasks never end is over.
         round_over = plan.mode == ROUNDS and live > 0 and time == np.inf
@@ -431,6 +484,8 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
                 if status == USED:
                     fill += 1
                     quiet = 0
+                    if fill == 1 and plan.max_wait < np.inf:
+                        trigger = next_tick(last_step, plan.max_wait, now, last_start == now)
             stepped = fill == plan.buffer_size
             if plan.mode == ROUNDS and (stepped or round_over or live == 0):
                 stepped = fill > 0
@@ -440,7 +495,8 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
                             start_of[other] = now
                             started += 1
                         client = client_of[other]
-                        busy[client] -= 1
+                        if not endless[other]:
+                            busy[client] -= 1
                         state[other] = FREE
                         out.client[rows], out.task[rows] = client, task_of[other]
                         out.version[rows], out.staleness[rows] = version, 0
@@ -456,7 +512,7 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
                 out.step_time[steps], out.started[steps], out.step_rows[steps] = now, started, total_rows
                 steps += 1
                 version, fill, started = version + 1, 0, 0
-                trigger_base, trigger_count = now, 1
+                last_step, trigger = now, np.inf
                 for waiting in deferred:
                     heapq.heappush(events, (now, END, created, waiting))
                     created += 1
@@ -474,11 +530,13 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
                 free_slots.append(slot)
             continue
 
+        last_start = now
         if kind == START and slot >= 0 and state[slot] == WAITING:
             state[slot] = RUNNING
             version_of[slot], start_of[slot] = version, now
             started += 1
             end, status_of[slot] = end_of_task(plan, client_of[slot], task_of[slot], now)
+            endless[slot] = end == np.inf
             heapq.heappush(events, (end, END, created, slot))
             created += 1
             continue
@@ -514,6 +572,7 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
                 version_of.append(0)
                 start_of.append(0.0)
                 status_of.append(USED)
+                endless.append(False)
             if plan.mode != OPEN_LOOP:
                 starts += 1
             task = tasks[client]
@@ -524,6 +583,7 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
             live += 1
             client_of[slot], task_of[slot] = client, task
             begin = next_open(plan, client, now + wait_of(plan, client, task))
+            endless[slot] = begin == np.inf
             if begin > now:
                 state[slot] = WAITING
                 heapq.heappush(events, (begin, START, created, slot))
@@ -532,6 +592,7 @@ def resolve(plan: Plan, out: Columns) -> Iterator[tuple[int, int, int, float, in
                 version_of[slot], start_of[slot] = version, now
                 started += 1
                 end, status_of[slot] = end_of_task(plan, client, task, now)
+                endless[slot] = end == np.inf
                 heapq.heappush(events, (end, END, created, slot))
             created += 1
         if plan.mode == OPEN_LOOP:

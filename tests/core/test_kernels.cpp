@@ -564,6 +564,14 @@ void full_gradient_agrees(const Owned<T>& owned) {
   for (std::int64_t j = 0; j < owned.p.dim; ++j) {
     CHECK_NEAR(alone[at(j)], want[at(j)], 400, 1.0, j);
   }
+  bool stopped = false;
+  try {
+    workspace.gradient(w.data(), together.data(), 1, [] { throw std::runtime_error("stop"); });
+  } catch (const std::runtime_error&) {
+    stopped = true;
+  }
+  CHECK(stopped);
+  CHECK(std::memcmp(alone.data(), together.data(), alone.size() * sizeof(T)) == 0);
 }
 
 }  // namespace

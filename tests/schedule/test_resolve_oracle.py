@@ -178,6 +178,33 @@ def test_distinct_clients(data: st.DataObject, windows: bool) -> None:
         assert len(pairs) == np.count_nonzero(used)
 
 
+@settings(EXAMPLES, max_examples=400)
+@given(st.data())
+def test_waiting_slots_meet_windows_triggers_and_repeats(data: st.DataObject) -> None:
+    """A trigger may let repeats arrive, and free their clients, between two events and between two openings."""
+    trace = data.draw(traces(windows=True))
+    n = trace.n_clients
+    size = data.draw(st.integers(1, n))
+    strategy = FedBuff(
+        size,
+        max_staleness=data.draw(st.sampled_from([None, None, 0, 1])),
+        max_wait=data.draw(st.sampled_from([0.3, 0.7, 2.0])),
+        distinct_clients=data.draw(st.sampled_from([True, True, False])),
+    )
+    options: dict[str, Any] = {"seed": data.draw(st.integers(0, 3)), **ends(data.draw)}
+    options["timeout"] = data.draw(st.sampled_from([None, None, 1.0]))
+    compare(trace, strategy, data.draw(st.integers(size, n)), **options)
+
+
+def test_a_window_that_closes_after_a_trigger_is_open_until_then() -> None:
+    """At 2 the trigger lets the repeat of client 0 arrive, who is there until 2.5; client 1 comes at 4."""
+    windows = fb.Availability([0, 1], [0.0, 4.0], [2.5, 4.5], n_clients=2, period=5.0)
+    trace = fb.Trace([0, 1], [0.5, 0.5], availability=windows)
+    made = compare(trace, FedBuff(2, max_wait=2.0, distinct_clients=True), 2, arrivals=4)
+    assert made is not None
+    assert made.start_time.tolist() == [0.0, 0.5, 2.0, 4.0]
+
+
 DISTRIBUTIONS = [
     fb.Constant(0.5),
     fb.Uniform(0.0, 2.0),

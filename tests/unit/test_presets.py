@@ -212,15 +212,9 @@ def test_fedasync(function: Any, s: Callable[[int], float]) -> None:
         (lambda: fb.FedAvg(), ValueError, "clients_per_round, rate: "),
         (lambda: fb.FedAvg(rate=0.0), ValueError, "rate: "),
         (lambda: fb.FedAvg(clients_per_round=3, over_selection=-0.1), ValueError, "over_selection: "),
-        (lambda: fb.FedAvg(clients_per_round=3).round_size(2), ValueError, "clients_per_round: "),
     ],
 )
 def test_what_strategies_refuse(call: Callable[[], object], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind) as caught:
         call()
     assert str(caught.value).startswith(text)
-
-
-def test_round_sizes() -> None:
-    assert [fb.FedAvg(rate=0.1).round_size(n) for n in (1, 14, 15, 100)] == [1, 1, 2, 10]
-    assert fb.FedAvg(clients_per_round=4).round_size(9) == 4

@@ -11,8 +11,8 @@
 
 namespace fedbuff {
 
-// Calls work(0) .. work(n - 1) on up to `threads` threads, this one included. Where a call throws, its thread takes no
-// further calls, and the first exception that was caught is thrown here after all threads have stopped.
+// Calls work(0) .. work(n - 1) on up to `threads` threads, this one included. After an exception no more calls are begun;
+// the first one that was caught is thrown here after all threads have stopped.
 template <class Work>
 void run_parallel(std::int64_t n, int threads, Work work) {
   std::atomic<std::int64_t> next{0};
@@ -26,6 +26,7 @@ void run_parallel(std::int64_t n, int threads, Work work) {
     } catch (...) {
       const std::lock_guard<std::mutex> lock(error_mutex);
       error = error ? error : std::current_exception();
+      next = n;
     }
   };
   run_together(static_cast<int>(std::min<std::int64_t>(threads, n)), [&](int) { loop(); });
