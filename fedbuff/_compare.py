@@ -78,7 +78,7 @@ def _rounds(tables: dict[str, Any], size: int | None) -> dict[str, Any]:
 def _round_size(config: StudyConfig) -> int:
     """How many clients the configuration's own FedAvg has at work."""
     strategy = cast(FedAvg, config.strategy)
-    return strategy.clients_per_round or strategy.round_size(config.problem.n_clients)
+    return strategy.round_size(config.problem.n_clients)
 
 
 def compare(

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ._checks import as_written, count, number, seed_of, share_of
+from ._checks import as_written, count, number, seed_of
 from ._delays import DelayModel, Distribution
 from ._schedule import Schedule, ScheduleWriter, Status
 from ._server_file import rule_to_json
@@ -360,7 +360,7 @@ class _Request:
         n = source.n_clients
         low, high = key_words(self.seed)
         if self.kind == "fedavg":
-            mode, buffer_size = reference.ROUNDS, self._round_size(n)
+            mode, buffer_size = reference.ROUNDS, self.strategy.round_size(n)
             number("over_selection", self.strategy.over_selection)
             slots = min(n, math.ceil(buffer_size * (1 + as_written(self.strategy.over_selection))))
         else:
@@ -407,14 +407,6 @@ class _Request:
                 "them may come to wait for the next buffer, which then never comes"
             )
         return True
-
-    def _round_size(self, n: int) -> int:
-        if self.strategy.clients_per_round is not None:
-            size = count("clients_per_round", self.strategy.clients_per_round)
-            if size > n:
-                raise ValueError(f"clients_per_round is {size}: there are only {n} clients")
-            return size
-        return max(1, share_of(self.strategy.rate, n))
 
     def _refuse_timeless(self, source: Trace | DelayModel) -> None:
         """A time horizon is never reached by a client that works and takes no time."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 from . import staleness as _staleness
-from ._checks import choice, count, number
+from ._checks import choice, count, number, share_of
 from ._secure import Gaussian, Simulate, secure_of
 from .staleness import StalenessFunction
 
@@ -337,6 +337,17 @@ class FedAvg:
             number("rate", self.rate, high=1.0, open_low=True)
         number("over_selection", self.over_selection)
         _ = self.rule
+
+    def round_size(self, n_clients: int) -> int:
+        """How many of n_clients a round waits for."""
+        if self.clients_per_round is None:
+            assert self.rate is not None
+            return max(1, share_of(self.rate, n_clients))
+        if self.clients_per_round > n_clients:
+            raise ValueError(
+                f"clients_per_round: expected at most {n_clients}, the clients there are, got {self.clients_per_round}"
+            )
+        return self.clients_per_round
 
     @property
     def rule(self) -> Rule:

@@ -284,7 +284,7 @@ def test_refused_objects() -> None:
         fb.schedule(model(5), 3, arrivals=1)
     with pytest.raises(ValueError, match="FedAvg starts its own rounds"):
         fb.schedule(model(5), FedAvg(rate=0.5), 3, arrivals=1)
-    with pytest.raises(ValueError, match="clients_per_round is 6: there are only 5 clients"):
+    with pytest.raises(ValueError, match="clients_per_round: expected at most 5, the clients there are, got 6"):
         fb.schedule(model(5), FedAvg(clients_per_round=6), arrivals=1)
     with pytest.raises(ValueError, match="an arrival log has no rounds"):
         fb.schedule(fb.ArrivalLog([0], [1.0], version=[0]), FedAvg(rate=1.0))
