@@ -10,7 +10,6 @@ import gzip
 import io
 import os
 import warnings
-import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ._files import file_format, optional
+from ._files import FileError, check_parquet, file_format, open_npz, optional, reading
 
 Kind = Literal["label", "integer", "number", "flag"]
 
@@ -29,14 +28,14 @@ FORMATS = {".csv": "csv", ".csv.gz": "csv", ".npz": "npz", ".parquet": "parquet"
 _FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
 
 
-class TraceError(ValueError):
+class TraceError(FileError):
     """A delay file or table that cannot be used; `row` counts data rows from 1, `path` is the file."""
 
     def __init__(self, reason: str, row: int | None = None, path: str | os.PathLike[str] | None = None) -> None:
-        self.reason, self.row, self.path = reason, row, path
+        self.reason, self.row, self.path, self.member = reason, row, path, None
         where = "" if row is None else f"row {row}: "
         file = "" if path is None else f" ({Path(path).name})"
-        super().__init__(f"{where}{reason}{file}")
+        ValueError.__init__(self, f"{where}{reason}{file}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reason, self.row, self.path)
@@ -71,9 +70,13 @@ def read_columns(path: str | os.PathLike[str], wanted: Mapping[str, Wanted]) -> 
     }
     form = file_format(path, FORMATS)
     try:
-        columns = readers[form](Path(path), wanted)
+        with reading(path, f"a whole {form.upper() if form != 'parquet' else 'Parquet'} file"):
+            columns = readers[form](Path(path), wanted)
     except TraceError as error:
         raise TraceError(error.reason, error.row, path) from error.__cause__
+    except FileError as error:
+        member = "" if error.member is None else f" (member {error.member})"
+        raise TraceError(error.reason + member, path=path) from error
     lengths = {_length(column) for column in columns.values()}
     if len(lengths) > 1:
         each = ", ".join(f"{name} {_length(column)}" for name, column in columns.items())
@@ -288,14 +291,9 @@ def _check_text(text: str, key: str, kind: Kind, row: int) -> None:
 
 def _read_npz(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]:
     columns: dict[str, Column] = {}
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            for key, column in _present(list(file.files), wanted).items():
-                columns[key] = _from_numpy(file[column.name], key, column.kind)
-    except TraceError:
-        raise
-    except (zipfile.BadZipFile, EOFError, ValueError, TypeError, zlib.error) as error:
-        raise TraceError(f"not a whole NPZ file: {error}") from error
+    with open_npz(path, "a whole NPZ file") as file:
+        for key, column in _present(file.files, wanted).items():
+            columns[key] = _from_numpy(file[column.name], key, column.kind)
     return columns
 
 
@@ -314,6 +312,7 @@ def _from_numpy(values: NDArray[Any], name: str, kind: Kind) -> Column:
 def _read_parquet(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Column]:
     pa = optional("pyarrow", "parquet", "reading Parquet")
     pq = optional("pyarrow.parquet", "parquet", "reading Parquet")
+    check_parquet(path)
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow

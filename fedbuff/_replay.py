@@ -7,8 +7,6 @@ import json
 import os
 import time
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,7 +19,7 @@ from . import backends
 from ._arrays import as_model
 from ._checks import choice, count, number, seed_of
 from ._clients import Callback, Custom
-from ._files import optional, replacing
+from ._files import open_npz, optional, reading, write_npz
 from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
 from ._problems import Problem
@@ -411,8 +409,7 @@ class Replay:
         if self._evaluated is not None:
             arrays["evaluated"] = self._evaluated
         arrays["checksum"] = np.frombuffer(_digest(arrays), np.uint8)
-        with replacing(path) as beside, open(beside, "wb") as file:
-            np.savez(file, **cast(Any, arrays))
+        write_npz(path, arrays)
 
     def _about(self) -> dict[str, Any]:
         local = self.local
@@ -453,21 +450,21 @@ class Replay:
             raise ValueError(f"{where}: it was made with another problem")
         if isinstance(schedule, Schedule) and about["schedule"] not in (None, schedule.sha256):
             raise ValueError(f"{where}: it was made with another schedule")
-        try:
-            rule = rule_from_json(about["rule"], None if strategy is None else rule_of(strategy))
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-        local = None if about["local"] is None else LocalSGD(**about["local"])
+        given = None if strategy is None else rule_of(strategy)
+        with reading(path, "a saved replay that can go on"):
+            rule = rule_from_json(about["rule"], given)
+            local = None if about["local"] is None else LocalSGD(**about["local"])
         made = cls(problem, schedule, local, strategy=_Holder(rule), seed=about["seed"], threads=threads)
-        made._restore(about, arrays)
+        made._restore(path, about, arrays)
         return made
 
-    def _restore(self, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        self._engine.restore(
-            about["version"], arrays["w"], arrays["live"].tolist(), arrays["models"], arrays.get("first"),
-            arrays.get("second"), about["updates"],
-        )  # fmt: skip
-        self.history = History(json.loads(arrays["history"].tobytes()))
+    def _restore(self, path: str | os.PathLike[str], about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        with reading(path, "a saved replay that can go on"):
+            self._engine.restore(
+                about["version"], arrays["w"], arrays["live"].tolist(), arrays["models"], arrays.get("first"),
+                arrays.get("second"), about["updates"],
+            )  # fmt: skip
+            self.history = History(json.loads(arrays["history"].tobytes()))
         # Rows that are done are given again, so that the references to old versions come out right; the engine skips
         # them. A version whose last row is among them was not kept.
         while self._feed.version + len(self._feed.step_time) < about["version"]:
@@ -589,10 +586,9 @@ def _digest(arrays: dict[str, NDArray[Any]]) -> bytes:
 
 
 def _read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    where = os.fspath(path)
-    try:
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+    what = "a saved replay"
+    with reading(path, what), open_npz(path, what) as file:
+        arrays = file.all()
         about = json.loads(arrays["about"].tobytes())
         if about.get("format") != FORMAT:
             raise ValueError("it holds something else")
@@ -601,9 +597,20 @@ def _read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
         checksum = arrays.pop("checksum").tobytes()
         if checksum != _digest(arrays):
             raise ValueError("its checksum does not fit its content")
-    except (ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"{where}: not a saved replay: {reason}") from error
+        for name in (
+            "problem",
+            "schedule",
+            "w0",
+            "rule",
+            "local",
+            "seed",
+            "metrics",
+            "version",
+            "updates",
+            "time",
+            "since",
+        ):
+            about[name]
     return about, arrays
 
 
@@ -757,7 +764,7 @@ def make_loop(
             if about[name] != expected[name]:
                 what = "other metrics" if name == "metrics" else f"another {name}"
                 raise ValueError(f"{path}: it was made with {what}; remove it, or give another file")
-        current._restore(about, arrays)
+        current._restore(path, about, arrays)
     return _Loop(current, evaluate, eval_every, stop, path, checkpoint_every, callback)
 
 

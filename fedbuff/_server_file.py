@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
-import zlib
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -29,7 +27,7 @@ from numpy.typing import NDArray
 
 from . import staleness as _staleness
 from ._arrays import Floats as Vector
-from ._files import replacing
+from ._files import open_npz, reading, write_npz
 from ._secure import FixedPoint, Gaussian, OneTimePad, Simulate
 from ._server_checks import unit_of
 from ._strategy import SGD, Adam, Rule
@@ -87,26 +85,20 @@ def write_server(path: str | os.PathLike[str], state: ServerState) -> None:
     for name in ("unit", "velocity", "first", "second"):
         if getattr(state, name) is not None:
             arrays[name] = getattr(state, name)
-    with replacing(path) as beside, open(beside, "wb") as file:
-        np.savez(file, **arrays)
+    write_npz(path, arrays)
 
 
 def read_server(path: str | os.PathLike[str], rule: Rule | None = None) -> ServerState:
     """The state in a file. `rule` is compared with the one in the file, and gives its staleness function where that is
-    the user's own. ValueError where the file is no such file, is damaged, or holds another rule."""
-    where = os.fspath(path)
-    try:
-        with open(path, "rb") as stream:
-            file = np.load(stream, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile) or "format" not in file or str(file["format"]) != FORMAT:
-                raise ValueError("it holds something else")
-            if int(file["format_number"]) != FORMAT_NUMBER:
-                raise ValueError(f"its format is number {file['format_number']}, this reader's is {FORMAT_NUMBER}")
-            arrays = {name: file[name] for name in file.files}
-        return _state_of(arrays, rule)
-    except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"{where}: not a saved server: {reason}") from error
+    the user's own. FileError where the file is no such file, is damaged, or holds another rule."""
+    what = "a saved server"
+    with reading(path, what), open_npz(path, what) as file:
+        if "format" not in file or file.text("format") != FORMAT:
+            raise ValueError("it holds something else")
+        number = int(file["format_number"])
+        if number != FORMAT_NUMBER:
+            raise ValueError(f"its format is number {number}, this reader's is {FORMAT_NUMBER}")
+        return _state_of(file.all(), rule)
 
 
 def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:

@@ -56,7 +56,7 @@ import numpy as np
 from . import _delays, partition, staleness
 from ._checks import choice, count, number, seed_of
 from ._delays import DelayModel, Distribution
-from ._files import file_format
+from ._files import FileError, file_format, reading
 from ._history import Result
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
@@ -112,6 +112,10 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; the message begins with the key's path, as in strategy.buffer_size."""
 
 
+class ConfigFileError(FileError, ConfigError):
+    """A configuration's file that cannot be read."""
+
+
 class UnknownKeyError(ConfigError):
     """A key that its table does not have; `path` leads to it."""
 
@@ -131,12 +135,13 @@ def read_tables(path: str | os.PathLike[str]) -> Tables:
     file = Path(path)
     form = file_format(file, {".toml": "toml", ".json": "json"})
     try:
-        text = file.read_text(encoding="utf-8")
-        tables = tomllib.loads(text) if form == "toml" else json.loads(text)
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not {form.upper()}: {error}") from None
+        with reading(file, form.upper()):
+            text = file.read_text(encoding="utf-8")
+            tables = tomllib.loads(text) if form == "toml" else json.loads(text)
+    except FileError as error:
+        raise ConfigFileError(error.reason, file) from None
     if not isinstance(tables, dict):
-        raise ConfigError(f"{file}: expected a table of tables, got {type(tables).__name__}")
+        raise ConfigFileError(f"expected a table of tables, got {type(tables).__name__}", file)
     return tables
 
 

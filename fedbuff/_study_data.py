@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ._arrays import aligned_copy, all_finite
 from ._checks import count, number
-from ._files import file_format
+from ._files import file_format, open_npz, reading
 from ._svmlight import CSR, read_svmlight
 from .partition import by_column
 
@@ -98,7 +98,7 @@ class RowReader:
 
 
 def _read_npz(file: Path, client_column: Any) -> Rows:
-    with np.load(file, allow_pickle=False) as arrays:
+    with open_npz(file, "a data file") as arrays:
         for name in ("X", "y", *([client_column] if client_column is not None else [])):
             if name not in arrays.files:
                 raise ValueError(f"data: {file} has no array {name}; it has {', '.join(arrays.files)}")
@@ -110,7 +110,8 @@ def _read_npz(file: Path, client_column: Any) -> Rows:
 
 def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
     """Comma-separated numbers, with or without a line of names; target and client may be text."""
-    with gzip.open(file, "rt", newline="") if file.name.endswith(".gz") else file.open(newline="") as text:
+    opened: Any = gzip.open if file.name.endswith(".gz") else open
+    with reading(file, "a table of numbers"), opened(file, "rt", encoding="utf-8", newline="") as text:
         lines = [line for line in csv.reader(text) if line]
     has_names = bool(lines) and not any(_is_number(field) for field in lines[0])
     names = lines.pop(0) if has_names else [str(at) for at in range(len(lines[0]) if lines else 0)]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _sweep_statistics as statistics
-from ._files import optional
+from ._files import optional, reading
 from ._sweep_statistics import Axis, Band, Method, Paired, Table
 from ._sweep_store import HISTORY, Column, FolderStore, MemoryStore, Ragged, take
 
@@ -227,4 +227,6 @@ def load_sweep(out: str | os.PathLike[str]) -> SweepResults:
     from ._sweep import arms_of
 
     store = FolderStore(out)
-    return SweepResults(store, arms_of(store.about.get("grid"), store.about.get("configs")))
+    with reading(store.path / "sweep.json", "a sweep's description"):
+        arms = arms_of(store.about.get("grid"), store.about.get("configs"))
+    return SweepResults(store, arms)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._files import file_format, optional, replacing
+from ._files import file_format, open_npz, open_text, optional, reading, replacing
 from ._read_columns import FORMATS, Column, Kind, Labels, Wanted, read_columns
 from ._read_columns import TraceError as TraceError
 from .backends._philox import STREAM_DELAYS, multiply_high, philox
@@ -794,9 +794,8 @@ def write_columns(beside: Path, form: str, columns: Mapping[str, NDArray[Any]], 
         pq.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), beside)
     else:
         import csv
-        import gzip
 
-        with gzip.open(beside, "wt", newline="") if compressed else beside.open("w", newline="") as text:
+        with open_text(beside, compressed=compressed) as text:
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(columns)
             writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
@@ -880,17 +879,22 @@ def _plain(column: Column | None) -> NDArray[Any] | None:
 
 
 def _stored_availability(path: str | os.PathLike[str]) -> Availability | None:
-    with np.load(path, allow_pickle=False) as file:
+    what = "a whole NPZ file"
+    with reading(path, what), open_npz(path, what) as file:
         if "availability_offsets" not in file.files:
             return None
         offsets = file["availability_offsets"]
+        if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or offsets.size < 2 or offsets[0] != 0:
+            raise ValueError(f"availability_offsets is {offsets.dtype} {offsets.shape}")
+        if np.any(np.diff(offsets) < 0) or file["availability_begin"].shape != (offsets[-1],):
+            raise ValueError("availability_offsets does not fit availability_begin")
         return Availability(
             np.repeat(np.arange(offsets.size - 1), np.diff(offsets)),
             file["availability_begin"],
             file["availability_end"],
             n_clients=offsets.size - 1,
             period=file["availability_period"] if "availability_period" in file.files else None,
-            policy=str(file["availability_policy"]),  # type: ignore[arg-type]
+            policy=file.text("availability_policy"),  # type: ignore[arg-type]
         )
 
 

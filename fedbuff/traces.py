@@ -6,7 +6,6 @@ Pickles are read by an unpickler that admits builtin containers, strings and num
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
 import re
@@ -18,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._files import file_format
+from ._files import FileError, file_format, read_json, read_npy, reading
 from ._fit import Fit, fit
 from ._read_columns import TraceError
 from ._trace import ArrivalLog, Availability, End, Policy, Trace, in_seconds
@@ -246,9 +245,9 @@ def from_flash(
 
 def _load_json(path: PathLike) -> Any:
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise TraceError(f"not JSON: {error}", path=path) from error
+        return read_json(path, "JSON")
+    except FileError as error:
+        raise TraceError(error.reason, path=path) from error
 
 
 def _flash_ready(
@@ -345,7 +344,7 @@ def _matrix(source: PathLike | ArrayLike, what: str) -> NDArray[np.float64]:
         if table.dtype.kind not in "iuf":
             raise TypeError(f"the {what} must be numbers, not {table.dtype}")
     elif file_format(source, {".npy": "npy", ".csv": "text", ".txt": "text", ".dat": "text", ".tsv": "text"}) == "npy":
-        table = np.load(source, allow_pickle=False)
+        table = read_npy(source, "a whole .npy file")
     else:
         table = _text_matrix(Path(source))
     if table.ndim != 2 or 0 in table.shape:
@@ -354,7 +353,9 @@ def _matrix(source: PathLike | ArrayLike, what: str) -> NDArray[np.float64]:
 
 
 def _text_matrix(path: Path) -> NDArray[np.float64]:
-    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    with reading(path, "a table of numbers"):
+        text = path.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     split = re.compile(r"[,;]\s*|\s+")
     header = bool(lines) and not _is_numbers(split.split(lines[0].strip()))
     lines = lines[header:]

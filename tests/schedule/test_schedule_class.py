@@ -188,11 +188,11 @@ def test_foreign_and_cut_files_are_refused(tmp_path, ending) -> None:
         pytest.importorskip("pyarrow.parquet").write_table(pa.table({"a": [1]}), path)
     else:
         np.savez(path, a=[1])
-    with pytest.raises(ValueError, match=f"s{ending} is not a schedule, or not a whole one"):
+    with pytest.raises(ValueError, match=f"s{ending}: not a schedule, or not a whole one"):
         fb.load_schedule(path)
     MADE["buffered"].save(path)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="is not a schedule, or not a whole one"):
+    with pytest.raises(ValueError, match="not a schedule, or not a whole one"):
         fb.load_schedule(path)
 
 
