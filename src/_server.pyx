@@ -27,6 +27,7 @@ cnp.import_array()
 
 
 cdef enum:
+    MOST_TABLE = 1 << 16  # entries of a table of staleness weights
     EQUAL = 0
     SAMPLES = 1
     ASK = 2
@@ -172,9 +173,15 @@ cdef class Server:
         return fb_server_cancel(self.server, version)
 
     cdef int grow_table(self, int64_t staleness) except -1:
-        """Works s out up to this staleness, and further where the function allows: the next call is then far off."""
+        """Works s out up to this staleness, and further where the function allows: the next call is then far off.
+
+        A staleness beyond any usual table is worked out alone.
+        """
+        if staleness >= MOST_TABLE:
+            check(fb_server_set_staleness_at(self.server, staleness, self.rule.staleness_weight(staleness)))
+            return 0
         table = []
-        for t in range(max(2 * staleness, 16)):
+        for t in range(min(max(2 * staleness, 16), MOST_TABLE)):
             try:
                 table.append(self.rule.staleness_weight(t))
             except Exception:
