@@ -3,8 +3,27 @@
 from __future__ import annotations
 
 import math
+import reprlib
 
-__all__ = ["choice", "count", "number", "seed_of"]
+__all__ = ["choice", "count", "number", "seed_of", "shortened", "shown"]
+
+_MOST_SHOWN = 200  # characters of a user's value in a message
+_brief = reprlib.Repr()
+_brief.maxstring = _brief.maxother = _brief.maxlong = _MOST_SHOWN
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: never long, however much it holds."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 600:
+        return f"an int of {value.bit_length()} bits"
+    try:
+        return shortened(_brief.repr(value))
+    except Exception:  # a repr of the user's own, or digits beyond Python's limit
+        return f"a {type(value).__name__}"
+
+
+def shortened(text: str, most: int = _MOST_SHOWN) -> str:
+    return text if len(text) <= most else f"{text[:most]} ..."
 
 
 def number(name: str, value: float, *, low: float = 0.0, high: float = math.inf, open_low: bool = False) -> float:

@@ -30,6 +30,8 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ._checks import shortened
+
 __all__ = [
     "FileError",
     "NpzReader",
@@ -46,6 +48,8 @@ __all__ = [
     "sync_folder",
     "write_npz",
 ]
+
+MOST_REASON = 1000  # characters of a message: a damaged file may quote itself at any length
 
 PathLike = str | os.PathLike[str]
 
@@ -70,9 +74,9 @@ class FileError(ValueError):
     """
 
     def __init__(self, reason: str, path: PathLike | None = None, member: str | None = None) -> None:
-        self.reason, self.path, self.member = reason, path, member
+        self.reason, self.path, self.member = shortened(reason, MOST_REASON), path, member
         where = "" if path is None else f"{os.fspath(path)}: "
-        super().__init__(f"{where}{reason}{'' if member is None else f' (member {member})'}")
+        super().__init__(f"{where}{self.reason}{'' if member is None else f' (member {member})'}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reason, self.path, self.member)

@@ -32,10 +32,11 @@ class TraceError(FileError):
     """A delay file or table that cannot be used; `row` counts data rows from 1, `path` is the file."""
 
     def __init__(self, reason: str, row: int | None = None, path: str | os.PathLike[str] | None = None) -> None:
-        self.reason, self.row, self.path, self.member = reason, row, path, None
+        FileError.__init__(self, reason, path)
+        self.row = row
         where = "" if row is None else f"row {row}: "
         file = "" if path is None else f" ({Path(path).name})"
-        ValueError.__init__(self, f"{where}{reason}{file}")
+        ValueError.__init__(self, f"{where}{self.reason}{file}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reason, self.row, self.path)

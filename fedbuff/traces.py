@@ -5,18 +5,18 @@ Pickles are read by an unpickler that admits builtin containers, strings and num
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import _pickles
+from ._checks import shortened, shown
 from ._files import FileError, file_format, read_json, read_npy, reading
 from ._fit import Fit, fit
 from ._read_columns import TraceError
@@ -27,28 +27,17 @@ from .backends._portable_math import draw
 __all__ = ["Fit", "fit", "from_delay_matrix", "from_fedscale", "from_flash", "from_gradient_ages", "load_pickle"]
 
 PathLike = str | os.PathLike[str]
+_FEW = 1_000_000  # times that any file may hold
 _DOWNLOAD, _UPLOAD, _SPEED_CHOICE = 1, 3, 8  # components of the stream of delays
-
-
-class _Unpickler(pickle.Unpickler):
-    """Containers and numbers have opcodes of their own; only these two still come by name in old protocols."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module in ("builtins", "__builtin__") and name in ("set", "frozenset"):
-            return {"set": set, "frozenset": frozenset}[name]
-        raise pickle.UnpicklingError(f"it names {module}.{name}; only builtin containers and numbers are read")
-
-    def persistent_load(self, pid: Any) -> NoReturn:
-        raise pickle.UnpicklingError("it refers to an object outside")
 
 
 def load_pickle(path: PathLike) -> Any:
     """Reads a pickle of builtin containers, strings and numbers; refuses any other."""
     data = Path(path).read_bytes()
     try:
-        return _Unpickler(io.BytesIO(data)).load()
+        return _pickles.loads(data)
     except Exception as error:  # a broken pickle can raise nearly anything
-        raise TraceError(f"the pickle is refused: {error}", path=path) from error
+        raise TraceError(f"the pickle is refused: {shortened(str(error))}", path=path) from error
 
 
 # FedScale
@@ -112,7 +101,7 @@ def _field(devices: Any, name: str, path: PathLike | None) -> NDArray[np.float64
     def value(number: int, device: Any) -> float:
         found = device.get(name) if isinstance(device, Mapping) else None
         if isinstance(found, bool) or not isinstance(found, int | float):
-            raise TraceError(f"{name} is not a number but {found!r}", number, path)
+            raise TraceError(f"{name} is not a number but {shown(found)}", number, path)
         return float(found)
 
     return np.fromiter((value(i + 1, device) for i, device in enumerate(devices.values())), np.float64, len(devices))
@@ -149,8 +138,10 @@ def _lists(
     for number, times in enumerate(lists):
         if not isinstance(times, list | tuple):
             raise TraceError(f"{name} is not a list of times", number + 1, path)
-    flat = list(chain.from_iterable(lists))
     counts = np.fromiter(map(len, lists), np.int64, len(lists))
+    if path is not None and counts.sum() > max(_FEW, os.stat(path).st_size):  # a list that many devices refer to
+        raise TraceError(f"{counts.sum()} times {name} are more than the file can hold", path=path)
+    flat = list(chain.from_iterable(lists))
     if not {type(time) for time in flat} <= {int, float}:
         numbers = [all(type(time) in (int, float) for time in times) for times in lists]
         raise TraceError(f"{name} is not a list of times", numbers.index(False) + 1, path)
@@ -266,7 +257,7 @@ def _flash_ready(
     state = [lines[i][1].strip().lower() for i in order]
     for name in set(state):
         if name not in _FLASH_SETS and name not in _FLASH_IGNORED and not _PERCENT.fullmatch(name):
-            raise TraceError(f"state {name!r} is unknown", number, path)
+            raise TraceError(f"state {shown(name)} is unknown", number, path)
     locks = _FLASH_SETS if "screen_lock" in state else {**_FLASH_SETS, "screen_off": ("locked", True)}
     ready = np.ones(time.size, dtype=np.bool_)
     for flag in ("charging", "wifi", "locked"):
@@ -306,7 +297,7 @@ def _flash_compute(
     models = [device.get("model") if isinstance(device, Mapping) else None for device in devices.values()]
     for number, model in enumerate(models):
         if model not in compute:
-            raise TraceError(f"compute has no time for the model {model!r}", number + 1, path)
+            raise TraceError(f"compute has no time for the model {shown(model)}", number + 1, path)
     return np.array([float(compute[str(model)]) for model in models])
 
 
