@@ -37,6 +37,7 @@ __all__ = [
     "NpzReader",
     "check_parquet",
     "file_format",
+    "guarded",
     "make_folder",
     "open_npz",
     "open_text",
@@ -46,6 +47,7 @@ __all__ = [
     "reading",
     "replacing",
     "sync_folder",
+    "unguarded",
     "write_npz",
 ]
 
@@ -187,6 +189,32 @@ def open_text(beside: Path, *, compressed: bool) -> Iterator[IO[str]]:
         if compressed:
             stream = stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0))
         yield stack.enter_context(io.TextIOWrapper(stream, encoding="utf-8", newline=""))
+
+
+_FORMULA = "=+-@\t\r\n"  # a spreadsheet takes a cell that begins so for a formula
+
+
+def guarded(text: str) -> str:
+    """A text as a cell of a CSV file that no spreadsheet runs: behind an apostrophe where it begins as a formula does.
+
+    >>> from fedbuff._files import guarded, unguarded
+    >>> guarded("=1+1"), unguarded("'=1+1"), guarded("phone-7"), guarded("-7")
+    ("'=1+1", '=1+1', 'phone-7', '-7')
+    """
+    return f"'{text}" if text.lstrip("'")[:1] in {*_FORMULA} and not _is_number(text) else text
+
+
+def unguarded(text: str) -> str:
+    """The text that `guarded` made such a cell of."""
+    return text[1:] if text.startswith("'") and text.lstrip("'")[:1] in {*_FORMULA} else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def write_npz(path: PathLike, arrays: Mapping[str, Any], *, compressed: bool = False) -> None:

@@ -89,7 +89,7 @@ def _check(data: bytes) -> None:
             scalars += 1
         elif kind == _MEMOIZE:
             memo[len(memo)] = scalars > 0
-        elif kind == _PUT or kind == _GET:
+        elif kind in (_PUT, _GET):
             place = int(data[begin:at]) if ends == _LINE else int.from_bytes(data[begin:at], "little")
             if not 0 <= place <= begin:
                 raise pickle.UnpicklingError(f"byte {begin - 1}: object {place} is meant, and not so many were stored")

@@ -20,7 +20,7 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ._files import FileError, check_parquet, file_format, open_npz, optional, reading
+from ._files import FileError, check_parquet, file_format, open_npz, optional, reading, unguarded
 
 Kind = Literal["label", "integer", "number", "flag"]
 
@@ -78,6 +78,8 @@ def read_columns(path: str | os.PathLike[str], wanted: Mapping[str, Wanted]) -> 
     except FileError as error:
         member = "" if error.member is None else f" (member {error.member})"
         raise TraceError(error.reason + member, path=path) from error
+    if form == "csv":
+        columns = {key: _without_guard(column) for key, column in columns.items()}
     lengths = {_length(column) for column in columns.values()}
     if len(lengths) > 1:
         each = ", ".join(f"{name} {_length(column)}" for name, column in columns.items())
@@ -85,6 +87,14 @@ def read_columns(path: str | os.PathLike[str], wanted: Mapping[str, Wanted]) -> 
     if lengths == {0}:
         raise TraceError("the file has no rows", path=path)
     return columns
+
+
+def _without_guard(column: Column) -> Column:
+    """Labels as they were before they became cells that no spreadsheet runs."""
+    if not isinstance(column, Labels) or column.ids.dtype.kind != "U":
+        return column
+    plain = [unguarded(label) for label in column.ids.tolist()]
+    return Labels(column.codes, np.array(plain)) if len(set(plain)) == len(plain) else column
 
 
 def _length(column: Column) -> int:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._config import config as built_config
-from ._files import FileError, make_folder, read_json, reading, replacing
+from ._files import FileError, guarded, make_folder, read_json, reading, replacing
 from ._history import History, Result
 from ._schedule import Schedule, load_schedule
 from ._study_config import ConfigError, StudyConfig
@@ -298,7 +298,7 @@ def write_json(path: Path, value: Any) -> None:
 def write_history(path: Path, history: History) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(history)
+    writer.writerow(map(guarded, history))
     writer.writerows(zip(*(history[name].tolist() for name in history), strict=True))
     with replacing(path) as beside:
         beside.write_text(text.getvalue(), encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._files import file_format, open_npz, open_text, optional, reading, replacing
+from ._files import file_format, guarded, open_npz, open_text, optional, reading, replacing
 from ._read_columns import FORMATS, Column, Kind, Labels, Wanted, read_columns
 from ._read_columns import TraceError as TraceError
 from .backends._philox import STREAM_DELAYS, multiply_high, philox
@@ -798,7 +798,11 @@ def write_columns(beside: Path, form: str, columns: Mapping[str, NDArray[Any]], 
         with open_text(beside, compressed=compressed) as text:
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(columns)
-            writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+            cells = [
+                [guarded(text) for text in values.tolist()] if values.dtype.kind == "U" else values.tolist()
+                for values in columns.values()
+            ]
+            writer.writerows(zip(*cells, strict=True))
 
 
 def _wanted(columns: Mapping[str, str | None] | None, known: Mapping[str, tuple[Kind, bool]]) -> dict[str, Wanted]:
