@@ -239,7 +239,7 @@ def reading(path: PathLike, what: str, member: str | None = None) -> Iterator[No
     except (FileError, MemoryError, ImportError):
         raise
     except Exception as error:  # a damaged file can make a parser raise nearly anything
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # seeking before the begin
             raise
         raise FileError(f"not {what}: {_reason(error)}", path, member) from error
 

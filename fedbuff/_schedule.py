@@ -438,7 +438,9 @@ class ScheduleWriter:
     def __enter__(self) -> Self:
         beside = self._replacing.__enter__()
         try:
-            self._writer = self._pq.ParquetWriter(beside, _parquet_schema(self._pa), use_dictionary=["event", "status"])
+            self._writer = self._pq.ParquetWriter(
+                beside, _parquet_schema(self._pa), use_dictionary=["event", "status"], write_page_checksum=True
+            )
         except BaseException as error:
             self._replacing.__exit__(type(error), error, error.__traceback__)
             raise
@@ -540,7 +542,13 @@ def _load_parquet(path: Path) -> Schedule:
     header = _read_header(metadata[b"fedbuff_schedule"].decode())
 
     def columns(kind: str, names: Mapping[str, str], types: Mapping[str, type[np.generic]]) -> dict[str, NDArray[Any]]:
-        rows = pq.read_table(path, columns=list(names.values()), filters=[("event", "==", kind)], partitioning=None)
+        rows = pq.read_table(
+            path,
+            columns=list(names.values()),
+            filters=[("event", "==", kind)],
+            partitioning=None,
+            page_checksum_verification=True,
+        )
         found = {}
         for ours, theirs in names.items():
             column = rows.column(theirs)

@@ -390,11 +390,17 @@ class StudyConfig:
     @classmethod
     def read(cls, path: str | os.PathLike[str], settings: Sequence[str] = ()) -> StudyConfig:
         """A .toml or .json file, with settings `key.path=value` that override it."""
-        tables = merged(read_tables(path), {})
-        for setting in settings:
-            key, value = parse_setting(setting)
-            tables = merged(tables, {key: value})
-        return cls(tables, Path(path).parent)
+        changes = [parse_setting(setting) for setting in settings]
+        tables = read_tables(path)
+        try:
+            with reading(path, "a configuration"):
+                tables = merged(tables, {})
+                for key, value in changes:
+                    tables = merged(tables, {key: value})
+                return cls(tables, Path(path).parent)
+        except FileError as error:
+            cause = error.__cause__
+            raise ConfigFileError(str(cause) if isinstance(cause, ConfigError) else error.reason, path) from None
 
     def changed(self, changes: Mapping[str, Any]) -> StudyConfig:
         """The same with other values, by path (see `merged`)."""

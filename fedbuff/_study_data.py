@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ._arrays import aligned_copy, all_finite
 from ._checks import count, number
-from ._files import file_format, open_npz, reading
+from ._files import FileError, file_format, open_npz, reading
 from ._svmlight import CSR, read_svmlight
 from .partition import by_column
 
@@ -89,11 +89,13 @@ class RowReader:
             sparse, targets = read_svmlight(file, dtype=self.dtype, n_features=n_features)
             return Rows(sparse if self.sparse else sparse.toarray(), targets)
         rows = _read_npz(file, client_column) if form == "npz" else _read_csv(file, self.target, client_column)
-        test = None if rows.test is None else (self._features(rows.test[0]), rows.test[1])
-        return Rows(self._features(rows.X), rows.y if self.labels else rows.y.astype(self.dtype), rows.clients, test)
-
-    def _features(self, values: NDArray[Any]) -> NDArray[Any]:
         divisor = number("divide_by", self.divide_by, open_low=True)
+        with reading(file, "rows of numbers"):
+            test = None if rows.test is None else (self._features(rows.test[0], divisor), rows.test[1])
+            y = rows.y if self.labels else rows.y.astype(self.dtype)
+            return Rows(self._features(rows.X, divisor), y, rows.clients, test)
+
+    def _features(self, values: NDArray[Any], divisor: float) -> NDArray[Any]:
         return np.asarray(values / divisor if divisor != 1.0 else values).astype(self.dtype)
 
 
@@ -101,7 +103,7 @@ def _read_npz(file: Path, client_column: Any) -> Rows:
     with open_npz(file, "a data file") as arrays:
         for name in ("X", "y", *([client_column] if client_column is not None else [])):
             if name not in arrays.files:
-                raise ValueError(f"data: {file} has no array {name}; it has {', '.join(arrays.files)}")
+                raise FileError(f"data: it has no array {name}; it has {', '.join(arrays.files)}", file)
         wanted = client_column or ("clients" if "clients" in arrays.files else None)
         clients = None if wanted is None else by_column(arrays[wanted])
         test = (arrays["X_test"], arrays["y_test"]) if "X_test" in arrays.files else None
@@ -116,10 +118,10 @@ def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
     has_names = bool(lines) and not any(_is_number(field) for field in lines[0])
     names = lines.pop(0) if has_names else [str(at) for at in range(len(lines[0]) if lines else 0)]
     if not lines:
-        raise ValueError(f"data: {file} has no rows")
+        raise FileError("data: it has no rows", file)
     for at, line in enumerate(lines):
         if len(line) != len(names):
-            raise ValueError(f"data: {file}: row {at + 1} has {len(line)} fields, the first line {len(names)}")
+            raise FileError(f"data: row {at + 1} has {len(line)} fields, the first line {len(names)}", file)
     chosen = [_column(file, names, column) for column in (target, client_column) if column is not None]
     inside = [at for at in range(len(names)) if at not in chosen]
     table = np.array(lines)
@@ -127,7 +129,7 @@ def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
         X = table[:, inside].astype(np.float64)
     except ValueError:
         row, at = next((r, c) for r, line in enumerate(lines) for c in inside if not _is_number(line[c]))
-        raise ValueError(f"data: {file}: row {row + 1}: {names[at]} {lines[row][at]!r} is not a number") from None
+        raise FileError(f"data: row {row + 1}: {names[at]} {lines[row][at]!r} is not a number", file) from None
     y = table[:, chosen[0]]
     if all(_is_number(value) for value in np.unique(y)):
         y = y.astype(np.float64)
@@ -140,7 +142,7 @@ def _column(file: Path, names: list[str], wanted: Any) -> int:
     if wanted in names:
         return names.index(wanted)
     known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    raise ValueError(f"data: {file} has no column {wanted!r}; it has {known}")
+    raise FileError(f"data: it has no column {wanted!r}; it has {known}", file)
 
 
 def _is_number(text: str) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ._arrays import model_dtype, pick_lists
-from ._checks import count
+from ._checks import count, shortened
 from ._files import FileError
 
 __all__ = ["CSR", "read_svmlight"]
@@ -250,13 +250,13 @@ def _locate_error(text: bytes, line: int, dtype: np.dtype[np.floating], path: Pa
             if why:
                 break
             index, colon, value = word.partition(b":")
-            shown = word.decode(errors="replace")
+            shown = shortened(word.decode(errors="replace"))
             if not colon or not value:
                 why = f"{shown!r} is not index:value: is the line cut?"
             elif not _INDEX.fullmatch(index):
                 negative = index.startswith(b"-") and _INDEX.fullmatch(index[1:])
                 why = f"the index of {shown!r} is {'negative' if negative else 'not an integer'}"
-            elif int(index) > _MOST_FEATURES:
+            elif len(index.lstrip(b"0")) > 10 or int(index) > _MOST_FEATURES:
                 why = f"the index of {shown!r} is above {_MOST_FEATURES}"
             elif int(index) <= previous:
                 why = f"index {int(index)} comes after {previous}; indices must rise"
@@ -268,7 +268,7 @@ def _locate_error(text: bytes, line: int, dtype: np.dtype[np.floating], path: Pa
 
 
 def _wrong_number(what: str, word: bytes, dtype: np.dtype[np.floating]) -> str:
-    shown = word.decode(errors="replace")
+    shown = shortened(word.decode(errors="replace"))
     if _NUMBER.fullmatch(word):
         return "" if abs(float(word)) <= float(np.finfo(dtype).max) else f"{what} {shown!r} is too large for {dtype}"
     try:

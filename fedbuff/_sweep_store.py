@@ -172,11 +172,13 @@ class _Parquet:
             else:
                 arrays.append(pa.array(values, self._type(kind)))
         fields = [pa.field(name, self._type(kind)) for name, kind in schema.items()]
-        self._pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path, compression="zstd")
+        self._pq.write_table(
+            pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path, compression="zstd", write_page_checksum=True
+        )
 
     def read(self, path: Path, schema: Schema) -> dict[str, Column]:
         check_parquet(path)
-        table = self._pq.read_table(path, columns=list(schema), partitioning=None)
+        table = self._pq.read_table(path, columns=list(schema), partitioning=None, page_checksum_verification=True)
         return {name: self._numpy(table.column(name).combine_chunks(), kind) for name, kind in schema.items()}
 
     def _numpy(self, array: Any, kind: Kind) -> Column:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._files import file_format, guarded, open_npz, open_text, optional, reading, replacing
+from ._files import FileError, file_format, guarded, open_npz, open_text, optional, reading, replacing
 from ._read_columns import FORMATS, Column, Kind, Labels, Wanted, read_columns
 from ._read_columns import TraceError as TraceError
 from .backends._philox import STREAM_DELAYS, multiply_high, philox
@@ -854,7 +854,12 @@ def read_trace(
     in_seconds(np.zeros(0), unit)
     read = read_columns(path, _wanted(columns, known))
     if availability is None and file_format(path, FORMATS) == "npz":
-        availability = _stored_availability(path)
+        try:
+            availability = _stored_availability(path)
+        except TraceError as error:
+            raise TraceError(f"availability: {error.reason}", path=path) from None
+        except FileError as error:
+            raise TraceError(error.reason, path=path) from error
     if ("compute" in read) == ("total" in read):
         both = (
             "compute and total: leave one out with columns={'total': None}"

@@ -157,6 +157,9 @@ def _windows(
     path: PathLike | None,
 ) -> Availability:
     owner = np.concatenate(client)
+    bad = np.flatnonzero(~((period > 0) & np.isfinite(period)))
+    if bad.size:
+        raise TraceError(f"the period {period[bad[0]]} is not positive and finite", int(bad[0]) + 1, path)
     try:
         return Availability(
             owner, np.concatenate(begin), np.concatenate(end), n_clients=period.size, period=period, policy=policy
@@ -338,8 +341,11 @@ def _matrix(source: PathLike | ArrayLike, what: str) -> NDArray[np.float64]:
         table = read_npy(source, "a whole .npy file")
     else:
         table = _text_matrix(Path(source))
+    path = source if isinstance(source, str | os.PathLike) else None
+    if table.dtype.kind not in "iuf":
+        raise TraceError(f"the {what} must be numbers, not {table.dtype}", path=path)
     if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(f"the {what} must be a matrix of rounds x workers, not of shape {table.shape}")
+        raise TraceError(f"the {what} must be a matrix of rounds x workers, not of shape {table.shape}", path=path)
     return table.astype(np.float64)
 
 
