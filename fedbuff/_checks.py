@@ -6,12 +6,27 @@ import math
 import operator
 import os
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["choice", "count", "instance", "number", "path_of", "seed_of", "shortened", "shown"]
+__all__ = [
+    "choice",
+    "count",
+    "flag",
+    "instance",
+    "integer",
+    "list_of",
+    "mapping",
+    "number",
+    "path_of",
+    "real",
+    "seed_of",
+    "shortened",
+    "shown",
+]
 
 _MOST_SHOWN = 200  # characters of a user's value in a message
 _brief = reprlib.Repr()
@@ -43,7 +58,7 @@ def number(name: str, value: float, *, low: float = 0.0, high: float = math.inf,
     except Exception:
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}") from None
     if not math.isfinite(value) or value < low or value > high or (open_low and value == low):
-        bound = f"> {low:g}" if open_low else f">= {low:g}"
+        bound = "that is finite" if low == -math.inf else f"> {low:g}" if open_low else f">= {low:g}"
         top = f" and <= {high:g}" if math.isfinite(high) else ""
         raise ValueError(f"{name}: expected a number {bound}{top}, got {value}")
     return float(value)
@@ -68,6 +83,43 @@ def choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in choices:
         kind = ValueError if isinstance(value, str) else TypeError
         raise kind(f"{name}: expected one of {', '.join(choices)}, got {shown(value)}")
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, or an error that names the argument."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}: expected True or False, got {type(value).__name__}")
+    return bool(value)
+
+
+def integer(name: str, value: Any) -> int:
+    """An int of any size, or an error that names the argument."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected an int, got {type(value).__name__}") from None
+
+
+def real(name: str, value: Any) -> float:
+    """A finite float, or an error that names the argument."""
+    return number(name, value, low=-math.inf)
+
+
+def list_of(name: str, value: Any, what: str) -> list[Any]:
+    """The members of a sequence, or an error that names the argument; a text is none."""
+    if not isinstance(value, (str, bytes, Mapping)):
+        try:
+            return list(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{name}: expected {what}, got {type(value).__name__}")
+
+
+def mapping(name: str, value: Any) -> dict[Any, Any]:
+    """A dictionary, or an error that names the argument."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name}: expected a dictionary, got {type(value).__name__}")
+    return dict(value)
 
 
 def path_of(name: str, value: Any) -> Path:

@@ -30,7 +30,7 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ._checks import shortened
+from ._checks import path_of, shortened, shown
 
 __all__ = [
     "FileError",
@@ -94,7 +94,7 @@ def replacing(path: PathLike) -> Iterator[Path]:
     The file beside is new, of an unpredictable name, and locked while it is written: two that save to one path do not
     meet, and the last to finish wins. What a killed process left beside `path` is removed by the next save.
     """
-    target = Path(path)
+    target = path_of("path", path)
     beside, lock = _create_beside(target)
     try:
         yield beside
@@ -267,7 +267,7 @@ class NpzReader:
 
     def __init__(self, path: PathLike, what: str) -> None:
         self._path, self._what = path, what
-        self._stream = Path(path).open("rb")  # noqa: SIM115
+        self._stream = path_of("path", path).open("rb")
         try:
             with reading(path, what):
                 self._members = self._open()
@@ -400,8 +400,8 @@ def optional(module: str, extra: str | None, purpose: str) -> Any:
 
 def file_format(path: PathLike, known: dict[str, str]) -> str:
     """The format that the name's ending stands for."""
-    name = Path(path).name.lower()
+    name = path_of("path", path).name.lower()
     for ending, form in known.items():
         if name.endswith(ending):
             return form
-    raise ValueError(f"{name}: the name must end in {', '.join(known)}")
+    raise ValueError(f"path: expected a name that ends in {', '.join(known)}, got {shown(name)}")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ._arrays import model_dtype, pick_lists
-from ._checks import count, shortened
+from ._checks import choice, count, path_of, shortened
 from ._files import FileError
 
 __all__ = ["CSR", "read_svmlight"]
@@ -117,12 +117,12 @@ def read_svmlight(
     or is not finite, of indices that do not rise, and of a line that is cut.
     """
     kind = model_dtype("dtype", dtype)
-    if zero_based not in (True, False, "auto"):
-        raise ValueError(f"zero_based: expected True, False or 'auto', got {zero_based!r}")
+    if not isinstance(zero_based, bool):
+        choice("zero_based", zero_based, ("auto",))
     width = None if n_features is None else count("n_features", n_features)
     if width is not None and width > _MOST_FEATURES:
         raise ValueError(f"n_features: at most {_MOST_FEATURES}, got {width}")
-    file = Path(path)
+    file = path_of("path", path)
     blocks = [_parse(text, line, kind, file) for text, line in _blocks_of_lines(file)]
     if not sum(block.target.size for block in blocks):
         raise FileError("the file has no rows", file)

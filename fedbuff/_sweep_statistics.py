@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._arrays import to_array
 from ._checks import choice, count, number
 from ._files import optional
 from ._student import student
@@ -289,7 +290,7 @@ def bands(
                 raise ValueError(f"metric: the histories have {', '.join(history) or 'no rows'}, not {metric!r}")
         if not histories:
             continue
-        x = _places([history[axis] for history in histories]) if at is None else np.asarray(at, np.float64)
+        x = _places([history[axis] for history in histories]) if at is None else to_array("at", at, np.float64)
         y = np.array([carried_forward(history[axis], history[metric], x) for history in histories])
         mean, low, high = interval(y, level, method)
         made.append(Band(label, number_, len(rows), x, mean, low, high))

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._arrays import pick_lists
+from ._checks import path_of
 from ._files import (
     FileError,
     check_parquet,
@@ -251,7 +252,7 @@ def _default_form() -> str:
 
 def read_about(out: str | os.PathLike[str]) -> dict[str, Any]:
     """The content of a sweep's sweep.json."""
-    path = Path(out) / "sweep.json"
+    path = path_of("out", out) / "sweep.json"
     if not path.is_file():
         raise FileError("not a sweep's folder: it has no sweep.json", out)
     what = "a sweep's description"

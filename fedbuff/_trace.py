@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._arrays import to_array
+from ._checks import choice, count, mapping, number, seed_of, shown
 from ._files import FileError, file_format, guarded, open_npz, open_text, optional, reading, replacing
 from ._read_columns import FORMATS, Column, Kind, Labels, Wanted, read_columns
 from ._read_columns import TraceError as TraceError
@@ -36,11 +38,9 @@ def in_seconds(values: NDArray[np.float64], unit: str | float) -> NDArray[np.flo
             return values * _SECONDS_IN[unit]
         if unit not in _IN_A_SECOND:
             known = ", ".join([*_IN_A_SECOND, *_SECONDS_IN])
-            raise ValueError(f"unit {unit!r} is unknown: one of {known}, or how many seconds a unit has")
+            raise ValueError(f"unit {shown(unit)} is unknown: one of {known}, or how many seconds a unit has")
         return values if unit == "s" else values / _IN_A_SECOND[unit]
-    if not 0 < unit < np.inf:
-        raise ValueError(f"unit {unit!r} must be a positive number of seconds")
-    return values * float(unit)
+    return values * number("unit", unit, open_low=True)
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -75,14 +75,14 @@ def digest(*arrays: NDArray[Any] | None) -> str:
 
 
 def _numbers(name: str, values: ArrayLike, length: int | None, copy: bool = True) -> NDArray[np.float64]:
-    array = np.asarray(values)
+    array = to_array(name, values)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be numbers, not {array.dtype}")
     return _vector(name, array, length).astype(np.float64, copy=copy)
 
 
 def _integers(name: str, values: ArrayLike, length: int | None) -> NDArray[np.int64]:
-    array = np.asarray(values)
+    array = to_array(name, values)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers, not {array.dtype}")
     return _vector(name, array, length).astype(np.int64)
@@ -135,7 +135,7 @@ def code_clients(
     ids found, sorted.
     """
     if not isinstance(client, Labels):
-        values = np.asarray(client)
+        values = to_array("client", client)
         if values.dtype.kind == "O" and all(isinstance(label, str) for label in values.flat):
             values = values.astype(np.str_)
         if values.dtype.kind not in "iuU":
@@ -159,7 +159,10 @@ def code_clients(
         number = np.full(client.ids.size, -1, dtype=np.int64)
         number[order] = np.arange(order.size)
     else:
-        known = np.arange(clients, dtype=np.int64) if isinstance(clients, int | np.integer) else np.asarray(clients)
+        if isinstance(clients, int | np.integer):
+            known = np.arange(count("clients", clients, high=2**31 - 1), dtype=np.int64)
+        else:
+            known = to_array("clients", clients)
         if known.ndim != 1 or known.dtype.kind not in "iuU":
             raise TypeError("clients must be a number of clients, or their ids as integers or strings")
         if known.size == 0:
@@ -236,10 +239,8 @@ class Availability(Immutable):
         policy: Policy = "wait",
     ) -> None:
         """Row r says that client[r] is there from begin[r] until just before end[r]; windows that touch are joined."""
-        if policy not in ("wait", "pause", "abort"):
-            raise ValueError(f"policy {policy!r} is unknown: wait, pause or abort")
-        if n_clients < 1:
-            raise ValueError(f"n_clients is {n_clients}; it must be at least 1")
+        choice("policy", policy, ("wait", "pause", "abort"))
+        n_clients = count("n_clients", n_clients, high=2**31 - 1)
         codes = _integers("client", client, None)
         start = _numbers("begin", begin, codes.size)
         stop = _numbers("end", end, codes.size)
@@ -333,7 +334,7 @@ class Availability(Immutable):
 
 
 def _periods(period: float | ArrayLike, n_clients: int) -> NDArray[np.float64]:
-    values = np.asarray(period)
+    values = to_array("period", period)
     if values.dtype.kind not in "iuf":
         raise TypeError(f"period must be a number or one for each client, not {values.dtype}")
     if values.ndim and values.shape != (n_clients,):
@@ -400,8 +401,7 @@ class Trace(Immutable):
             raise ValueError("give compute or total, one of them")
         if total is not None and not (download is None and upload is None):
             raise ValueError("total contains download and upload: give compute with them")
-        if end not in ("wrap", "stop"):
-            raise ValueError(f"end {end!r} is unknown: wrap or stop")
+        choice("end", end, ("wrap", "stop"))
         codes, ids = code_clients(client, clients)
         given = {"wait": wait, "download": download, "compute": compute, "total": total, "upload": upload}
         times = {
@@ -485,7 +485,7 @@ class Trace(Immutable):
         """The same trace with parts multiplied, each by one factor or by one for each client."""
         changed = {}
         for name, factor in {"wait": wait, "download": download, "compute": compute, "upload": upload}.items():
-            values = np.asarray(factor)
+            values = to_array(name, factor)
             if values.dtype.kind not in "iuf":
                 raise TypeError(f"{name} must be a number or one for each client, not {values.dtype}")
             if values.ndim and values.shape != (self.n_clients,):
@@ -502,8 +502,8 @@ class Trace(Immutable):
         Whole rows are drawn, in runs of `block` consecutive ones (from the last row on to the first), so that a slow
         spell stays a spell.
         """
-        if block < 1 or (tasks is not None and tasks < 1):
-            raise ValueError("tasks and block must be at least 1")
+        block, seed = count("block", block), seed_of(seed)
+        tasks = None if tasks is None else count("tasks", tasks)
         sizes = np.diff(self.offsets)
         counts = sizes if tasks is None else np.where(sizes > 0, tasks, 0)
         offsets = np.zeros(self.n_clients + 1, dtype=np.int64)
@@ -524,8 +524,7 @@ class Trace(Immutable):
         No device is used again before all have been used as often. `client_ids` tells which device a client has; two
         clients with the same device have the same delays.
         """
-        if n_clients < 1:
-            raise ValueError(f"n_clients is {n_clients}; it must be at least 1")
+        n_clients, seed = count("n_clients", n_clients, high=2**31 - 1), seed_of(seed)
         passes = -(-n_clients // self.n_clients)
         words = _random_words(seed, np.arange(self.n_clients), np.arange(passes)[:, None], _ASSIGN)
         device = np.argsort(words, axis=1, kind="stable").ravel()[:n_clients]
@@ -623,7 +622,7 @@ def _reordered(columns: list[NDArray[Any]], order: NDArray[np.int64] | None) -> 
 
 
 def _check_flags(ok: ArrayLike, length: int) -> NDArray[np.bool_]:
-    flags = np.asarray(ok)
+    flags = to_array("ok", ok)
     if flags.dtype.kind not in "biu":
         raise TypeError(f"ok must be booleans, not {flags.dtype}")
     flags = _vector("ok", flags, length)
@@ -806,7 +805,7 @@ def write_columns(beside: Path, form: str, columns: Mapping[str, NDArray[Any]], 
 
 
 def _wanted(columns: Mapping[str, str | None] | None, known: Mapping[str, tuple[Kind, bool]]) -> dict[str, Wanted]:
-    names = dict(columns or {})
+    names = {} if columns is None else mapping("columns", columns)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"columns: {unknown[0]!r} is not one of {', '.join(known)}")

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _pickles
-from ._checks import shortened, shown
+from . import _checks, _pickles
+from ._arrays import to_array
+from ._checks import count, path_of, seed_of, shortened, shown
 from ._files import FileError, file_format, read_json, read_npy, reading
 from ._fit import Fit, fit
 from ._read_columns import TraceError
@@ -33,7 +34,7 @@ _DOWNLOAD, _UPLOAD, _SPEED_CHOICE = 1, 3, 8  # components of the stream of delay
 
 def load_pickle(path: PathLike) -> Any:
     """Reads a pickle of builtin containers, strings and numbers; refuses any other."""
-    data = Path(path).read_bytes()
+    data = path_of("path", path).read_bytes()
     try:
         return _pickles.loads(data)
     except Exception as error:  # a broken pickle can raise nearly anything
@@ -61,7 +62,9 @@ def from_fedscale(
     own finish_time; as in FedScale, client number i takes entry i modulo their number. Both are pickles, or what is in
     them.
     """
-    devices = capacity if isinstance(capacity, Mapping) else load_pickle(capacity)
+    _checks.number("samples_per_task", samples_per_task), _checks.number("training_factor", training_factor)
+    _checks.number("model_bytes", model_bytes), upload_bytes is None or _checks.number("upload_bytes", upload_bytes)
+    devices = capacity if isinstance(capacity, Mapping) else load_pickle(path_of("capacity", capacity))
     path = None if isinstance(capacity, Mapping) else capacity
     computation = _field(devices, "computation", path)
     communication = _field(devices, "communication", path)
@@ -109,7 +112,7 @@ def _field(devices: Any, name: str, path: PathLike | None) -> NDArray[np.float64
 
 def _fedscale_windows(source: PathLike | Mapping[Any, Any], n_clients: int, policy: Policy) -> Availability:
     path = None if isinstance(source, Mapping) else source
-    devices = source if isinstance(source, Mapping) else load_pickle(source)
+    devices = source if isinstance(source, Mapping) else load_pickle(path_of("availability", source))
     period = _field(devices, "finish_time", path)
     active, begins = _lists(devices, "active", path)
     inactive, ends = _lists(devices, "inactive", path)
@@ -201,7 +204,8 @@ def from_flash(
     {user: {"down_u", "down_sigma", "up_u", "up_sigma"}} in kB/s (1,024 bytes), each device gets a user at random and
     `tasks` rows whose transfer of model_bytes meets a normal speed, drawn again below 0.
     """
-    path = None if isinstance(states, Mapping) else states
+    tasks, seed, model_bytes = count("tasks", tasks), seed_of(seed), _checks.number("model_bytes", model_bytes)
+    path = None if isinstance(states, Mapping) else path_of("states", states)
     devices = states if isinstance(states, Mapping) else _load_json(states)
     if not isinstance(devices, Mapping) or not devices:
         raise TraceError("not a dictionary of devices", path=path)
@@ -222,7 +226,7 @@ def from_flash(
     row_client = np.repeat(np.arange(n), rows)
     download = upload = np.zeros(row_client.size)
     if speeds is not None:
-        speed_path = None if isinstance(speeds, Mapping) else speeds
+        speed_path = None if isinstance(speeds, Mapping) else path_of("speeds", speeds)
         users = speeds if isinstance(speeds, Mapping) else _load_json(speeds)
         download, upload = _flash_transfers(users, n, rows, model_bytes, seed, speed_path)
     ids = np.array([str(key) for key in devices], dtype=np.str_)
@@ -296,12 +300,12 @@ def _flash_compute(
     devices: Mapping[str, Any], compute: float | Mapping[str, float], path: PathLike | None
 ) -> NDArray[np.float64]:
     if not isinstance(compute, Mapping):
-        return np.full(len(devices), float(compute))
+        return np.full(len(devices), _checks.number("compute", compute))
     models = [device.get("model") if isinstance(device, Mapping) else None for device in devices.values()]
     for number, model in enumerate(models):
         if model not in compute:
             raise TraceError(f"compute has no time for the model {shown(model)}", number + 1, path)
-    return np.array([float(compute[str(model)]) for model in models])
+    return np.array([_checks.number("compute", compute[str(model)]) for model in models])
 
 
 def _flash_transfers(
@@ -334,9 +338,9 @@ def _flash_transfers(
 def _matrix(source: PathLike | ArrayLike, what: str) -> NDArray[np.float64]:
     """A rounds x workers table: an array, .npy, or text with commas, semicolons or blanks, with or without a header."""
     if not isinstance(source, str | os.PathLike):
-        table = np.asarray(source)
+        table = to_array("source", source)
         if table.dtype.kind not in "iuf":
-            raise TypeError(f"the {what} must be numbers, not {table.dtype}")
+            raise TypeError(f"source: the {what} must be numbers, not {table.dtype}")
     elif file_format(source, {".npy": "npy", ".csv": "text", ".txt": "text", ".dat": "text", ".tsv": "text"}) == "npy":
         table = read_npy(source, "a whole .npy file")
     else:
@@ -345,7 +349,9 @@ def _matrix(source: PathLike | ArrayLike, what: str) -> NDArray[np.float64]:
     if table.dtype.kind not in "iuf":
         raise TraceError(f"the {what} must be numbers, not {table.dtype}", path=path)
     if table.ndim != 2 or 0 in table.shape:
-        raise TraceError(f"the {what} must be a matrix of rounds x workers, not of shape {table.shape}", path=path)
+        raise TraceError(
+            f"source: the {what} must be a matrix of rounds x workers, not of shape {table.shape}", path=path
+        )
     return table.astype(np.float64)
 
 
@@ -397,6 +403,7 @@ def from_gradient_ages(source: PathLike | ArrayLike, *, seconds_per_iteration: f
     An entry that is not the one above plus 1 is an arrival at iteration t of a gradient made on version t - age, as is
     a 0 in the first row. Arrivals of one iteration keep the order of the workers.
     """
+    _checks.number("seconds_per_iteration", seconds_per_iteration)
     ages = _matrix(source, "ages")
     path = source if isinstance(source, str | os.PathLike) else None
     odd = np.flatnonzero(~((ages >= 0) & (ages == np.floor(ages)) & np.isfinite(ages)).all(axis=1))

@@ -179,7 +179,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         },
     ),
     "Trace total": (fb.Trace, {"client": [0, 1], "total": [1.0, 2.0]}),
-    "Trace.scaled": (lambda **a: trace().scaled(**a), {"compute": 2.0, "download": 1.0, "upload": 1.0}),
+    "Trace.scale": (lambda **a: trace().scale(**a), {"compute": 2.0, "download": 1.0, "upload": 1.0}),
     "Trace.assign": (lambda **a: trace().assign(**a), {"n_clients": 3, "seed": 1}),
     "Trace.save": (lambda **a: trace().save(**a), {"path": "(good)"}),
     "ArrivalLog": (
@@ -209,7 +209,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {
             "problem": problem(), "schedule": schedule(), "local": LOCAL, "strategy": fb.FedBuff(2), "w0": ONES,
             "seed": 0, "eval_every": 2, "metrics": ("loss",), "test": None, "stop": fb.Stop(loss=0.0), "threads": 1,
-            "checkpoint": "(good)", "checkpoint_every": 1.0, "callback": print, "progress": False,
+            "checkpoint": "(good)", "checkpoint_every": 2, "callback": print, "progress": False,
         },
     ),
     "Replay": (
@@ -236,12 +236,12 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Server": (fb.Server, {"w0": ONES, "strategy": fb.FedBuff(2), "unit": 0.5}),
     "Server.upload": (lambda **a: server().upload(**a), {"delta": np.zeros(2), "version": 0, "n_samples": 2}),
     "Server.cancel": (lambda **a: server().cancel(**a), {"version": 0}),
-    "Server.cancel_ticket": (lambda ticket: server().cancel_ticket(ticket), {"ticket": "(given)"}),
+    "Server.cancel_ticket": (lambda **a: server().cancel_ticket(**a), {"ticket": 0}),
     "Server.save": (lambda **a: server().save(**a), {"path": "(good)"}),
     "DeltaBuffer": (fb.DeltaBuffer, {"dim": 2, "dtype": np.float64}),
     "DeltaBuffer.add": (lambda **a: fb.DeltaBuffer(2).add(**a), {"delta": np.zeros(2), "weight": 1.0}),
     "DeltaBuffer.step": (lambda **a: fb.DeltaBuffer(2).step(**a), {"w": np.zeros(2), "lr": 0.5, "out": np.zeros(2)}),
-    "EventQueue.push": (lambda **a: fb.EventQueue().push(**a), {"time": 1.0, "kind": 1, "client": 2}),
+    "EventQueue.push": (lambda **a: fb.EventQueue().push(**a), {"time": 1.0, "item": 2, "kind": 1}),
     "aggregate": (
         fb.aggregate,
         {"w": ONES, "deltas": [ONES], "weights": [1.0], "lr": 1.0, "out": np.zeros(N), "threads": 1},
@@ -257,7 +257,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "partition.by_column": (fb.partition.by_column, {"values": [1, 2, 1]}),
     "load_schedule": (fb.load_schedule, {"path": schedule_file()}),
-    "load_sweep": (fb.load_sweep, {"out": "(bad)"}),
+    "load_sweep": (fb.load_sweep, {"out": "(sweep)"}),
     "schedule.save": (lambda **a: schedule().save(**a), {"path": "(good)"}),
     "schedule.to_chrome_trace": (lambda **a: schedule().to_chrome_trace(**a), {"path": "(good)", "source": None}),
     "schedule.parts": (lambda **a: schedule().parts(**a), {"source": model()}),
@@ -270,7 +270,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"path": rows_file(), "dtype": np.float32, "n_features": 3, "zero_based": False},
     ),
     "StudyConfig": (fb.StudyConfig, {"tables": TABLES, "folder": Path()}),
-    "StudyConfig.read": (fb.StudyConfig.read, {"path": "(bad)", "settings": ()}),
+    "StudyConfig.read": (fb.StudyConfig.read, {"path": "(toml)", "settings": ()}),
     "sweep": (
         fb.sweep,
         {"base": TABLES, "grid": {"strategy.buffer_size": [1]}, "seeds": [0], "out": None, "threads": 1, "executor": None},
@@ -293,8 +293,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda **a: swept().time_to(**a),
         {"metric": "loss", "target": 0.5, "axis": "time", "level": 0.9, "method": "student"},
     ),
-    "theory.bound": (fb.theory.bound, {**SMALL, "heterogeneity": "average"}),
-    "theory.conditions": (fb.theory.conditions, {"L": 1.0, "T": 100, "Q": 1, "tau": 1, "kappa": 1.0, "eta": 0.1}),
+    "theory.bound": (fb.theory.bound, {**SMALL, "T": 20_000, "heterogeneity": "average"}),
+    "theory.conditions": (fb.theory.conditions, {"L": 1.0, "T": 100, "Q": 1, "tau": 1, "kappa": 1.0}),
     "theory.min_server_steps": (fb.theory.min_server_steps, {"L": 1.0, "Q": 1, "tau": 1}),
     "theory.step_sizes": (fb.theory.step_sizes, {"L": 1.0, "T": 100, "Q": 1, "K": 2}),
     "theory.server_steps_for": (
@@ -323,7 +323,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "policy": "pause",
         },
     ),
-    "traces.load_pickle": (fb.traces.load_pickle, {"path": "(bad)"}),
+    "traces.load_pickle": (fb.traces.load_pickle, {"path": "(pickle)"}),
 }  # fmt: skip
 PATHS = {"path", "checkpoint", "out"}
 
