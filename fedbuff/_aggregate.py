@@ -40,7 +40,7 @@ def aggregate(
     views = [as_vector(f"deltas[{k}]", delta, model.size, dtype) for k, delta in enumerate(given)]
     factors = np.ones(len(views), dtype) if weights is None else to_array("weights", weights, np.float64).astype(dtype)
     if factors.shape != (len(views),):
-        raise ValueError(f"weights: expected {len(views)} numbers, got shape {factors.shape}")
+        raise ValueError(f"weights: expected {len(views)} numbers, one for each of deltas, got shape {factors.shape}")
     if not np.isfinite(factors).all():
         raise ValueError(f"weights: number {int(np.argmin(np.isfinite(factors)))} is not finite")
     target = np.empty_like(model) if out is None else as_vector("out", out, model.size, dtype)

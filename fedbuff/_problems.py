@@ -213,8 +213,9 @@ class _Rows(Problem):
         if n_features > _INT32_MAX:
             raise ValueError(f"X: at most {_INT32_MAX} features, got {n_features}")
         self._group = _Grouping(clients, n_rows, copy)
-        if np.shape(y) != (n_rows,):
-            raise ValueError(f"y: expected shape ({n_rows},), one target per row, got {np.shape(y)}")
+        shape = to_array("y", y).shape
+        if shape != (n_rows,):
+            raise ValueError(f"y: expected shape ({n_rows},), one target per row, got {shape}")
         fields = _csr_fields(X, self._group, copy) if sparse else {"x": _dense_rows(X, self._group, copy)}
         samples = np.diff(self._group.offsets)
         return {
@@ -302,7 +303,7 @@ class LeastSquares(_Rows):
         n_features = fields["x"].shape[1]
         spec = ProblemSpec(
             **fields,
-            dim=n_features + bool(intercept),
+            dim=n_features + flag("intercept", intercept),
             sizes=(n_features, 1),
             intercept=flag("intercept", intercept),
             head="squared",
@@ -338,7 +339,7 @@ class Logistic(_Classifier):
     ) -> None:
         fields = self._prepare(X, y, clients, client_weights, copy, l2)
         fields["nonconvex"] = number("nonconvex", nonconvex)
-        fields["intercept"] = bool(intercept)
+        fields["intercept"] = flag("intercept", intercept)
         self.classes, index = np.unique(to_array("y", y), return_inverse=True)
         if len(self.classes) != 2:
             raise ValueError(f"y: expected two classes, got {len(self.classes)}")

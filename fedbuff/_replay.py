@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from . import backends
 from ._arrays import as_model
-from ._checks import choice, count, number, seed_of
+from ._checks import choice, count, flag, instance, list_of, number, path_of, seed_of
 from ._clients import Callback, Custom
 from ._files import open_npz, optional, reading, write_npz
 from ._history import ExitReason, History, Interrupted, Result
@@ -267,6 +267,8 @@ class Replay:
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
+        _check_problem(problem)
+        instance("schedule", schedule, (Schedule, Iterable), "a Schedule, or an iterator of its chunks")
         self.problem, self.schedule, self.local = problem, schedule, local
         self.seed = seed_of(seed)
         self.threads = backends.default_threads() if threads is None else count("threads", threads)
@@ -482,6 +484,12 @@ class _Holder:
     """A rule in the place of the strategy that carried it."""
 
     rule: Rule
+
+
+def _check_problem(problem: Any) -> None:
+    for name in ("init", "dtype", "dim", "n_clients", "n_samples"):
+        if not hasattr(problem, name):
+            raise TypeError(f"problem: expected a problem, got {type(problem).__name__}, which has no {name}")
 
 
 def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
@@ -738,9 +746,13 @@ def make_loop(
     callback: Callable[[dict[str, float]], object] | None = None,
 ) -> _Loop:
     """A replay that is ready to go, from the arguments of `replay`; `test` may be what `held_out` of a problem gave."""
+    _check_problem(problem)
     if eval_every is not None:
         count("eval_every", eval_every)
     count("checkpoint_every", checkpoint_every)
+    metrics = list_of("metrics", metrics, "names of metrics")
+    for name in metrics:
+        choice("metrics", name, METRICS)
     if stop is not None and not isinstance(stop, Stop) and not callable(stop):
         raise TypeError(f"stop: expected fedbuff.Stop or a function, got {type(stop).__name__}")
     needs_evaluation = callable(stop) or (
@@ -753,7 +765,9 @@ def make_loop(
             if getattr(stop, name) is not None and name not in metrics:
                 raise ValueError(f"metrics: stop looks at {name!r}, which is not among them")
     evaluate = _Evaluation(problem, metrics if eval_every is not None else (), test)
-    path = None if checkpoint is None else Path(checkpoint)
+    path = None if checkpoint is None else path_of("checkpoint", checkpoint)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback: expected a function, got {type(callback).__name__}")
     options: dict[str, Any] = {"strategy": strategy, "threads": threads}
     current = Replay(problem, schedule, local, w0=w0, seed=seed, **options)
     current._metrics = None if eval_every is None else list(metrics)
@@ -913,7 +927,7 @@ class _Loop:
 def _progress_bar(progress: bool | None, schedule: Schedule | Iterable[Schedule]) -> Any:
     total = int(np.count_nonzero(schedule.status == Status.USED)) if isinstance(schedule, Schedule) else None
     tqdm = optional("tqdm", None, "a progress bar").tqdm
-    disable = None if progress is None else not progress
+    disable = None if progress is None else not flag("progress", progress)
     return tqdm(total=total, unit=" arrivals", unit_scale=True, disable=disable, leave=False)
 
 
@@ -938,8 +952,11 @@ def run(
     >>> fb.run(problem, delays, fb.FedBuff(2), fb.LocalSGD(steps=1, lr=0.5), server_steps=10).version
     10
     """
+    from ._delays import DelayModel
     from ._resolve import schedule
+    from ._trace import ArrivalLog, Trace
 
+    instance("trace", trace, (Trace, DelayModel, ArrivalLog), "a Trace, a DelayModel or an ArrivalLog")
     made = schedule(
         trace, strategy, concurrency, server_steps=server_steps, max_time=max_time, arrivals=arrivals, seed=seed
     )

@@ -214,8 +214,7 @@ def uniform_arrivals(
     """
     n, size = count("n_clients", n_clients), count("buffer_size", buffer_size)
     bound, steps = count("max_staleness", max_staleness, low=0), count("server_steps", server_steps)
-    if staleness not in ("uniform", "max"):
-        raise ValueError(f"staleness {staleness!r} is unknown: uniform or max")
+    choice("staleness", staleness, ("uniform", "max"))
     key = seed_of(seed)
     columns = new_columns(steps * size, steps)
     if backend_name() == "cpp":

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._check_schedule import check_schedule
+from ._checks import instance
 from ._delays import Constant, DelayModel, Distribution
 from ._files import check_parquet, file_format, open_npz, open_text, optional, reading, replacing, write_npz
 from ._trace import PARTS, ArrivalLog, Trace, digest, spread
@@ -262,6 +263,7 @@ class Schedule:
 
     def parts(self, source: Trace | DelayModel) -> dict[str, NDArray[np.float64]]:
         """wait, download, compute (with the client's factor) and upload of every row, from the delays that made it."""
+        instance("source", source, (Trace, DelayModel), "the Trace or DelayModel that made the schedule")
         return task_parts(source, self.seed, self.client, self.task)
 
     # Looking at it

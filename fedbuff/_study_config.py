@@ -54,7 +54,7 @@ from typing import Any, cast
 import numpy as np
 
 from . import _delays, partition, staleness
-from ._checks import choice, count, number, seed_of
+from ._checks import choice, count, list_of, mapping, number, path_of, seed_of
 from ._delays import DelayModel, Distribution
 from ._files import FileError, file_format, reading
 from ._history import Result
@@ -132,7 +132,7 @@ class UnknownKeyError(ConfigError):
 
 def read_tables(path: str | os.PathLike[str]) -> Tables:
     """The tables of a .toml or .json file; an error names the file and the line."""
-    file = Path(path)
+    file = path_of("path", path)
     form = file_format(file, {".toml": "toml", ".json": "json"})
     try:
         with reading(file, form.upper()):
@@ -152,10 +152,12 @@ def parse_setting(text: str) -> tuple[str, Any]:
     >>> parse_setting("strategy.buffer_size=20"), parse_setting("strategy.kind=fedasync")
     (('strategy.buffer_size', 20), ('strategy.kind', 'fedasync'))
     """
+    if not isinstance(text, str):
+        raise TypeError(f"settings: expected texts key.path=value, got {type(text).__name__}")
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()
     if not equals or not key or not value:
-        raise ConfigError(f"{text!r}: expected key=value, as in strategy.buffer_size=20")
+        raise ConfigError(f"settings: expected key=value, as in strategy.buffer_size=20, got {text!r}")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -370,8 +372,8 @@ class StudyConfig:
     folder: Path = Path()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tables", copy.deepcopy(dict(self.tables)))
-        object.__setattr__(self, "folder", Path(self.folder))
+        object.__setattr__(self, "tables", copy.deepcopy(mapping("tables", self.tables)))
+        object.__setattr__(self, "folder", path_of("folder", self.folder))
         _refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "target", "compare", "sweep"))
         for name in ("problem", "trace", "strategy"):
             if name not in self.tables:
@@ -390,7 +392,7 @@ class StudyConfig:
     @classmethod
     def read(cls, path: str | os.PathLike[str], settings: Sequence[str] = ()) -> StudyConfig:
         """A .toml or .json file, with settings `key.path=value` that override it."""
-        changes = [parse_setting(setting) for setting in settings]
+        changes = [parse_setting(setting) for setting in list_of("settings", settings, "texts key.path=value")]
         tables = read_tables(path)
         try:
             with reading(path, "a configuration"):
@@ -400,7 +402,9 @@ class StudyConfig:
                 return cls(tables, Path(path).parent)
         except FileError as error:
             cause = error.__cause__
-            raise ConfigFileError(str(cause) if isinstance(cause, ConfigError) else error.reason, path) from None
+            wrong = ConfigFileError(f"{cause if isinstance(cause, ConfigError) else error.reason} ({Path(path).name})")
+            wrong.path = path
+            raise wrong from None
 
     def changed(self, changes: Mapping[str, Any]) -> StudyConfig:
         """The same with other values, by path (see `merged`)."""

@@ -99,11 +99,18 @@ class RowReader:
         return np.asarray(values / divisor if divisor != 1.0 else values).astype(self.dtype)
 
 
+def _wrong(file: Path, what: str) -> FileError:
+    """An error that begins with the key of a configuration that names the file."""
+    error = FileError(f"data: {file}{what}")
+    error.path = file
+    return error
+
+
 def _read_npz(file: Path, client_column: Any) -> Rows:
-    with open_npz(file, "a data file") as arrays:
+    with reading(file, "a data file"), open_npz(file, "a data file") as arrays:
         for name in ("X", "y", *([client_column] if client_column is not None else [])):
             if name not in arrays.files:
-                raise FileError(f"data: it has no array {name}; it has {', '.join(arrays.files)}", file)
+                raise _wrong(file, f" has no array {name}; it has {', '.join(arrays.files)}")
         wanted = client_column or ("clients" if "clients" in arrays.files else None)
         clients = None if wanted is None else by_column(arrays[wanted])
         test = (arrays["X_test"], arrays["y_test"]) if "X_test" in arrays.files else None
@@ -118,10 +125,10 @@ def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
     has_names = bool(lines) and not any(_is_number(field) for field in lines[0])
     names = lines.pop(0) if has_names else [str(at) for at in range(len(lines[0]) if lines else 0)]
     if not lines:
-        raise FileError("data: it has no rows", file)
+        raise _wrong(file, " has no rows")
     for at, line in enumerate(lines):
         if len(line) != len(names):
-            raise FileError(f"data: row {at + 1} has {len(line)} fields, the first line {len(names)}", file)
+            raise _wrong(file, f": row {at + 1} has {len(line)} fields, the first line {len(names)}")
     chosen = [_column(file, names, column) for column in (target, client_column) if column is not None]
     inside = [at for at in range(len(names)) if at not in chosen]
     table = np.array(lines)
@@ -129,7 +136,7 @@ def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
         X = table[:, inside].astype(np.float64)
     except ValueError:
         row, at = next((r, c) for r, line in enumerate(lines) for c in inside if not _is_number(line[c]))
-        raise FileError(f"data: row {row + 1}: {names[at]} {lines[row][at]!r} is not a number", file) from None
+        raise _wrong(file, f": row {row + 1}: {names[at]} {lines[row][at]!r} is not a number") from None
     y = table[:, chosen[0]]
     if all(_is_number(value) for value in np.unique(y)):
         y = y.astype(np.float64)
@@ -142,7 +149,7 @@ def _column(file: Path, names: list[str], wanted: Any) -> int:
     if wanted in names:
         return names.index(wanted)
     known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    raise FileError(f"data: it has no column {wanted!r}; it has {known}", file)
+    raise _wrong(file, f" has no column {wanted!r}; it has {known}")
 
 
 def _is_number(text: str) -> bool:

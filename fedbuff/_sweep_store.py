@@ -290,7 +290,7 @@ class FolderStore:
     """The parts of a sweep's folder: `open` to write, or the constructor to read."""
 
     def __init__(self, out: str | os.PathLike[str], about: Mapping[str, Any] | None = None) -> None:
-        self.path = Path(out)
+        self.path = path_of("out", out)
         self.about = read_about(out) if about is None else dict(about)
         self._form = _form(self.about["parts"])
         self._lock: int | None = None  # a descriptor
@@ -306,7 +306,7 @@ class FolderStore:
     @classmethod
     def open(cls, out: str | os.PathLike[str], about: Mapping[str, Any], *, resume: bool) -> FolderStore:
         """The folder, made or gone on with, for this process alone; `about` is written where there is none yet."""
-        path = Path(out)
+        path = path_of("out", out)
         begun = (path / "sweep.json").is_file()
         if path.is_dir() and not begun and not all(map(_is_left, path.iterdir())):
             raise ValueError(f"{path}: it is there already and not a sweep's; give another folder")

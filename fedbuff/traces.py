@@ -335,13 +335,19 @@ def _flash_transfers(
 # Matrices
 
 
+_MATRICES = {".npy": "npy", ".csv": "text", ".txt": "text", ".dat": "text", ".tsv": "text"}
+
+
 def _matrix(source: PathLike | ArrayLike, what: str) -> NDArray[np.float64]:
     """A rounds x workers table: an array, .npy, or text with commas, semicolons or blanks, with or without a header."""
     if not isinstance(source, str | os.PathLike):
         table = to_array("source", source)
         if table.dtype.kind not in "iuf":
             raise TypeError(f"source: the {what} must be numbers, not {table.dtype}")
-    elif file_format(source, {".npy": "npy", ".csv": "text", ".txt": "text", ".dat": "text", ".tsv": "text"}) == "npy":
+    elif (
+        file_format(source, {".npy": "npy", ".csv": "text", ".txt": "text", ".dat": "text", ".tsv": "text"}, "source")
+        == "npy"
+    ):
         table = read_npy(source, "a whole .npy file")
     else:
         table = _text_matrix(Path(source))

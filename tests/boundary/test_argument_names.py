@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import pickle
 import re
 import tempfile
 from collections.abc import Callable
@@ -93,6 +95,12 @@ def server() -> Any:
     return made
 
 
+def ticketed() -> Any:
+    made = server()
+    made.take_ticket()
+    return made
+
+
 @functools.cache
 def swept() -> fb.SweepResults:
     return fb.sweep(TABLES, grid={"strategy.buffer_size": [1, 2]}, seeds=[0, 1], progress=False)
@@ -111,7 +119,7 @@ TIMING = {"server_steps": 3, "max_time": 4.0, "arrivals": 9, "seed": 1, "concurr
 ROWS = {"X": EYE, "y": ONES, "clients": CLIENTS}
 LABELLED = {**ROWS, "y": np.array([0, 1, 0, 1])}
 OPTIONS = {"l2": 0.1, "client_weights": "equal"}
-SMALL = dict(L=1.0, T=1000, Q=1, tau=1, n=4, f_gap=1.0, sigma2=1.0, gamma2=1.0, b=1.0)
+SMALL = {"L": 1.0, "T": 1000, "Q": 1, "tau": 1, "n": 4, "f_gap": 1.0, "sigma2": 1.0, "gamma2": 1.0, "b": 1.0}
 
 # What is called, and arguments that are right. Names in parentheses are not arguments that may be replaced.
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -143,9 +151,11 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         },
     ),
     "FedAsync": (fb.FedAsync, {"mixing": 0.5, "staleness": fb.staleness.Constant(), "max_staleness": 3}),
-    "FedAvg": (fb.FedAvg, {"clients_per_round": 2, "over_selection": 0.1, "server_lr": 1.0, "weights": "samples", "optimizer": fb.SGD()}),
+    "FedAvg": (fb.FedAvg, {"clients_per_round": 2, "over_selection": 0.1, "server_lr": 1.0,
+        "weights": "samples", "optimizer": fb.SGD()}),
     "FedAvg rate": (fb.FedAvg, {"rate": 0.5}),
-    "LocalSGD": (fb.LocalSGD, {"steps": 1, "lr": 0.1, "batch_size": 2, "momentum": 0.1, "weight_decay": 0.1, "prox": 0.1}),
+    "LocalSGD": (fb.LocalSGD, {"steps": 1, "lr": 0.1, "batch_size": 2, "momentum": 0.1, "weight_decay": 0.1,
+        "prox": 0.1}),
     "Stop": (
         fb.Stop,
         {"server_steps": 3, "time": 1.0, "updates": 4, "loss": 0.1, "grad_norm_sq": 0.1, "accuracy": 0.5},
@@ -164,11 +174,13 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "Callback": (
         fb.Callback,
-        {"function": lambda *a: None, "w0": ONES, "n_clients": 2, "n_samples": np.array([1, 2]), "loss": sum, "grad": abs, "accuracy": sum},
+        {"function": lambda *a: None, "w0": ONES, "n_clients": 2, "n_samples": np.array([1, 2]), "loss": sum,
+            "grad": abs, "accuracy": sum},
     ),
     "Custom": (
         fb.Custom,
-        {"gradient": 1 << 40, "dim": 2, "n_samples": np.array([1, 2]), "dtype": np.float32, "loss": sum, "accuracy": sum},
+        {"gradient": 1 << 40, "dim": 2, "n_samples": np.array([1, 2]), "dtype": np.float32, "loss": sum,
+            "accuracy": sum},
     ),
     "Trace": (
         fb.Trace,
@@ -194,7 +206,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "schedule": (fb.schedule, {"source": model(), "strategy": fb.FedBuff(2), **TIMING}),
     "schedule start_rate": (
         fb.schedule,
-        {"source": model(), "strategy": fb.FedBuff(2), "server_steps": 3, "start_rate": 1.0, "start_process": "constant", "in_flight": "redraw"},
+        {"source": model(), "strategy": fb.FedBuff(2), "server_steps": 3, "start_rate": 1.0,
+            "start_process": "constant", "in_flight": "redraw"},
     ),
     "iter_schedule": (
         lambda **a: next(iter(fb.iter_schedule(**a))),
@@ -209,12 +222,13 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {
             "problem": problem(), "schedule": schedule(), "local": LOCAL, "strategy": fb.FedBuff(2), "w0": ONES,
             "seed": 0, "eval_every": 2, "metrics": ("loss",), "test": None, "stop": fb.Stop(loss=0.0), "threads": 1,
-            "checkpoint": "(good)", "checkpoint_every": 2, "callback": print, "progress": False,
+            "checkpoint": "(good)", "checkpoint_every": 2, "callback": repr, "progress": False,
         },
     ),
     "Replay": (
         fb.Replay,
-        {"problem": problem(), "schedule": schedule(), "local": LOCAL, "strategy": fb.FedBuff(2), "w0": ONES, "seed": 0, "threads": 1},
+        {"problem": problem(), "schedule": schedule(), "local": LOCAL, "strategy": fb.FedBuff(2), "w0": ONES,
+            "seed": 0, "threads": 1},
     ),
     "Replay.run": (
         lambda **a: fb.Replay(problem(), schedule(), LOCAL).run(**a),
@@ -222,7 +236,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "run": (
         fb.run,
-        {"problem": problem(), "trace": model(), "strategy": fb.FedBuff(2), "local": LOCAL, "server_steps": 3, "concurrency": 2, "max_time": 5.0, "arrivals": 9, "seed": 0},
+        {"problem": problem(), "trace": model(), "strategy": fb.FedBuff(2), "local": LOCAL, "server_steps": 3,
+            "concurrency": 2, "max_time": 5.0, "arrivals": 9, "seed": 0},
     ),
     "problem.loss": (lambda **a: problem().loss(**a), {"w": ONES}),
     "problem.grad": (lambda **a: problem().grad(**a), {"w": ONES, "out": np.zeros(N)}),
@@ -236,12 +251,11 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Server": (fb.Server, {"w0": ONES, "strategy": fb.FedBuff(2), "unit": 0.5}),
     "Server.upload": (lambda **a: server().upload(**a), {"delta": np.zeros(2), "version": 0, "n_samples": 2}),
     "Server.cancel": (lambda **a: server().cancel(**a), {"version": 0}),
-    "Server.cancel_ticket": (lambda **a: server().cancel_ticket(**a), {"ticket": 0}),
+    "Server.cancel_ticket": (lambda **a: ticketed().cancel_ticket(**a), {"ticket": 0}),
     "Server.save": (lambda **a: server().save(**a), {"path": "(good)"}),
     "DeltaBuffer": (fb.DeltaBuffer, {"dim": 2, "dtype": np.float64}),
     "DeltaBuffer.add": (lambda **a: fb.DeltaBuffer(2).add(**a), {"delta": np.zeros(2), "weight": 1.0}),
     "DeltaBuffer.step": (lambda **a: fb.DeltaBuffer(2).step(**a), {"w": np.zeros(2), "lr": 0.5, "out": np.zeros(2)}),
-    "EventQueue.push": (lambda **a: fb.EventQueue().push(**a), {"time": 1.0, "item": 2, "kind": 1}),
     "aggregate": (
         fb.aggregate,
         {"w": ONES, "deltas": [ONES], "weights": [1.0], "lr": 1.0, "out": np.zeros(N), "threads": 1},
@@ -263,7 +277,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "schedule.parts": (lambda **a: schedule().parts(**a), {"source": model()}),
     "read_trace": (
         fb.read_trace,
-        {"path": trace_file(), "columns": {"compute": "compute"}, "unit": "s", "clients": 4, "end": "wrap", "availability": None},
+        {"path": trace_file(), "columns": {"compute": "compute"}, "unit": "s", "clients": 4, "end": "wrap",
+            "availability": None},
     ),
     "read_svmlight": (
         fb.read_svmlight,
@@ -273,12 +288,14 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "StudyConfig.read": (fb.StudyConfig.read, {"path": "(toml)", "settings": ()}),
     "sweep": (
         fb.sweep,
-        {"base": TABLES, "grid": {"strategy.buffer_size": [1]}, "seeds": [0], "out": None, "threads": 1, "executor": None},
+        {"base": TABLES, "grid": {"strategy.buffer_size": [1]}, "seeds": [0], "out": None, "threads": 1,
+            "executor": None},
     ),
     "sweep configs": (fb.sweep, {"base": TABLES, "configs": [{}], "seeds": [0]}),
     "tune": (
         fb.tune,
-        {"base": TABLES, "buffer_sizes": [1, 2], "concurrencies": [2], "target": {"loss": 0.1}, "seeds": [0, 1], "eta": 2, "threads": 1},
+        {"base": TABLES, "buffer_sizes": [1, 2], "concurrencies": [2], "target": {"loss": 0.1}, "seeds": [0,
+            1], "eta": 2, "threads": 1},
     ),
     "SweepResults.table": (lambda **a: swept().table(**a), {"metric": "loss", "level": 0.9, "method": "student"}),
     "SweepResults.band": (
@@ -301,7 +318,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         fb.theory.server_steps_for,
         {"epsilon": 0.1, **{k: v for k, v in SMALL.items() if k != "T"}, "heterogeneity": "average"},
     ),
-    "theory.plan": (fb.theory.plan, {"problem": problem(), "schedule": schedule(), "local": LOCAL, "w0": ONES, "allow_outside": True}),
+    "theory.plan": (fb.theory.plan, {"problem": problem(), "schedule": schedule(), "local": LOCAL, "w0": ONES,
+        "allow_outside": True}),
     "traces.fit": (fb.traces.fit, {"samples": [1.0, 2.0, 3.0], "families": ["exponential"]}),
     "traces.from_delay_matrix": (fb.traces.from_delay_matrix, {"source": np.ones((2, 2)), "unit": "s", "end": "wrap"}),
     "traces.from_gradient_ages": (
@@ -325,12 +343,42 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "traces.load_pickle": (fb.traces.load_pickle, {"path": "(pickle)"}),
 }  # fmt: skip
-PATHS = {"path", "checkpoint", "out"}
+PATHS = {"path", "checkpoint", "out", "capacity", "availability", "states", "speeds", "base"}
+# What these hold is refused by its own name or row, or is right in itself and does not fit the other arguments.
+CONTENTS = {
+    (argument, "a dictionary") for argument in ("tables", "base", "capacity", "availability", "states", "speeds")
+} | {
+    ("labels", "a list of texts"),
+    ("labels", "objects"),
+    ("labels", "complex"),
+    ("L", "beyond 64 bits"),
+    ("start_rate", "beyond 64 bits"),
+}
+
+
+def sweep_folder() -> Path:
+    if not (folder() / "sweep").exists():
+        fb.sweep(TABLES, seeds=[0], out=folder() / "sweep", progress=False)
+    return folder() / "sweep"
+
+
+def written(name: str, content: bytes) -> Path:
+    (folder() / name).write_bytes(content)
+    return folder() / name
+
+
+FILES = {
+    "(sweep)": sweep_folder,
+    "(toml)": lambda: written("run.json", json.dumps(TABLES).encode()),
+    "(pickle)": lambda: written("capacity", pickle.dumps({1: 2.0})),
+}
 
 
 def arguments(name: str) -> dict[str, Any]:
     given = dict(CALLS[name][1])
     for key, value in given.items():
+        if isinstance(value, str) and value in FILES:
+            given[key] = FILES[value]()
         if isinstance(value, str) and value == "(good)":
             kind = "parquet" if name == "iter_schedule" else "json" if "chrome" in name else "npz"
             given[key] = folder() / f"{re.sub(r'[^a-z]', '', name)}.{kind}"
@@ -343,8 +391,8 @@ def refusals(name: str) -> tuple[int, list[str]]:
     good = arguments(name)
     for argument in good:
         for what, value in BAD.items():
-            if argument in PATHS and isinstance(value, str):
-                continue  # a path like any other
+            if (argument in PATHS and isinstance(value, str)) or (argument, what) in CONTENTS:
+                continue
             fresh = {key: part.copy() if isinstance(part, np.ndarray) else part for key, part in good.items()}
             if isinstance(good.get("checkpoint"), Path):
                 good["checkpoint"].unlink(missing_ok=True)
@@ -365,6 +413,11 @@ def test_a_refusal_names_its_argument(name: str, tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     _, wrong = refusals(name)
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_arguments_that_are_right_are_taken(name: str) -> None:
+    CALLS[name][0](**arguments(name))
 
 
 @pytest.mark.parametrize("value", [10**30, 2**63])

@@ -1,4 +1,4 @@
-"""Every kind of file that the package reads, damaged in every way that we know: the reader answers, or raises FileError.
+"""Every kind of file that the package reads, damaged in every way that we know: it is read, or a FileError comes.
 
 Nothing of zipfile, zlib, json, tokenize, struct, csv, tomllib, numpy or pyarrow may reach the user. All damage is drawn
 from fixed seeds.

@@ -368,7 +368,7 @@ def test_chrome_trace(tmp_path, ending) -> None:
     )
     assert sum(event["ph"] == "i" for event in events) == 8
     assert {event["name"] for event in events if event["ph"] == "X" and "args" not in event} == {"download", "compute"}
-    with pytest.raises(ValueError, match=r"must end in \.json"):
+    with pytest.raises(ValueError, match=r"path: expected a name that ends in \.json"):
         MADE["buffered"].to_chrome_trace(tmp_path / "t.txt")
 
 

@@ -615,7 +615,8 @@ def test_delta_buffer_refuses(backend: Any) -> None:
 
 def far_server(backend: Any, path: Path, version: int, base: str = "start") -> Any:
     """A server that was saved early, with a download out, and whose file then says a far later version."""
-    server = backend.Server(np.zeros(3), FedBuff(buffer_size=1, staleness=staleness.Polynomial(0.5), base=base, server_lr=1.0))
+    strategy = FedBuff(buffer_size=1, staleness=staleness.Polynomial(0.5), base=base, server_lr=1.0)
+    server = backend.Server(np.zeros(3), strategy)
     server.download()
     server.download()
     server.upload(np.zeros(3), 0)
