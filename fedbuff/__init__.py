@@ -23,6 +23,7 @@ from ._delays import (
     Weibull,
 )
 from ._embedding import get_cmake_dir, get_include
+from ._files import FileError
 from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
@@ -64,6 +65,7 @@ __all__ = [
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "FileError",
     "HalfNormal",
     "History",
     "Interrupted",

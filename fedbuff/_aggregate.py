@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import backends
-from ._arrays import as_array, as_vector, model_dtype
-from ._checks import count, number
+from ._arrays import as_array, as_vector, model_dtype, to_array
+from ._checks import count, list_of, number
 
 __all__ = ["aggregate"]
 
@@ -36,10 +36,11 @@ def aggregate(
     array = as_array("w", w)
     dtype = model_dtype("w", array.dtype)
     model = as_vector("w", array, array.size, dtype)
-    views = [as_vector(f"deltas[{k}]", delta, model.size, dtype) for k, delta in enumerate(deltas)]
-    factors = np.ones(len(views), dtype) if weights is None else np.asarray(weights, np.float64).astype(dtype)
+    given = list_of("deltas", deltas, "a sequence of vectors")
+    views = [as_vector(f"deltas[{k}]", delta, model.size, dtype) for k, delta in enumerate(given)]
+    factors = np.ones(len(views), dtype) if weights is None else to_array("weights", weights, np.float64).astype(dtype)
     if factors.shape != (len(views),):
-        raise ValueError(f"weights: expected {len(views)} numbers, got shape {factors.shape}")
+        raise ValueError(f"weights: expected {len(views)} numbers, one for each of deltas, got shape {factors.shape}")
     if not np.isfinite(factors).all():
         raise ValueError(f"weights: number {int(np.argmin(np.isfinite(factors)))} is not finite")
     target = np.empty_like(model) if out is None else as_vector("out", out, model.size, dtype)

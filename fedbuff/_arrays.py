@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ._checks import shown
+
 __all__ = [
     "aligned_copy",
     "all_finite",
@@ -19,6 +21,7 @@ __all__ = [
     "pick_lists",
     "read_only",
     "round_down",
+    "to_array",
 ]
 
 Floats = NDArray[np.floating]
@@ -29,12 +32,26 @@ _BLOCK = 1 << 20
 
 def model_dtype(name: str, dtype: DTypeLike) -> np.dtype[np.floating]:
     """float32 or float64 in this machine's byte order, or a TypeError."""
-    given: np.dtype[Any] = np.dtype(dtype)
+    try:
+        given: np.dtype[Any] = np.dtype(dtype)
+    except Exception:  # NumPy's errors are of many types and name no argument
+        raise TypeError(f"{name}: expected float32 or float64, got {shown(dtype)}") from None
     if given.newbyteorder("=") not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise TypeError(f"{name}: expected float32 or float64, got {given}; convert it, as with .astype(np.float32)")
     if not given.isnative:
         raise TypeError(f"{name}: {given.str} is byte-swapped; pass {name}.astype(np.{given.newbyteorder('=')})")
     return given
+
+
+def to_array(name: str, value: Any, dtype: DTypeLike | None = None) -> NDArray[Any]:
+    """np.asarray, with errors that name the argument."""
+    try:
+        return np.asarray(value, dtype)
+    except OverflowError:
+        raise ValueError(f"{name}: expected numbers that {np.dtype(dtype)} holds, got {shown(value)}") from None
+    except (TypeError, ValueError) as error:
+        wanted = "an array" if dtype is None else f"an array of {np.dtype(dtype)}"
+        raise type(error)(f"{name}: expected {wanted}, got {shown(value)}") from None
 
 
 def as_array(name: str, value: Any) -> NDArray[Any]:

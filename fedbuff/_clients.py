@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import backends
-from ._arrays import as_model, as_vector, model_dtype
+from ._arrays import as_model, as_vector, model_dtype, to_array
 from ._checks import count
 
 __all__ = ["Callback", "Custom"]
@@ -19,7 +19,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def _samples(n_samples: Any) -> NDArray[np.int64]:
-    samples = np.array(n_samples)
+    samples = to_array("n_samples", n_samples).copy()
     if samples.ndim != 1 or samples.size == 0 or samples.dtype.kind not in "iu":
         raise TypeError("n_samples: expected one int per client")
     if samples.min() < 1:

@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._arrays import to_array
+from ._checks import shown
 from ._trace import Availability, Immutable, update_hash
 
 # A uniform has 53 bits, so 1 - u >= 2^-53: no exponential draw exceeds scale * _LOG_MAX, and no normal _NORMAL_MAX.
@@ -27,7 +29,10 @@ _ACCEPTANCE_MIN = 1e-3
 def _number(owner: str, name: str, value: Any) -> float:
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{owner}: {name} must be a number, not {type(value).__name__}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"{owner}: {name} is beyond what a float64 holds") from None
     if math.isnan(number):
         raise ValueError(f"{owner}: {name} is NaN")
     return number
@@ -206,7 +211,7 @@ class Empirical(Distribution):
     samples: NDArray[np.float64]
 
     def __init__(self, samples: ArrayLike) -> None:
-        values = np.asarray(samples)
+        values = to_array("samples", samples)
         if values.dtype.kind not in "iuf":
             raise TypeError(f"Empirical: samples must be numbers, not {values.dtype}")
         if values.ndim != 1 or values.size == 0:
@@ -236,7 +241,7 @@ class Empirical(Distribution):
 
 
 def _per_client(owner: str, name: str, values: ArrayLike, n_clients: int, kinds: str) -> NDArray[Any]:
-    array = np.asarray(values)
+    array = to_array(name, values)
     if array.dtype.kind not in kinds:
         wanted = "integers" if "f" not in kinds else "numbers"
         raise TypeError(f"{owner}: {name} must be {wanted}, not {array.dtype}")
@@ -275,12 +280,12 @@ class DelayModel(Immutable):
         except TypeError:
             raise TypeError(f"DelayModel: n_clients must be an int, not {type(self.n_clients).__name__}") from None
         if not 1 <= n_clients < 2**31:
-            raise ValueError(f"DelayModel: n_clients is {n_clients}; it must be in 1 .. 2^31 - 1")
+            raise ValueError(f"DelayModel: n_clients is {shown(n_clients)}; it must be in 1 .. 2^31 - 1")
         object.__setattr__(self, "n_clients", n_clients)
         for name in ("wait", "download", "compute", "upload"):
             value = getattr(self, name)
             if not isinstance(value, Distribution):
-                raise TypeError(f"DelayModel: {name} must be a distribution such as Constant(1.0), not {value!r}")
+                raise TypeError(f"DelayModel: {name} must be a distribution such as Constant(1.0), not {shown(value)}")
         if self.client_speed is not None and not isinstance(self.client_speed, Distribution):
             speed = _per_client("DelayModel", "client_speed", self.client_speed, n_clients, "iuf")
             object.__setattr__(self, "client_speed", speed)
@@ -289,7 +294,7 @@ class DelayModel(Immutable):
             object.__setattr__(self, "n_samples", sizes)
         if self.availability is not None:
             if not isinstance(self.availability, Availability):
-                raise TypeError(f"DelayModel: availability must be an Availability, not {self.availability!r}")
+                raise TypeError(f"DelayModel: availability must be an Availability, not {shown(self.availability)}")
             if self.availability.n_clients != n_clients:
                 raise ValueError(
                     f"DelayModel: availability is for {self.availability.n_clients} clients, the model has {n_clients}"

@@ -67,6 +67,7 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
     fb_status fb_server_download(fb_server* server, int64_t* version_out, fb_model** model_out)
     fb_status fb_server_cancel(fb_server* server, int64_t version)
     fb_status fb_server_set_staleness(fb_server* server, const double* weight, int64_t n_weights)
+    fb_status fb_server_set_staleness_at(fb_server* server, int64_t staleness, double weight)
     fb_status fb_server_take_ticket(fb_server* server, int64_t* ticket_out)
     fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket)
     fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,

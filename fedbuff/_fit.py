@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._checks import choice, list_of
 from ._delays import (
     Constant,
     Distribution,
@@ -44,9 +45,10 @@ def fit(samples: ArrayLike, families: Sequence[str] | None = None) -> list[Fit]:
     asked for.
     """
     optional("scipy.special", "fit", "fitting")
-    unknown = [name for name in families or () if name not in _FAMILIES]
-    if unknown:
-        raise ValueError(f"family {unknown[0]!r} is unknown: {', '.join(_FAMILIES)}")
+    if families is not None:
+        families = list_of("families", families, f"some of {', '.join(_FAMILIES)}")
+        for name in families:
+            choice("families", name, tuple(_FAMILIES))
     ordered = Empirical(samples).samples
     fits = []
     for name in families or _FAMILIES:

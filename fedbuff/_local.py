@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ._arrays import to_array
 from ._checks import count, number
 from .backends._spec import LocalSpec
 
@@ -46,7 +47,7 @@ class LocalSGD:
             if self.batch_size is not None:
                 count("batch_size", self.batch_size)
             return
-        sizes = np.array(self.batch_size)
+        sizes = to_array("batch_size", self.batch_size).copy()
         if sizes.ndim != 1 or sizes.dtype.kind not in "iu":
             raise TypeError("batch_size: expected an int, one int per client, or None")
         if sizes.size == 0 or sizes.min() < 1:

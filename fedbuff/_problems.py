@@ -16,8 +16,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import backends
-from ._arrays import aligned_copy, all_finite, as_array, as_output, as_vector, model_dtype, pick_lists, read_only
-from ._checks import choice, count, number, seed_of
+from ._arrays import (
+    aligned_copy,
+    all_finite,
+    as_array,
+    as_output,
+    as_vector,
+    model_dtype,
+    pick_lists,
+    read_only,
+    to_array,
+)
+from ._checks import choice, count, flag, instance, list_of, number, seed_of
 from ._constants import Constants, constants_of
 from ._local import LocalSGD
 from .backends._spec import BoundProblem, ProblemSpec
@@ -135,6 +145,7 @@ class Problem:
         model = self._model(w)
         result = self._output(out, model)
         which = self._client(client)
+        instance("local", local, LocalSGD, "a LocalSGD")
         batch = local.batch_of(which, self.n_clients)
         rows = None if batches is None else self._batches(batches, which, local.steps, batch)
         if rows is not None:
@@ -165,7 +176,7 @@ class Problem:
     def _batches(self, batches: ArrayLike, client: int, steps: int, batch: int) -> NDArray[np.int64]:
         if self._spec.offsets is None:
             raise ValueError("batches: a Quadratic has no rows")
-        given = np.asarray(batches)
+        given = to_array("batches", batches)
         if given.dtype.kind not in "iu":
             raise TypeError(f"batches: expected integers, got {given.dtype}")
         if given.ndim != 2 or given.shape[0] != steps or given.shape[1] < 1 or batch not in (0, given.shape[1]):
@@ -202,8 +213,9 @@ class _Rows(Problem):
         if n_features > _INT32_MAX:
             raise ValueError(f"X: at most {_INT32_MAX} features, got {n_features}")
         self._group = _Grouping(clients, n_rows, copy)
-        if np.shape(y) != (n_rows,):
-            raise ValueError(f"y: expected shape ({n_rows},), one target per row, got {np.shape(y)}")
+        shape = to_array("y", y).shape
+        if shape != (n_rows,):
+            raise ValueError(f"y: expected shape ({n_rows},), one target per row, got {shape}")
         fields = _csr_fields(X, self._group, copy) if sparse else {"x": _dense_rows(X, self._group, copy)}
         samples = np.diff(self._group.offsets)
         return {
@@ -234,8 +246,8 @@ class _Classifier(_Rows):
 
     def held_out(self, X: Any, y: Any) -> Self:
         """The same model over other rows, all of one client: to evaluate on data that nobody trains on."""
-        labels = np.asarray(y)
-        n = len(labels)
+        labels = to_array("y", y)
+        n = len(labels) if labels.ndim else 0
         if n == 0:
             raise ValueError("y: expected at least one row")
         position = np.searchsorted(self.classes, labels)
@@ -291,9 +303,9 @@ class LeastSquares(_Rows):
         n_features = fields["x"].shape[1]
         spec = ProblemSpec(
             **fields,
-            dim=n_features + bool(intercept),
+            dim=n_features + flag("intercept", intercept),
             sizes=(n_features, 1),
-            intercept=bool(intercept),
+            intercept=flag("intercept", intercept),
             head="squared",
             target=self._targets(target, fields["dtype"]),
         )
@@ -327,8 +339,8 @@ class Logistic(_Classifier):
     ) -> None:
         fields = self._prepare(X, y, clients, client_weights, copy, l2)
         fields["nonconvex"] = number("nonconvex", nonconvex)
-        fields["intercept"] = bool(intercept)
-        self.classes, index = np.unique(np.asarray(y), return_inverse=True)
+        fields["intercept"] = flag("intercept", intercept)
+        self.classes, index = np.unique(to_array("y", y), return_inverse=True)
         if len(self.classes) != 2:
             raise ValueError(f"y: expected two classes, got {len(self.classes)}")
         self._finish(fields, index)
@@ -374,17 +386,19 @@ class MLP(_Classifier):
         copy: bool = True,
     ) -> None:
         choice("activation", activation, ("relu", "tanh"))
-        sizes = tuple(count("hidden", size) for size in hidden)
+        sizes = tuple(count("hidden", size) for size in list_of("hidden", hidden, "a size for each hidden layer"))
         if len(sizes) > _MOST_HIDDEN:
             raise ValueError(f"hidden: at most {_MOST_HIDDEN} layers, got {len(sizes)}")
         if _is_csr(X):
             raise TypeError(f"X: {type(self).__name__} takes dense rows; pass X.toarray()")
         fields = self._prepare(X, y, clients, client_weights, copy, l2)
-        self.classes, index = np.unique(np.asarray(y), return_inverse=True)
+        self.classes, index = np.unique(to_array("y", y), return_inverse=True)
         if len(self.classes) < 2:
             raise ValueError(f"y: expected at least two classes, got {len(self.classes)}")
         fields.update(
-            sizes=(fields["x"].shape[1], *sizes, len(self.classes)), intercept=bool(intercept), activation=activation
+            sizes=(fields["x"].shape[1], *sizes, len(self.classes)),
+            intercept=flag("intercept", intercept),
+            activation=activation,
         )
         self._finish(fields, index)
 
@@ -474,7 +488,7 @@ class _Grouping:
     """Rows by client: offsets, and the order that puts them so (None where they are so already)."""
 
     def __init__(self, clients: Any, n_rows: int, copy: bool) -> None:
-        given = np.asarray(clients)
+        given = to_array("clients", clients)
         if given.ndim != 1 or given.dtype.kind not in "iu" or given.size == 0:
             raise TypeError(f"clients: expected one int per row, or offsets, got {given.dtype} of shape {given.shape}")
         self.order: NDArray[np.int64] | None = None
@@ -565,7 +579,7 @@ def _client_weight(given: ClientWeights, samples: NDArray[np.int64]) -> NDArray[
         choice("client_weights", given, ("equal", "samples"))
         raw = samples.astype(np.float64) if given == "samples" else np.ones(len(samples))
     else:
-        raw = np.array(given, np.float64)
+        raw = to_array("client_weights", given, np.float64).copy()
         if raw.shape != samples.shape:
             raise ValueError(f"client_weights: expected {len(samples)} numbers, got shape {raw.shape}")
         if not np.isfinite(raw).all() or raw.min() < 0 or raw.sum() == 0:
@@ -576,7 +590,7 @@ def _client_weight(given: ClientWeights, samples: NDArray[np.int64]) -> NDArray[
 def _curvature(
     given: ArrayLike, n_clients: int, dim: int, per_client: bool
 ) -> tuple[Literal["scalar", "diagonal", "dense"], NDArray[np.float64]]:
-    array = np.asarray(given, np.float64)
+    array = to_array("curvature", given, np.float64)
     if per_client:
         if array.ndim == 0 or array.shape[0] != n_clients:
             raise ValueError(f"curvature: per_client=True expects a first axis of {n_clients}, got shape {array.shape}")

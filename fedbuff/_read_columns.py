@@ -14,7 +14,6 @@ import gzip
 import io
 import os
 import re
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ._files import file_format, optional
+from ._files import FileError, check_parquet, file_format, open_npz, optional, reading, unguarded
 
 Kind = Literal["label", "integer", "number", "flag"]
 Missing = Literal["error", "drop"]
@@ -59,7 +58,7 @@ class BadRow:
         return f"row {self.row}: {self.reason}" if self.line is None else f"line {self.line}: {self.reason}"
 
 
-class TraceError(ValueError):
+class TraceError(FileError):
     """A delay file or table that cannot be used.
 
     `reason`, `row` (data rows from 1) and `line` (of a text file, as an editor shows it) are of the first bad row,
@@ -75,16 +74,16 @@ class TraceError(ValueError):
         count: int = 0,
         hint: str = "",
     ) -> None:
+        FileError.__init__(self, reason, path)
         if row is not None and not bad:
-            bad, count = (BadRow(row, reason),), max(count, 1)
-        self.reason, self.row, self.path = reason, row, path
-        self.bad, self.count, self.hint = tuple(bad), count, hint
+            bad, count = (BadRow(row, self.reason),), max(count, 1)
+        self.row, self.bad, self.count, self.hint = row, tuple(bad), count, hint
         self.line = self.bad[0].line if self.bad else None
-        text = "; ".join(map(str, self.bad)) if self.bad else reason
+        text = "; ".join(map(str, self.bad)) if self.bad else self.reason
         if count > 1:
             text += f"{'; ...' if count > len(self.bad) else ''}: {count} bad rows"
         file = "" if path is None else f" ({Path(path).name})"
-        super().__init__(f"{text}{hint and f'; {hint}'}{file}")
+        ValueError.__init__(self, f"{text}{hint and f'; {hint}'}{file}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reason, self.row, self.path, self.bad, self.count, self.hint)
@@ -208,10 +207,12 @@ def read_columns(
     file = Path(path)
     text = TextFile(file) if form == "csv" else None
     try:
-        if text is not None:
-            raw = _read_csv(text, wanted, character)
-        else:
-            raw = _read_npz(file, wanted) if form == "npz" else _read_parquet(file, wanted)
+        with reading(path, f"a whole {form.upper() if form != 'parquet' else 'Parquet'} file"):
+            if text is not None:
+                raw = _read_csv(text, wanted, character)
+                raw.columns = {key: _without_guard(column) for key, column in raw.columns.items()}
+            else:
+                raw = _read_npz(file, wanted) if form == "npz" else _read_parquet(file, wanted)
         numbers = [name for name in raw.columns if wanted[name].kind == "number"]
         lengths = {_length(column) for column in raw.columns.values()}
         if len(lengths) > 1:
@@ -222,6 +223,9 @@ def read_columns(
         if error.path is not None:
             raise
         raise in_file(error, [bad.row for bad in error.bad], file, text) from error.__cause__
+    except FileError as error:
+        member = "" if error.member is None else f" (member {error.member})"
+        raise TraceError(error.reason + member, path=path) from error
 
 
 def check_missing(missing: str) -> None:
@@ -292,6 +296,14 @@ def _plain_labels(column: Column) -> Column:
     if isinstance(column, Labels) and column.ids.dtype.kind == "O":
         return labels_from_text(column.ids, column.codes)
     return column
+
+
+def _without_guard(column: Column) -> Column:
+    """Labels as they were before they became cells that no spreadsheet runs."""
+    if not isinstance(column, Labels) or column.ids.dtype.kind != "U":
+        return column
+    plain = [unguarded(label) for label in column.ids.tolist()]
+    return Labels(column.codes, np.array(plain)) if len(set(plain)) == len(plain) else column
 
 
 def _length(column: Column) -> int:
@@ -685,14 +697,9 @@ def _cell_reason(name: str, text: str, kind: Kind) -> str:
 
 def _read_npz(path: Path, wanted: Mapping[str, Wanted]) -> _Raw:
     columns: dict[str, Column] = {}
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            for key, column in _present(list(file.files), wanted).items():
-                columns[key] = _from_numpy(file[column.name], key, column.kind)
-    except TraceError:
-        raise
-    except (zipfile.BadZipFile, EOFError, ValueError, TypeError, zlib.error) as error:
-        raise TraceError(f"not a whole NPZ file: {error}") from error
+    with open_npz(path, "a whole NPZ file") as file:
+        for key, column in _present(file.files, wanted).items():
+            columns[key] = _from_numpy(file[column.name], key, column.kind)
     return _Raw(columns)
 
 
@@ -711,6 +718,7 @@ def _from_numpy(values: NDArray[Any], name: str, kind: Kind) -> Column:
 def _read_parquet(path: Path, wanted: Mapping[str, Wanted]) -> _Raw:
     pa = optional("pyarrow", "parquet", "reading Parquet")
     pq = optional("pyarrow.parquet", "parquet", "reading Parquet")
+    check_parquet(path)
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow

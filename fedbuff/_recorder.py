@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ._arrays import to_array
+from ._checks import count
 from ._trace import ArrivalLog, read_arrival_log
 
 __all__ = ["Recorder", "sample_log"]
@@ -170,8 +172,11 @@ def _nanosecond_clock() -> Callable[[], float]:
 
 def _known(clients: int | Sequence[Client] | NDArray[Any]) -> range | set[Client]:
     if isinstance(clients, int | np.integer):
-        return range(int(clients))
-    return set(np.asarray(clients).tolist())
+        return range(count("clients", clients))
+    ids = to_array("clients", clients)
+    if ids.ndim != 1 or ids.dtype.kind not in "iuU":
+        raise TypeError(f"clients: expected a number of clients, or their ids, got {ids.dtype} of shape {ids.shape}")
+    return set(ids.tolist())
 
 
 def _version(client: Client, version: int) -> int:

@@ -7,8 +7,6 @@ import json
 import os
 import time
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,9 +17,9 @@ from numpy.typing import NDArray
 
 from . import backends
 from ._arrays import as_model
-from ._checks import choice, count, number, seed_of
+from ._checks import choice, count, flag, instance, list_of, number, path_of, seed_of
 from ._clients import Callback, Custom
-from ._files import optional, replacing
+from ._files import open_npz, optional, reading, write_npz
 from ._history import ExitReason, History, Interrupted, Result
 from ._local import LocalSGD
 from ._noise_ledger import NoiseLedger, ledger_path
@@ -271,6 +269,8 @@ class Replay:
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
+        _check_problem(problem)
+        instance("schedule", schedule, (Schedule, Iterable), "a Schedule, or an iterator of its chunks")
         self.problem, self.schedule, self.local = problem, schedule, local
         self.seed = seed_of(seed)
         self.threads = backends.default_threads() if threads is None else count("threads", threads)
@@ -428,8 +428,7 @@ class Replay:
         if self._ledger is not None:
             self._ledger.attach(path)
         arrays["checksum"] = np.frombuffer(_digest(arrays), np.uint8)
-        with replacing(path) as beside, open(beside, "wb") as file:
-            np.savez(file, **cast(Any, arrays))
+        write_npz(path, arrays)
 
     def _about(self) -> dict[str, Any]:
         local = self.local
@@ -471,23 +470,23 @@ class Replay:
             raise ValueError(f"{where}: it was made with another problem")
         if isinstance(schedule, Schedule) and about["schedule"] not in (None, schedule.sha256):
             raise ValueError(f"{where}: it was made with another schedule")
-        try:
-            rule = rule_from_json(about["rule"], None if strategy is None else rule_of(strategy))
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-        local = None if about["local"] is None else LocalSGD(**about["local"])
+        given = None if strategy is None else rule_of(strategy)
+        with reading(path, "a saved replay that can go on"):
+            rule = rule_from_json(about["rule"], given)
+            local = None if about["local"] is None else LocalSGD(**about["local"])
         made = cls(problem, schedule, local, strategy=_Holder(rule), seed=about["seed"], threads=threads)
-        made._restore(about, arrays)
+        made._restore(path, about, arrays)
         if made._ledger is not None:
             made._ledger = NoiseLedger.read(path, about["noise"])
         return made
 
-    def _restore(self, about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        self._engine.restore(
-            about["version"], arrays["w"], arrays["live"].tolist(), arrays["models"], arrays.get("first"),
-            arrays.get("second"), about["updates"],
-        )  # fmt: skip
-        self.history = History(json.loads(arrays["history"].tobytes()))
+    def _restore(self, path: str | os.PathLike[str], about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        with reading(path, "a saved replay that can go on"):
+            self._engine.restore(
+                about["version"], arrays["w"], arrays["live"].tolist(), arrays["models"], arrays.get("first"),
+                arrays.get("second"), about["updates"],
+            )  # fmt: skip
+            self.history = History(json.loads(arrays["history"].tobytes()))
         # Rows that are done are given again, so that the references to old versions come out right; the engine skips
         # them. A version whose last row is among them was not kept.
         while self._feed.version + len(self._feed.step_time) < about["version"]:
@@ -505,6 +504,12 @@ class _Holder:
     """A rule in the place of the strategy that carried it."""
 
     rule: Rule
+
+
+def _check_problem(problem: Any) -> None:
+    for name in ("init", "dtype", "dim", "n_clients", "n_samples"):
+        if not hasattr(problem, name):
+            raise TypeError(f"problem: expected a problem, got {type(problem).__name__}, which has no {name}")
 
 
 def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
@@ -631,10 +636,9 @@ def _digest(arrays: dict[str, NDArray[Any]]) -> bytes:
 
 
 def _read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    where = os.fspath(path)
-    try:
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+    what = "a saved replay"
+    with reading(path, what), open_npz(path, what) as file:
+        arrays = file.all()
         about = json.loads(arrays["about"].tobytes())
         if about.get("format") != FORMAT:
             raise ValueError("it holds something else")
@@ -643,9 +647,20 @@ def _read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
         checksum = arrays.pop("checksum").tobytes()
         if checksum != _digest(arrays):
             raise ValueError("its checksum does not fit its content")
-    except (ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"{where}: not a saved replay: {reason}") from error
+        for name in (
+            "problem",
+            "schedule",
+            "w0",
+            "rule",
+            "local",
+            "seed",
+            "metrics",
+            "version",
+            "updates",
+            "time",
+            "since",
+        ):
+            about[name]
     return about, arrays
 
 
@@ -774,9 +789,13 @@ def make_loop(
     callback: Callable[[dict[str, float]], object] | None = None,
 ) -> _Loop:
     """A replay that is ready to go, from the arguments of `replay`; `test` may be what `held_out` of a problem gave."""
+    _check_problem(problem)
     if eval_every is not None:
         count("eval_every", eval_every)
     count("checkpoint_every", checkpoint_every)
+    metrics = list_of("metrics", metrics, "names of metrics")
+    for name in metrics:
+        choice("metrics", name, METRICS)
     if stop is not None and not isinstance(stop, Stop) and not callable(stop):
         raise TypeError(f"stop: expected fedbuff.Stop or a function, got {type(stop).__name__}")
     needs_evaluation = callable(stop) or (
@@ -789,7 +808,9 @@ def make_loop(
             if getattr(stop, name) is not None and name not in metrics:
                 raise ValueError(f"metrics: stop looks at {name!r}, which is not among them")
     evaluate = _Evaluation(problem, metrics if eval_every is not None else (), test)
-    path = None if checkpoint is None else Path(checkpoint)
+    path = None if checkpoint is None else path_of("checkpoint", checkpoint)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback: expected a function, got {type(callback).__name__}")
     options: dict[str, Any] = {"strategy": strategy, "threads": threads}
     current = Replay(problem, schedule, local, w0=w0, seed=seed, **options)
     current._metrics = None if eval_every is None else list(metrics)
@@ -800,7 +821,7 @@ def make_loop(
             if about[name] != expected[name]:
                 what = "other metrics" if name == "metrics" else f"another {name}"
                 raise ValueError(f"{path}: it was made with {what}; remove it, or give another file")
-        current._restore(about, arrays)
+        current._restore(path, about, arrays)
         if current._ledger is not None:
             current._ledger = NoiseLedger.read(path, about["noise"])
     elif path is not None and current._ledger is not None:
@@ -967,7 +988,7 @@ class _Loop:
 def _progress_bar(progress: bool | None, schedule: Schedule | Iterable[Schedule]) -> Any:
     total = int(np.count_nonzero(schedule.status == Status.USED)) if isinstance(schedule, Schedule) else None
     tqdm = optional("tqdm", None, "a progress bar").tqdm
-    disable = None if progress is None else not progress
+    disable = None if progress is None else not flag("progress", progress)
     return tqdm(total=total, unit=" arrivals", unit_scale=True, disable=disable, leave=False)
 
 
@@ -992,8 +1013,11 @@ def run(
     >>> fb.run(problem, delays, fb.FedBuff(2), fb.LocalSGD(steps=1, lr=0.5), server_steps=10).version
     10
     """
+    from ._delays import DelayModel
     from ._resolve import schedule
+    from ._trace import ArrivalLog, Trace
 
+    instance("trace", trace, (Trace, DelayModel, ArrivalLog), "a Trace, a DelayModel or an ArrivalLog")
     made = schedule(
         trace, strategy, concurrency, server_steps=server_steps, max_time=max_time, arrivals=arrivals, seed=seed
     )

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ._checks import as_written, count, number, seed_of
+from ._checks import as_written, choice, count, number, seed_of
 from ._delays import DelayModel, Distribution
 from ._schedule import Schedule, ScheduleWriter, Status
 from ._server_file import rule_to_json
@@ -209,8 +209,7 @@ def uniform_arrivals(
     """
     n, size = count("n_clients", n_clients), count("buffer_size", buffer_size)
     bound, steps = count("max_staleness", max_staleness, low=0), count("server_steps", server_steps)
-    if staleness not in ("uniform", "max"):
-        raise ValueError(f"staleness {staleness!r} is unknown: uniform or max")
+    choice("staleness", staleness, ("uniform", "max"))
     key = seed_of(seed)
     columns = new_columns(steps * size, steps)
     if backend_name() == "cpp":
@@ -324,10 +323,8 @@ class _Request:
         self.arrivals = None if arrivals is None else count("arrivals", arrivals)
         self.timeout = None if timeout is None else number("timeout", timeout, open_low=True)
         self.start_rate = None if start_rate is None else number("start_rate", start_rate, open_low=True)
-        if start_process not in ("constant", "poisson"):
-            raise ValueError(f"start_process {start_process!r} is unknown: constant or poisson")
-        if in_flight not in _IF_BUSY:
-            raise ValueError(f"in_flight {in_flight!r} is unknown: redraw, skip or allow")
+        choice("start_process", start_process, ("constant", "poisson"))
+        choice("in_flight", in_flight, tuple(_IF_BUSY))
         if self.start_rate is None and (start_process, in_flight) != ("constant", "redraw"):
             raise ValueError("start_process and in_flight belong to the open loop: give start_rate")
         self.start_process, self.in_flight = start_process, in_flight

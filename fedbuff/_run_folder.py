@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._config import config as built_config
-from ._files import replacing
+from ._files import FileError, guarded, make_folder, read_json, reading, replacing
 from ._history import History, Result
 from ._schedule import Schedule, Status, load_schedule
 from ._study_config import ConfigError, StudyConfig
@@ -37,6 +37,7 @@ from ._study_data import SAMPLE
 
 __all__ = ["Run", "SeedRun", "find_runs", "load_run", "run_study"]
 
+RESULT = ("exit_reason", "server_steps", "last", "schedule")  # keys of result.json that readers look up
 _INPUTS = ("file", "data", "test")  # keys of [trace] and [problem] that may name a file
 
 
@@ -55,9 +56,10 @@ class SeedRun:
     @cached_property
     def history(self) -> dict[str, NDArray[np.float64]]:
         """Columns by name."""
-        with (self.folder / "history.csv").open(newline="") as file:
+        path = self.folder / "history.csv"
+        with reading(path, "a run's history"), path.open(newline="", encoding="utf-8") as file:
             names, *rows = csv.reader(file)
-        values = np.array(rows, np.float64).reshape(len(rows), len(names))
+            values = np.array(rows, np.float64).reshape(len(rows), len(names))
         return {name: values[:, at] for at, name in enumerate(names)}
 
     @property
@@ -88,18 +90,33 @@ class Run:
 
 
 def load_run(folder: str | os.PathLike[str], *, allow_code: bool = False) -> Run:
-    """Reads a run folder; a ValueError says what is missing. `allow_code` is that of its configuration."""
+    """Reads a run folder; a FileError says what is missing or damaged. `allow_code` is that of its configuration."""
     path = Path(folder)
     if not (path / "config.json").is_file():
-        raise ValueError(f"{path}: not a run folder: it has no config.json")
-    provenance = json.loads((path / "provenance.json").read_text(encoding="utf-8"))
-    tables = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    config = StudyConfig(tables, Path(provenance["folder"]), allow_code)
+        raise FileError("not a run folder: it has no config.json", path)
+    if not (path / "provenance.json").is_file():
+        raise FileError("not a run folder: it has no provenance.json", path)
+    provenance = _read_object(path / "provenance.json", "a run's provenance", ("folder",))
+    tables = _read_object(path / "config.json", "a run's configuration", ())
+    with reading(path / "config.json", "a run's configuration"):
+        config = StudyConfig(tables, Path(provenance["folder"]), allow_code)
     done = [
-        SeedRun(file.parent, int(file.parent.name.removeprefix("seed-")), json.loads(file.read_text(encoding="utf-8")))
+        SeedRun(file.parent, int(seed), _read_object(file, "a run's result", RESULT))
         for file in path.glob("seed-*/result.json")
+        if (seed := file.parent.name.removeprefix("seed-")).isdecimal()
     ]
     return Run(path, config, provenance, sorted(done, key=lambda run: run.seed))
+
+
+def _read_object(path: Path, what: str, keys: Iterable[str]) -> dict[str, Any]:
+    """The JSON object in a file, which has these keys."""
+    found = read_json(path, what)
+    with reading(path, what):
+        if not isinstance(found, dict):
+            raise ValueError(f"expected an object, got {type(found).__name__}")
+        for key in keys:
+            found[key]
+    return dict(found)
 
 
 def find_runs(folder: str | os.PathLike[str], *, allow_code: bool = False) -> list[Run]:
@@ -110,8 +127,10 @@ def find_runs(folder: str | os.PathLike[str], *, allow_code: bool = False) -> li
     if (path / "config.json").is_file():
         inside = [path]
     elif (path / "compare.json").is_file():
-        rows = json.loads((path / "compare.json").read_text(encoding="utf-8"))["rows"]
-        inside = [path / row["folder"] for row in rows]
+        table = path / "compare.json"
+        rows = _read_object(table, "a comparison's table", ("rows",))["rows"]
+        with reading(table, "a comparison's table"):
+            inside = [path / row["folder"] for row in rows]
     else:
         inside = sorted(file.parent for file in path.glob("*/config.json"))
     found = [load_run(each, allow_code=allow_code) for each in inside]
@@ -143,7 +162,7 @@ def run_study(
     if path.exists():
         _check_same(config, path)
     else:
-        path.mkdir(parents=True)
+        make_folder(path)
         write_json(path / "provenance.json", provenance(config))
         write_json(path / "config.json", config.tables)
     log = _Log(path / "log.txt", report)
@@ -160,7 +179,7 @@ def run_study(
 def _run_seed(
     config: StudyConfig, schedule: Schedule, seed: int, folder: Path, progress: bool | None, log: Callable[[str], None]
 ) -> None:
-    folder.mkdir(exist_ok=True)
+    make_folder(folder, exist_ok=True)
     checkpoint = folder / "checkpoint.npz"
     log(f"seed {seed}: {'resumed' if checkpoint.exists() else 'started'}: {schedule!r}")
     schedule.save(folder / "schedule.npz")
@@ -294,7 +313,7 @@ def write_json(path: Path, value: Any) -> None:
 def write_history(path: Path, history: History) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(history)
+    writer.writerow(map(guarded, history))
     writer.writerows(zip(*(history[name].tolist() for name in history), strict=True))
     with replacing(path) as beside:
         beside.write_text(text.getvalue(), encoding="utf-8")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import zipfile
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import cached_property
@@ -17,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._check_schedule import check_schedule
+from ._checks import instance
 from ._delays import Constant, DelayModel, Distribution
-from ._files import file_format, optional, replacing
+from ._files import check_parquet, file_format, open_npz, open_text, optional, reading, replacing, write_npz
 from ._trace import PARTS, ArrivalLog, Trace, digest, spread
 from .backends._portable_math import COMPONENT_SPEED, draw
 
@@ -264,6 +263,7 @@ class Schedule:
 
     def parts(self, source: Trace | DelayModel) -> dict[str, NDArray[np.float64]]:
         """wait, download, compute (with the client's factor) and upload of every row, from the delays that made it."""
+        instance("source", source, (Trace, DelayModel), "the Trace or DelayModel that made the schedule")
         return task_parts(source, self.seed, self.client, self.task)
 
     # Looking at it
@@ -340,7 +340,7 @@ class Schedule:
         form = file_format(path, {".json": "json", ".json.gz": "gzip"})
         if np.isnan(self.start_time).any():
             raise ValueError("the schedule has no start times: it comes from a log without them")
-        with replacing(path) as beside, gzip.open(beside, "wt") if form == "gzip" else beside.open("w") as file:
+        with replacing(path) as beside, open_text(beside, compressed=form == "gzip") as file:
             file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
             file.write('{"name":"process_name","ph":"M","pid":0,"args":{"name":"server"}},\n')
             file.write('{"name":"process_name","ph":"M","pid":1,"args":{"name":"clients"}}')
@@ -386,8 +386,7 @@ class Schedule:
         """Writes .npz, or .parquet (needs pyarrow); `load_schedule` reads both."""
         if file_format(path, FORMATS) == "npz":
             arrays = {name: getattr(self, name) for group in self._GROUPS for name in group}
-            with replacing(path) as beside, beside.open("wb") as file:
-                np.savez(file, fedbuff_schedule=np.array(self._header()), **arrays)
+            write_npz(path, {"fedbuff_schedule": np.array(self._header()), **arrays})
             return
         with ScheduleWriter(path) as writer:
             writer.write(self)
@@ -448,7 +447,9 @@ class ScheduleWriter:
     def __enter__(self) -> Self:
         beside = self._replacing.__enter__()
         try:
-            self._writer = self._pq.ParquetWriter(beside, _parquet_schema(self._pa), use_dictionary=["event", "status"])
+            self._writer = self._pq.ParquetWriter(
+                beside, _parquet_schema(self._pa), use_dictionary=["event", "status"], write_page_checksum=True
+            )
         except BaseException as error:
             self._replacing.__exit__(type(error), error, error.__traceback__)
             raise
@@ -491,13 +492,15 @@ class ScheduleWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         try:
-            if error is None:
-                self._finish()
+            try:
+                if error is None:
+                    self._finish()
+            finally:
+                self._writer.close()
         except BaseException as failure:
             kind, error, where = type(failure), failure, failure.__traceback__
             raise
         finally:
-            self._writer.close()
             self._replacing.__exit__(kind, error, where)
 
     def _finish(self) -> None:
@@ -519,17 +522,20 @@ def _parquet_schema(pa: Any) -> Any:
     return pa.schema([("event", label), *types.items(), ("started", pa.int64())])
 
 
+_WHAT = "a schedule, or not a whole one"
+
+
 def load_schedule(path: str | os.PathLike[str]) -> Schedule:
-    """Reads what `Schedule.save` wrote."""
+    """Reads what `Schedule.save` wrote; a file that is damaged or holds something else is a FileError."""
     load: Callable[[Path], Schedule] = {"npz": _load_npz, "parquet": _load_parquet}[file_format(path, FORMATS)]
-    try:
+    with reading(path, _WHAT):
         return load(Path(path))
-    except (zipfile.BadZipFile, EOFError, KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{Path(path).name} is not a schedule, or not a whole one: {error}") from error
 
 
 def _read_header(text: str) -> dict[str, Any]:
     header: dict[str, Any] = json.loads(text)
+    if not isinstance(header, dict) or not {"format", "description", *SCALARS} >= header.keys():
+        raise ValueError("its header is another's")
     form = header.pop("format")
     if form != FORMAT_VERSION:
         raise ValueError(f"its format is {form}, this version reads {FORMAT_VERSION}")
@@ -537,22 +543,26 @@ def _read_header(text: str) -> dict[str, Any]:
 
 
 def _load_npz(path: Path) -> Schedule:
-    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-        if "fedbuff_schedule" not in file.files:
-            raise ValueError("it has no entry fedbuff_schedule")
-        header = _read_header(str(file["fedbuff_schedule"]))
-        return Schedule(**header, **{name: file[name] for group in Schedule._GROUPS for name in group})
+    with open_npz(path, _WHAT) as file:
+        header = _read_header(file.text("fedbuff_schedule"))
+        return _from_state({**header, **{name: file[name] for group in Schedule._GROUPS for name in group}})
 
 
 def _load_parquet(path: Path) -> Schedule:
     pq = optional("pyarrow.parquet", "parquet", "reading Parquet")
-    metadata = pq.read_metadata(path).metadata or {}
+    metadata = check_parquet(path, _WHAT).metadata or {}
     if b"fedbuff_schedule" not in metadata:
         raise ValueError("its metadata has no entry fedbuff_schedule")
     header = _read_header(metadata[b"fedbuff_schedule"].decode())
 
     def columns(kind: str, names: Mapping[str, str], types: Mapping[str, type[np.generic]]) -> dict[str, NDArray[Any]]:
-        rows = pq.read_table(path, columns=list(names.values()), filters=[("event", "==", kind)], partitioning=None)
+        rows = pq.read_table(
+            path,
+            columns=list(names.values()),
+            filters=[("event", "==", kind)],
+            partitioning=None,
+            page_checksum_verification=True,
+        )
         found = {}
         for ours, theirs in names.items():
             column = rows.column(theirs)

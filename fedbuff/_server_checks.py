@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ._checks import number
+from ._checks import number, shown
 
 __all__ = [
+    "MOST_DIM",
     "closed_error",
     "empty_queue",
     "event_kind",
     "event_time",
+    "float_of",
     "norm_error",
     "not_finite",
     "overflow_error",
@@ -24,8 +26,21 @@ __all__ = [
 ]
 
 
+MOST_DIM = 2**56  # of a model: beyond what any machine addresses
+
+
+def float_of(name: str, value: float) -> float:
+    """A float, finite or not, or an error that names the argument."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name}: expected a number that float64 holds, got {shown(value)}") from None
+    except Exception:
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}") from None
+
+
 def positive(name: str, value: float) -> float:
-    number = float(value)
+    number = float_of(name, value)
     if not math.isfinite(number) or number <= 0:
         raise ValueError(f"{name}: expected a finite number > 0, got {number}")
     return number
@@ -35,7 +50,7 @@ def version_error(version: int, current: int) -> ValueError:
     """The error for a version with no download due, at a server that is at `current`."""
     if 0 <= version <= current:
         return ValueError(f"version {version} has no download left to return")
-    return ValueError(f"version {version} was never given out; the server is at version {current}")
+    return ValueError(f"version {shown(version)} was never given out; the server is at version {current}")
 
 
 def norm_error() -> ValueError:
@@ -59,7 +74,7 @@ def overflow_error() -> OverflowError:
 
 
 def ticket_error(ticket: int) -> ValueError:
-    return ValueError(f"ticket {ticket} was never given out, or was used or cancelled already")
+    return ValueError(f"ticket {shown(ticket)} was never given out, or was used or cancelled already")
 
 
 def closed_error(what: str) -> ValueError:

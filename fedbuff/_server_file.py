@@ -18,9 +18,8 @@ first second         (dim), Adam only
 from __future__ import annotations
 
 import json
+import math
 import os
-import zipfile
-import zlib
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -29,7 +28,8 @@ from numpy.typing import NDArray
 
 from . import staleness as _staleness
 from ._arrays import Floats as Vector
-from ._files import replacing
+from ._arrays import all_finite
+from ._files import open_npz, reading, write_npz
 from ._secure import FixedPoint, Gaussian, OneTimePad, Simulate
 from ._server_checks import unit_of
 from ._strategy import SGD, Adam, Rule
@@ -38,6 +38,7 @@ __all__ = ["FORMAT", "FORMAT_NUMBER", "ServerState", "read_server", "rule_from_j
 
 FORMAT = "fedbuff-server"
 FORMAT_NUMBER = 1
+MOST_COUNT = 2**62  # of steps and downloads: what adds to one stays within 64 bits
 
 _CLASSES = {cls.__name__: cls for cls in (SGD, Adam, FixedPoint, Gaussian, OneTimePad, Simulate)} | {
     name: getattr(_staleness, name) for name in _staleness.__all__ if isinstance(getattr(_staleness, name), type)
@@ -87,26 +88,20 @@ def write_server(path: str | os.PathLike[str], state: ServerState) -> None:
     for name in ("unit", "velocity", "first", "second"):
         if getattr(state, name) is not None:
             arrays[name] = getattr(state, name)
-    with replacing(path) as beside, open(beside, "wb") as file:
-        np.savez(file, **arrays)
+    write_npz(path, arrays)
 
 
 def read_server(path: str | os.PathLike[str], rule: Rule | None = None) -> ServerState:
     """The state in a file. `rule` is compared with the one in the file, and gives its staleness function where that is
-    the user's own. ValueError where the file is no such file, is damaged, or holds another rule."""
-    where = os.fspath(path)
-    try:
-        with open(path, "rb") as stream:
-            file = np.load(stream, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile) or "format" not in file or str(file["format"]) != FORMAT:
-                raise ValueError("it holds something else")
-            if int(file["format_number"]) != FORMAT_NUMBER:
-                raise ValueError(f"its format is number {file['format_number']}, this reader's is {FORMAT_NUMBER}")
-            arrays = {name: file[name] for name in file.files}
-        return _state_of(arrays, rule)
-    except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"{where}: not a saved server: {reason}") from error
+    the user's own. FileError where the file is no such file, is damaged, or holds another rule."""
+    what = "a saved server"
+    with reading(path, what), open_npz(path, what) as file:
+        if "format" not in file or file.text("format") != FORMAT:
+            raise ValueError("it holds something else")
+        number = int(file["format_number"])
+        if number != FORMAT_NUMBER:
+            raise ValueError(f"its format is number {number}, this reader's is {FORMAT_NUMBER}")
+        return _state_of(file.all(), rule)
 
 
 def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
@@ -126,6 +121,10 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
     for name in wanted:
         if arrays[name].shape != w.shape or arrays[name].dtype != w.dtype:
             raise ValueError(f"{name} is {arrays[name].dtype} {arrays[name].shape}, w is {w.dtype} {w.shape}")
+    versions, counts = arrays["outstanding_version"], arrays["outstanding_count"]
+    for name in ("outstanding_version", "outstanding_count", "kept_version", "version", "fill", "dropped"):
+        if arrays[name].dtype != np.int64:
+            raise ValueError(f"{name} is {arrays[name].dtype} {arrays[name].shape}")
     state = ServerState(
         rule=rule,
         version=int(arrays["version"]),
@@ -133,15 +132,24 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
         dropped=int(arrays["dropped"]),
         weight_sum=float(arrays["weight_sum"]),
         scaled_weight_sum=float(arrays["scaled_weight_sum"]),
-        outstanding=dict(
-            zip(arrays["outstanding_version"].tolist(), arrays["outstanding_count"].tolist(), strict=True)
-        ),
+        outstanding=dict(zip(versions.tolist(), counts.tolist(), strict=True)),
         kept=dict(zip(arrays["kept_version"].tolist(), np.array(arrays["kept_w"], w.dtype), strict=True)),
         w=w,
         total=total,
         unit=unit,
         **{name: arrays[name] for name in wanted},
     )
+    for name in ("w", "total", *wanted):
+        if not all_finite(getattr(state, name)):
+            raise ValueError(f"{name} is not finite")
+    if state.second is not None and np.any(state.second < 0):
+        raise ValueError("second has negative numbers")
+    if not all(0 <= value < math.inf for value in (state.weight_sum, state.scaled_weight_sum)):
+        raise ValueError(f"weight_sum {state.weight_sum}, scaled_weight_sum {state.scaled_weight_sum}")
+    if max(state.version, state.dropped, sum(state.outstanding.values())) > MOST_COUNT:
+        raise ValueError(f"version {state.version}, dropped {state.dropped}: beyond {MOST_COUNT}")
+    if list(state.outstanding) != sorted(state.outstanding) or len(state.outstanding) != len(versions):
+        raise ValueError("its outstanding versions do not rise")
     if not 0 <= state.fill < rule.buffer_size or state.version < 0 or state.dropped < 0:
         raise ValueError(f"version {state.version}, fill {state.fill} of {rule.buffer_size}, dropped {state.dropped}")
     if any(count < 1 or not 0 <= version <= state.version for version, count in state.outstanding.items()):

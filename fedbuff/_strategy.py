@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 from . import staleness as _staleness
-from ._checks import choice, count, number, share_of
+from ._checks import choice, count, list_of, number, share_of
 from ._secure import Gaussian, Simulate, secure_of
 from .staleness import StalenessFunction
 
@@ -49,7 +49,7 @@ class Adam:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        for beta in self.betas:
+        for beta in list_of("betas", self.betas, "two numbers"):
             if number("betas", beta) >= 1:
                 raise ValueError(f"betas: expected numbers below 1, got {self.betas}")
         number("epsilon", self.epsilon, open_low=True)

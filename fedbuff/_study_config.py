@@ -55,9 +55,9 @@ from typing import Any, cast
 import numpy as np
 
 from . import _delays, partition, staleness
-from ._checks import choice, count, number, seed_of
+from ._checks import choice, count, list_of, mapping, number, path_of, seed_of
 from ._delays import DelayModel, Distribution
-from ._files import file_format
+from ._files import FileError, file_format, reading
 from ._history import Result
 from ._local import LocalSGD
 from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
@@ -115,6 +115,10 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; the message begins with the key's path, as in strategy.buffer_size."""
 
 
+class ConfigFileError(FileError, ConfigError):
+    """A configuration's file that cannot be read."""
+
+
 class UnknownKeyError(ConfigError):
     """A key that its table does not have; `path` leads to it."""
 
@@ -142,15 +146,16 @@ class ConflictError(ConfigError):
 
 def read_tables(path: str | os.PathLike[str]) -> Tables:
     """The tables of a .toml or .json file; an error names the file and the line."""
-    file = Path(path)
+    file = path_of("path", path)
     form = file_format(file, {".toml": "toml", ".json": "json"})
     try:
-        text = file.read_text(encoding="utf-8")
-        tables = tomllib.loads(text) if form == "toml" else json.loads(text)
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not {form.upper()}: {error}") from None
+        with reading(file, form.upper()):
+            text = file.read_text(encoding="utf-8")
+            tables = tomllib.loads(text) if form == "toml" else json.loads(text)
+    except FileError as error:
+        raise ConfigFileError(error.reason, file) from None
     if not isinstance(tables, dict):
-        raise ConfigError(f"{file}: expected a table of tables, got {type(tables).__name__}")
+        raise ConfigFileError(f"expected a table of tables, got {type(tables).__name__}", file)
     return tables
 
 
@@ -161,10 +166,12 @@ def parse_setting(text: str) -> tuple[str, Any]:
     >>> parse_setting("strategy.buffer_size=20"), parse_setting("strategy.kind=fedasync")
     (('strategy.buffer_size', 20), ('strategy.kind', 'fedasync'))
     """
+    if not isinstance(text, str):
+        raise TypeError(f"settings: expected texts key.path=value, got {type(text).__name__}")
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()
     if not equals or not key or not value:
-        raise ConfigError(f"{text!r}: expected key=value, as in strategy.buffer_size=20")
+        raise ConfigError(f"settings: expected key=value, as in strategy.buffer_size=20, got {text!r}")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -426,8 +433,8 @@ class StudyConfig:
     allow_code: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tables", copy.deepcopy(dict(self.tables)))
-        object.__setattr__(self, "folder", Path(self.folder))
+        object.__setattr__(self, "tables", copy.deepcopy(mapping("tables", self.tables)))
+        object.__setattr__(self, "folder", path_of("folder", self.folder))
         _refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "target", "compare", "sweep"))
         for name in ("problem", "trace", "strategy"):
             if name not in self.tables:
@@ -452,12 +459,20 @@ class StudyConfig:
         cls, path: str | os.PathLike[str], settings: Sequence[str] = (), *, allow_code: bool = False
     ) -> StudyConfig:
         """A .toml or .json file, with settings `key.path=value` that override it."""
-        tables = merged(read_tables(path), {})
-        for setting in settings:
-            key, value = parse_setting(setting)
-            refuse_unknown_removals(tables, {key: value})
-            tables = merged(tables, {key: value})
-        return cls(tables, Path(path).parent, allow_code)
+        changes = [parse_setting(setting) for setting in list_of("settings", settings, "texts key.path=value")]
+        tables = read_tables(path)
+        try:
+            with reading(path, "a configuration"):
+                tables = merged(tables, {})
+                for key, value in changes:
+                    refuse_unknown_removals(tables, {key: value})
+                    tables = merged(tables, {key: value})
+                return cls(tables, Path(path).parent, allow_code)
+        except FileError as error:
+            cause = error.__cause__
+            wrong = ConfigFileError(f"{cause if isinstance(cause, ConfigError) else error.reason} ({Path(path).name})")
+            wrong.path = path
+            raise wrong from None
 
     def changed(self, changes: Mapping[str, Any]) -> StudyConfig:
         """The same with other values, by path; None removes a key (see `merged`)."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ._arrays import aligned_copy, all_finite
 from ._checks import count, number, share_of
-from ._files import file_format
+from ._files import FileError, file_format, open_npz, reading
 from ._svmlight import CSR, read_svmlight
 from .partition import by_column
 
@@ -89,19 +89,28 @@ class RowReader:
             sparse, targets = read_svmlight(file, dtype=self.dtype, n_features=n_features)
             return Rows(sparse if self.sparse else sparse.toarray(), targets)
         rows = _read_npz(file, client_column) if form == "npz" else _read_csv(file, self.target, client_column)
-        test = None if rows.test is None else (self._features(rows.test[0]), rows.test[1])
-        return Rows(self._features(rows.X), rows.y if self.labels else rows.y.astype(self.dtype), rows.clients, test)
-
-    def _features(self, values: NDArray[Any]) -> NDArray[Any]:
         divisor = number("divide_by", self.divide_by, open_low=True)
+        with reading(file, "rows of numbers"):
+            test = None if rows.test is None else (self._features(rows.test[0], divisor), rows.test[1])
+            y = rows.y if self.labels else rows.y.astype(self.dtype)
+            return Rows(self._features(rows.X, divisor), y, rows.clients, test)
+
+    def _features(self, values: NDArray[Any], divisor: float) -> NDArray[Any]:
         return np.asarray(values / divisor if divisor != 1.0 else values).astype(self.dtype)
 
 
+def _wrong(file: Path, what: str) -> FileError:
+    """An error that begins with the key of a configuration that names the file."""
+    error = FileError(f"data: {file}{what}")
+    error.path = file
+    return error
+
+
 def _read_npz(file: Path, client_column: Any) -> Rows:
-    with np.load(file, allow_pickle=False) as arrays:
+    with reading(file, "a data file"), open_npz(file, "a data file") as arrays:
         for name in ("X", "y", *([client_column] if client_column is not None else [])):
             if name not in arrays.files:
-                raise ValueError(f"data: {file} has no array {name}; it has {', '.join(arrays.files)}")
+                raise _wrong(file, f" has no array {name}; it has {', '.join(arrays.files)}")
         wanted = client_column or ("clients" if "clients" in arrays.files else None)
         clients = None if wanted is None else by_column(arrays[wanted])
         test = (arrays["X_test"], arrays["y_test"]) if "X_test" in arrays.files else None
@@ -110,15 +119,16 @@ def _read_npz(file: Path, client_column: Any) -> Rows:
 
 def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
     """Comma-separated numbers, with or without a line of names; target and client may be text."""
-    with gzip.open(file, "rt", newline="") if file.name.endswith(".gz") else file.open(newline="") as text:
+    opened: Any = gzip.open if file.name.endswith(".gz") else open
+    with reading(file, "a table of numbers"), opened(file, "rt", encoding="utf-8", newline="") as text:
         lines = [line for line in csv.reader(text) if line]
     has_names = bool(lines) and not any(_is_number(field) for field in lines[0])
     names = lines.pop(0) if has_names else [str(at) for at in range(len(lines[0]) if lines else 0)]
     if not lines:
-        raise ValueError(f"data: {file} has no rows")
+        raise _wrong(file, " has no rows")
     for at, line in enumerate(lines):
         if len(line) != len(names):
-            raise ValueError(f"data: {file}: row {at + 1} has {len(line)} fields, the first line {len(names)}")
+            raise _wrong(file, f": row {at + 1} has {len(line)} fields, the first line {len(names)}")
     chosen = [_column(file, names, column) for column in (target, client_column) if column is not None]
     inside = [at for at in range(len(names)) if at not in chosen]
     table = np.array(lines)
@@ -126,7 +136,7 @@ def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
         X = table[:, inside].astype(np.float64)
     except ValueError:
         row, at = next((r, c) for r, line in enumerate(lines) for c in inside if not _is_number(line[c]))
-        raise ValueError(f"data: {file}: row {row + 1}: {names[at]} {lines[row][at]!r} is not a number") from None
+        raise _wrong(file, f": row {row + 1}: {names[at]} {lines[row][at]!r} is not a number") from None
     y = table[:, chosen[0]]
     if all(_is_number(value) for value in np.unique(y)):
         y = y.astype(np.float64)
@@ -139,7 +149,7 @@ def _column(file: Path, names: list[str], wanted: Any) -> int:
     if wanted in names:
         return names.index(wanted)
     known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    raise ValueError(f"data: {file} has no column {wanted!r}; it has {known}")
+    raise _wrong(file, f" has no column {wanted!r}; it has {known}")
 
 
 def _is_number(text: str) -> bool:

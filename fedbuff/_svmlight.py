@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ._arrays import model_dtype, pick_lists
-from ._checks import count
+from ._checks import choice, count, path_of, shortened
+from ._files import FileError
 
 __all__ = ["CSR", "read_svmlight"]
 
@@ -112,19 +113,19 @@ def read_svmlight(
                 may lack the last features).
     zero_based  whether indices count from 0; "auto" says yes where the file has an index 0
 
-    Comments, blank lines and `qid:` are skipped. A ValueError names the line (from 1) of a number that cannot be read
+    Comments, blank lines and `qid:` are skipped. A FileError names the line (from 1) of a number that cannot be read
     or is not finite, of indices that do not rise, and of a line that is cut.
     """
     kind = model_dtype("dtype", dtype)
-    if zero_based not in (True, False, "auto"):
-        raise ValueError(f"zero_based: expected True, False or 'auto', got {zero_based!r}")
+    if not isinstance(zero_based, bool):
+        choice("zero_based", zero_based, ("auto",))
     width = None if n_features is None else count("n_features", n_features)
     if width is not None and width > _MOST_FEATURES:
         raise ValueError(f"n_features: at most {_MOST_FEATURES}, got {width}")
-    file = Path(path)
+    file = path_of("path", path)
     blocks = [_parse(text, line, kind, file) for text, line in _blocks_of_lines(file)]
     if not sum(block.target.size for block in blocks):
-        raise ValueError(f"the file has no rows ({file.name})")
+        raise FileError("the file has no rows", file)
     line, target, length, index, value = (
         np.concatenate([getattr(block, name) for block in blocks])
         for name in ("line", "target", "length", "index", "value")
@@ -138,7 +139,7 @@ def read_svmlight(
         wrong = int(np.argmax((index < first) | (index >= first + width)))
         where = line[np.searchsorted(indptr, wrong, side="right") - 1]
         why = "indices count from 1" if index[wrong] < first else f"there are {width} features, counted from {first}"
-        raise ValueError(f"line {where}: index {index[wrong]}: {why} ({file.name})")
+        raise FileError(f"line {where}: index {index[wrong]}: {why}", file)
     index -= first
     return CSR(value, index.astype(np.int32), indptr, (int(target.size), width)), target
 
@@ -160,7 +161,7 @@ def _blocks_of_lines(path: Path) -> Iterator[tuple[bytes, int]]:
                     held, size = [tail], len(tail)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         line += sum(piece.count(b"\n") for piece in held)
-        raise ValueError(f"line {line}: the compressed file breaks off here: {error} ({path.name})") from error
+        raise FileError(f"line {line}: the compressed file breaks off here: {error}", path) from error
     rest = b"".join(held)
     if rest:
         yield rest if rest.endswith(b"\n") else rest + b"\n", line
@@ -179,7 +180,7 @@ def _parse(text: bytes, line: int, dtype: np.dtype[np.floating], path: Path) -> 
     block = _parse_fast(plain, line, dtype)
     if block is None:
         _locate_error(plain, line, dtype, path)
-        raise ValueError(f"lines from {line}: cannot be read ({path.name})")
+        raise FileError(f"lines from {line}: cannot be read", path)
     return block
 
 
@@ -249,13 +250,13 @@ def _locate_error(text: bytes, line: int, dtype: np.dtype[np.floating], path: Pa
             if why:
                 break
             index, colon, value = word.partition(b":")
-            shown = word.decode(errors="replace")
+            shown = shortened(word.decode(errors="replace"))
             if not colon or not value:
                 why = f"{shown!r} is not index:value: is the line cut?"
             elif not _INDEX.fullmatch(index):
                 negative = index.startswith(b"-") and _INDEX.fullmatch(index[1:])
                 why = f"the index of {shown!r} is {'negative' if negative else 'not an integer'}"
-            elif int(index) > _MOST_FEATURES:
+            elif len(index.lstrip(b"0")) > 10 or int(index) > _MOST_FEATURES:
                 why = f"the index of {shown!r} is above {_MOST_FEATURES}"
             elif int(index) <= previous:
                 why = f"index {int(index)} comes after {previous}; indices must rise"
@@ -263,11 +264,11 @@ def _locate_error(text: bytes, line: int, dtype: np.dtype[np.floating], path: Pa
                 why = _wrong_number(f"the value of index {int(index)},", value, dtype)
                 previous = int(index)
         if why:
-            raise ValueError(f"line {number}: {why} ({path.name})")
+            raise FileError(f"line {number}: {why}", path)
 
 
 def _wrong_number(what: str, word: bytes, dtype: np.dtype[np.floating]) -> str:
-    shown = word.decode(errors="replace")
+    shown = shortened(word.decode(errors="replace"))
     if _NUMBER.fullmatch(word):
         return "" if abs(float(word)) <= float(np.finfo(dtype).max) else f"{what} {shown!r} is too large for {dtype}"
     try:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import backends
-from ._checks import count
+from ._checks import count, list_of, path_of, shown
 from ._files import optional
 from ._pool import Batches, Crew
 from ._run_folder import first_difference, provenance
@@ -68,7 +68,8 @@ def arms_of(grid: Mapping[str, Sequence[Any]] | None, configs: Sequence[Mapping[
     if configs is not None:
         if grid is not None:
             raise TypeError("grid: give grid or configs, not both")
-        if isinstance(configs, Mapping | str) or not all(isinstance(one, Mapping) for one in configs) or not configs:
+        configs = list_of("configs", configs, "a list of changes")
+        if not all(isinstance(one, Mapping) for one in configs) or not configs:
             raise TypeError("configs: expected a list of changes, each a dictionary by key path")
         return [dict(one) for one in configs]
     if grid is None:
@@ -160,7 +161,11 @@ def _study(base: Base, allow_code: bool = False) -> StudyConfig:
         return StudyConfig(base.tables, base.folder, True) if allow_code and not base.allow_code else base
     if isinstance(base, Mapping):
         return StudyConfig(dict(base), allow_code=allow_code)
-    return StudyConfig(read_tables(base), Path(base).parent, allow_code)
+    path = path_of("base", base)
+    try:
+        return StudyConfig(read_tables(path), path.parent, allow_code)
+    except ValueError as error:
+        raise ConfigError(f"base: {error}") from None
 
 
 class _Request:
@@ -219,8 +224,8 @@ class _Request:
 
 def _listed(seeds: Sequence[int] | str) -> Any:
     if isinstance(seeds, int):
-        raise TypeError(f'seeds: expected a list, or a range as "0:{max(seeds, 1)}", got an int')
-    return seeds if isinstance(seeds, str | list | tuple | range) else list(seeds)
+        raise TypeError(f'seeds: expected a list, or a range as "0:{shown(max(seeds, 1))}", got an int')
+    return seeds if isinstance(seeds, str | list | tuple | range) else list_of("seeds", seeds, "a list of ints")
 
 
 def _kind(values: Sequence[Any]) -> Kind:
@@ -256,7 +261,7 @@ class _Sweep:
             memory = MemoryStore(schema)
             self._work(memory, pending, failed, runs)
             return SweepResults(memory, request.changes)
-        if not (Path(out) / "sweep.json").exists():
+        if not (path_of("out", out) / "sweep.json").exists():
             self._check(list(runs.values()))  # nothing is written where the grid is wrong
         self._out = Path(out)
         made_of = provenance(request.base, request.tables_of("trace", "problem"))

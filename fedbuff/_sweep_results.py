@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _sweep_statistics as statistics
-from ._files import optional
+from ._files import FileError, optional, reading
 from ._sweep_statistics import Axis, Band, Method, Paired, Table
 from ._sweep_store import HISTORY, Column, FolderStore, MemoryStore, Ragged, take
 
@@ -203,6 +203,8 @@ def _spread(column: Ragged, sizes: NDArray[np.int64]) -> NDArray[Any]:
     own = np.diff(column.offsets)
     if np.array_equal(own, sizes):
         return column.values
+    if np.any((own != sizes) & (own > 0)):
+        raise FileError("a run's histories differ in length")
     made = np.full(int(sizes.sum()), np.nan)
     made[np.repeat(own > 0, sizes)] = column.values
     return made
@@ -227,4 +229,6 @@ def load_sweep(out: str | os.PathLike[str]) -> SweepResults:
     from ._sweep import arms_of
 
     store = FolderStore(out)
-    return SweepResults(store, arms_of(store.about.get("grid"), store.about.get("configs")))
+    with reading(store.path / "sweep.json", "a sweep's description"):
+        arms = arms_of(store.about.get("grid"), store.about.get("configs"))
+    return SweepResults(store, arms)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._checks import choice, count, number
+from ._arrays import to_array
+from ._checks import choice, count, instance, number
 from ._files import optional
 from ._student import student
 from ._text_table import aligned
@@ -222,6 +223,7 @@ def arm_at(results: SweepResults, given: int | Mapping[str, Any], name: str) -> 
 
 def _values(results: SweepResults, metric: str, notes: list[str]) -> list[dict[int, float]]:
     """By arm, the metric's last value by seed; what is left out goes to the notes."""
+    instance("metric", metric, str, "the name of a metric")
     if metric not in results.columns or metric in ("run", "status", "error", "exit_reason", "model_sha256"):
         raise ValueError(f"metric: the results have no numbers {metric!r}; columns: {', '.join(results.columns)}")
     column, seeds = np.asarray(results.column(metric), np.float64), results.column("seed").tolist()
@@ -281,6 +283,7 @@ def bands(
 ) -> list[Band]:
     """A band for each arm that has runs; histories are carried forward onto the axis."""
     choice("axis", axis, get_args(Axis))
+    instance("metric", metric, str, "the name of a metric")
     made = []
     for number_, (rows, label) in enumerate(zip(_kept(results, []), arm_labels(results.arms), strict=True)):
         histories = [results.history(row) for row in rows]
@@ -289,7 +292,7 @@ def bands(
                 raise ValueError(f"metric: the histories have {', '.join(history) or 'no rows'}, not {metric!r}")
         if not histories:
             continue
-        x = _places([history[axis] for history in histories]) if at is None else np.asarray(at, np.float64)
+        x = _places([history[axis] for history in histories]) if at is None else to_array("at", at, np.float64)
         y = np.array([carried_forward(history[axis], history[metric], x) for history in histories])
         mean, low, high = interval(y, level, method)
         made.append(Band(label, number_, len(rows), x, mean, low, high))
@@ -356,6 +359,7 @@ def time_to(results: SweepResults, metric: str, target: float, axis: Axis, level
 
 def first_at(history: Mapping[str, NDArray[Any]], metric: str, target: float, axis: str) -> tuple[float, bool]:
     """Where a history first reaches the target, and True; or where it ends, and False."""
+    instance("metric", metric, str, "the name of a metric")
     if metric not in history:
         raise ValueError(f"metric: the histories have {', '.join(history) or 'no rows'}, not {metric!r}")
     values = history[metric]

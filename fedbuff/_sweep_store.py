@@ -11,7 +11,6 @@ goes when the sweep is resumed, and are tried again.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import time
@@ -25,13 +24,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._arrays import pick_lists
-from ._files import optional, replacing
+from ._checks import path_of
+from ._files import (
+    FileError,
+    check_parquet,
+    make_folder,
+    open_npz,
+    optional,
+    read_json,
+    reading,
+    replacing,
+    sync_folder,
+)
 from ._run_folder import write_json
 
 __all__ = ["Column", "FolderStore", "Kind", "MemoryStore", "Ragged", "Row", "Schema", "read_about"]
 
 HISTORY = "history."  # begins the names of the list columns
 _BESIDE = ".sweep.json.*.part"  # what becomes sweep.json
+_A_PART = "a whole part of a sweep"
 _NEW, _OLD, _GENERATION = ".parts-new", ".parts-old", ".generation"
 ROWS = ".fedbuff-rows-"  # begins the names of folders with data that workers map
 FORMAT = "fedbuff-sweep"
@@ -162,10 +173,13 @@ class _Parquet:
             else:
                 arrays.append(pa.array(values, self._type(kind)))
         fields = [pa.field(name, self._type(kind)) for name, kind in schema.items()]
-        self._pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path, compression="zstd")
+        self._pq.write_table(
+            pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path, compression="zstd", write_page_checksum=True
+        )
 
     def read(self, path: Path, schema: Schema) -> dict[str, Column]:
-        table = self._pq.read_table(path, columns=list(schema), partitioning=None)
+        check_parquet(path)
+        table = self._pq.read_table(path, columns=list(schema), partitioning=None, page_checksum_verification=True)
         return {name: self._numpy(table.column(name).combine_chunks(), kind) for name, kind in schema.items()}
 
     def _numpy(self, array: Any, kind: Kind) -> Column:
@@ -193,16 +207,35 @@ class _Npz:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
     def read(self, path: Path, schema: Schema) -> dict[str, Column]:
-        with np.load(path, allow_pickle=False) as file:
+        with open_npz(path, _A_PART) as file:
             found: dict[str, Column] = {}
             for name, kind in schema.items():
                 values = file[f"{name}/values"].astype(_TYPES[kind], copy=False)
                 lists = kind in ("ints", "floats")
                 found[name] = Ragged(values, file[f"{name}/offsets"]) if lists else values
+                if values.ndim != 1:
+                    raise ValueError(f"{name}/values is of shape {values.shape}")
             return found
 
 
 _Form = _Parquet | _Npz
+
+
+def _read_part(form: _Form, path: Path, schema: Schema) -> dict[str, Column]:
+    """The columns of a part; a damaged one is a FileError."""
+    with reading(path, _A_PART):
+        found = form.read(path, schema)
+        lengths = {len(column) for column in found.values()}
+        if len(lengths) > 1:
+            raise ValueError(f"its columns differ in length: {', '.join(map(str, sorted(lengths)))}")
+        for name, column in found.items():
+            if isinstance(column, Ragged):
+                ends = column.offsets
+                if ends.ndim != 1 or ends.dtype.kind not in "iu" or ends.size == 0 or ends[0] != 0:
+                    raise ValueError(f"{name} has no offsets")
+                if ends[-1] != len(column.values) or np.any(np.diff(ends) < 0):
+                    raise ValueError(f"{name} has offsets that do not fit its values")
+        return found
 
 
 def _form(name: str) -> _Form:
@@ -219,17 +252,27 @@ def _default_form() -> str:
 
 def read_about(out: str | os.PathLike[str]) -> dict[str, Any]:
     """The content of a sweep's sweep.json."""
-    path = Path(out) / "sweep.json"
+    path = path_of("out", out) / "sweep.json"
     if not path.is_file():
-        raise ValueError(f"{os.fspath(out)}: not a sweep's folder: it has no sweep.json")
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        if about.get("format") != FORMAT:
+        raise FileError("not a sweep's folder: it has no sweep.json", out)
+    what = "a sweep's description"
+    about = read_json(path, what)
+    with reading(path, what):
+        if not isinstance(about, dict) or about.get("format") != FORMAT:
             raise ValueError("it holds something else")
         if about.get("format_number") != FORMAT_NUMBER:
             raise ValueError(f"its format is number {about.get('format_number')}, this reader's is {FORMAT_NUMBER}")
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{path}: not a sweep's description: {error}") from error
+        if about["parts"] not in ("parquet", "npz"):
+            raise ValueError(f"its parts are {about['parts']!r}")
+        columns = about.get("columns", _KEYS)
+        if (
+            not isinstance(columns, dict)
+            or not set(columns.values()) <= _TYPES.keys()
+            or not _KEYS.keys() <= columns.keys()
+        ):
+            raise ValueError("its columns are not those of a sweep")
+        if not isinstance(about.get("generation", 0), int):
+            raise ValueError(f"its generation is {about['generation']!r}")
     made: dict[str, Any] = about
     return made
 
@@ -247,7 +290,7 @@ class FolderStore:
     """The parts of a sweep's folder: `open` to write, or the constructor to read."""
 
     def __init__(self, out: str | os.PathLike[str], about: Mapping[str, Any] | None = None) -> None:
-        self.path = Path(out)
+        self.path = path_of("out", out)
         self.about = read_about(out) if about is None else dict(about)
         self._form = _form(self.about["parts"])
         self._lock: int | None = None  # a descriptor
@@ -263,14 +306,14 @@ class FolderStore:
     @classmethod
     def open(cls, out: str | os.PathLike[str], about: Mapping[str, Any], *, resume: bool) -> FolderStore:
         """The folder, made or gone on with, for this process alone; `about` is written where there is none yet."""
-        path = Path(out)
+        path = path_of("out", out)
         begun = (path / "sweep.json").is_file()
         if path.is_dir() and not begun and not all(map(_is_left, path.iterdir())):
             raise ValueError(f"{path}: it is there already and not a sweep's; give another folder")
         if begun and not resume:
             raise ValueError(f"{path}: it holds a sweep already; resume it, or give another folder")
         made = {"format": FORMAT, "format_number": FORMAT_NUMBER, "parts": _default_form(), **about}
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path, exist_ok=True)
         lock = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o666)
         try:
             try:
@@ -296,17 +339,18 @@ class FolderStore:
         return sorted(self._folder().glob(f"*{self._form.ending}"))
 
     def _numbered(self) -> list[Path]:
-        return [part for part in self._parts() if part.name.startswith("part-")]
+        return [part for part in self._parts() if part.stem.removeprefix("part-").isdecimal()]
 
     def read(self, names: Sequence[str]) -> dict[str, Column]:
         kinds = {name: self.schema[name] for name in names}
-        pieces = [self._form.read(part, kinds) for part in self._parts()]
+        pieces = [_read_part(self._form, part, kinds) for part in self._parts()]
         return {name: _joined([piece[name] for piece in pieces], kind) for name, kind in kinds.items()}
 
     def finished(self) -> list[str]:
         """The ids of the runs that are done."""
         kinds: Schema = {"run": "text"}
-        return [str(run) for part in self._numbered() for run in np.asarray(self._form.read(part, kinds)["run"])]
+        parts = (_read_part(self._form, part, kinds) for part in self._numbered())
+        return [str(run) for columns in parts for run in np.asarray(columns["run"])]
 
     # Writing
 
@@ -342,14 +386,16 @@ class FolderStore:
     def _write_anew(self, before: Schema, cells_of: Callable[[str], Row]) -> None:
         """All finished runs in few parts, in a folder that takes the old one's place.
 
-        From the moment that sweep.json names its generation, the new folder is the one that counts.
+        From the moment that sweep.json names its generation, the new folder is the one that counts. All that it holds
+        is on the disk before, and the old parts go only when the new ones have their place there too.
         """
         fresh = self.path / _NEW
         shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir()
+        make_folder(fresh)
         number, rows = 0, list[Row]()
         for part in self._numbered():
-            columns = self._form.read(part, {name: kind for name, kind in before.items() if name in self.schema})
+            kept = {name: kind for name, kind in before.items() if name in self.schema}
+            columns = _read_part(self._form, part, kept)
             for at in range(len(columns["run"])):
                 row = {name: _cast(column[at], before[name]) for name, column in columns.items()}
                 rows.append(row | cells_of(row["run"]))
@@ -359,7 +405,8 @@ class FolderStore:
         if rows:
             self._write_part(fresh, number, rows)
         self.about["generation"] = self.about.get("generation", 0) + 1
-        (fresh / _GENERATION).write_text(str(self.about["generation"]), encoding="utf-8")
+        with replacing(fresh / _GENERATION) as beside:
+            beside.write_text(str(self.about["generation"]), encoding="utf-8")
         write_json(self.path / "sweep.json", self.about)
         self._put_in_place()
 
@@ -367,13 +414,14 @@ class FolderStore:
         if (self.path / "parts").is_dir():
             (self.path / "parts").rename(self.path / _OLD)
         (self.path / _NEW).rename(self.path / "parts")
+        sync_folder(self.path)  # before the marker and the old parts go
         (self.path / "parts" / _GENERATION).unlink()
-        shutil.rmtree(self.path / _OLD)
+        shutil.rmtree(self.path / _OLD, ignore_errors=True)
 
     def _folder(self) -> Path:
         """Where the parts are; beside their place only after a kill."""
         marker = self.path / _NEW / _GENERATION
-        if marker.is_file() and marker.read_text(encoding="utf-8") == str(self.about.get("generation")):
+        if marker.is_file() and marker.read_bytes() == str(self.about.get("generation")).encode():
             return marker.parent
         return self.path / "parts"
 
@@ -381,9 +429,12 @@ class FolderStore:
         """Finishes, or takes back, what a kill left."""
         if self._folder().name == _NEW:
             self._put_in_place()
+        elif (self.path / _OLD).is_dir() and not (self.path / "parts").is_dir():
+            (self.path / _OLD).rename(self.path / "parts")
+            sync_folder(self.path)
         for left in (self.path / _NEW, self.path / _OLD, *self.path.glob(f"{ROWS}*")):
             shutil.rmtree(left, ignore_errors=True)
-        (self.path / "parts").mkdir(exist_ok=True)
+        make_folder(self.path / "parts", exist_ok=True)
         for rest in (*self.path.glob(_BESIDE), *(self.path / "parts").glob(".*.part")):
             rest.unlink()
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from ._checks import as_written, choice, count, number
+from ._checks import as_written, choice, count, flag, number
 
 __all__ = [
     "TABLE_1",
@@ -70,13 +70,16 @@ class Condition:
         return self.value <= self.limit
 
 
+MOST_STEPS = 2**1000  # a formula may ask for more server steps than anyone can make
+
+
 def _positive(name: str, value: float) -> float:
     return number(name, value, open_low=True)
 
 
 def _batch(b: float) -> float:
     """A batch size; infinity stands for exact local gradients."""
-    return b if b == math.inf else _positive("b", b)
+    return b if isinstance(b, float) and b == math.inf else _positive("b", b)
 
 
 def step_sizes(L: float, T: int, Q: int, K: int) -> StepSizes:
@@ -86,7 +89,7 @@ def step_sizes(L: float, T: int, Q: int, K: int) -> StepSizes:
     >>> fb.theory.step_sizes(L=4.0, T=2500, Q=2, K=10)
     StepSizes(eta=0.005, beta=0.1)
     """
-    root = math.sqrt(_positive("L", L) * count("T", T))
+    root = math.sqrt(_positive("L", L) * count("T", T, high=MOST_STEPS))
     return StepSizes(1.0 / (count("Q", Q) * root), 1.0 / count("K", K))
 
 
@@ -131,7 +134,7 @@ def bound(
     last term then has gamma2 in the place of n gamma2. b is the smallest batch, math.inf for exact local gradients. A T
     below `min_server_steps` is outside the theorem.
     """
-    steps, size = count("T", T), _batch(b)
+    steps, size = count("T", T, high=MOST_STEPS), _batch(b)
     _positive("L", L)
     count("n", n)
     for name, value in (("f_gap", f_gap), ("sigma2", sigma2), ("gamma2", gamma2)):
@@ -167,6 +170,7 @@ def terms(
 
 
 def require_inside(outside: tuple[str, ...], allow_outside: bool) -> None:
+    flag("allow_outside", allow_outside)
     if outside and not allow_outside:
         raise OutsideTheorem(f"outside the theorem: {'; '.join(outside)}. allow_outside=True goes on all the same")
 
@@ -255,7 +259,7 @@ def conditions(
     _positive("kappa", kappa)
     if (T is None) == (eta is None):
         raise ValueError("T, eta: give exactly one of them, and T=None with eta")
-    step = _positive("eta", eta) if eta is not None else step_sizes(L, T or 0, Q, 1).eta
+    step = _positive("eta", eta) if eta is not None else step_sizes(L, 0 if T is None else T, Q, 1).eta
     grown = 1.0 + 4.0 * step * kappa * L
     phi = 8.0 * step**2 * Q**2 * (1 + 2 * Q) * (1.0 + kappa**2)
     found = (

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._files import file_format, optional, replacing
+from ._arrays import to_array
+from ._checks import choice, count, mapping, number, seed_of, shown
+from ._files import FileError, file_format, guarded, open_npz, open_text, optional, reading, replacing
 from ._read_columns import FORMATS, Column, Kind, Labels, Missing, Wanted, bad_rows, read_columns
 from ._read_columns import TraceError as TraceError
 from ._read_columns import refuse_times as _check_times
@@ -39,11 +41,9 @@ def in_seconds(values: NDArray[np.float64], unit: str | float) -> NDArray[np.flo
             return values * _SECONDS_IN[unit]
         if unit not in _IN_A_SECOND:
             known = ", ".join([*_IN_A_SECOND, *_SECONDS_IN])
-            raise ValueError(f"unit {unit!r} is unknown: one of {known}, or how many seconds a unit has")
+            raise ValueError(f"unit {shown(unit)} is unknown: one of {known}, or how many seconds a unit has")
         return values if unit == "s" else values / _IN_A_SECOND[unit]
-    if not 0 < unit < np.inf:
-        raise ValueError(f"unit {unit!r} must be a positive number of seconds")
-    return values * float(unit)
+    return values * number("unit", unit, open_low=True)
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -85,14 +85,14 @@ def update_hash(state: Any, array: NDArray[Any]) -> None:
 
 
 def _numbers(name: str, values: ArrayLike, length: int | None, copy: bool = True) -> NDArray[np.float64]:
-    array = np.asarray(values)
+    array = to_array(name, values)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be numbers, not {array.dtype}")
     return _vector(name, array, length).astype(np.float64, copy=copy)
 
 
 def _integers(name: str, values: ArrayLike, length: int | None) -> NDArray[np.int64]:
-    array = np.asarray(values)
+    array = to_array(name, values)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers, not {array.dtype}")
     return _vector(name, array, length).astype(np.int64)
@@ -138,7 +138,7 @@ def code_clients(
     ids found, sorted.
     """
     if not isinstance(client, Labels):
-        values = np.asarray(client)
+        values = to_array("client", client)
         if values.dtype.kind == "O" and all(isinstance(label, str) for label in values.flat):
             nul = [row for row, label in enumerate(values.flat) if "\0" in label]  # NumPy's strings end at one
             _refuse(np.array(nul, np.int64), lambda row: f"client {values.flat[row]!r} has a NUL character")
@@ -164,7 +164,10 @@ def code_clients(
         number = np.full(client.ids.size, -1, dtype=np.int64)
         number[order] = np.arange(order.size)
     else:
-        known = np.arange(clients, dtype=np.int64) if isinstance(clients, int | np.integer) else np.asarray(clients)
+        if isinstance(clients, int | np.integer):
+            known = np.arange(count("clients", clients, high=2**31 - 1), dtype=np.int64)
+        else:
+            known = to_array("clients", clients)
         if known.ndim != 1 or known.dtype.kind not in "iuU":
             raise TypeError("clients must be a number of clients, or their ids as integers or strings")
         if known.size == 0:
@@ -240,10 +243,8 @@ class Availability(Immutable):
         policy: Policy = "wait",
     ) -> None:
         """Row r says that client[r] is there from begin[r] until just before end[r]; windows that touch are joined."""
-        if policy not in ("wait", "pause", "abort"):
-            raise ValueError(f"policy {policy!r} is unknown: wait, pause or abort")
-        if n_clients < 1:
-            raise ValueError(f"n_clients is {n_clients}; it must be at least 1")
+        choice("policy", policy, ("wait", "pause", "abort"))
+        n_clients = count("n_clients", n_clients, high=2**31 - 1)
         codes = _integers("client", client, None)
         start = _numbers("begin", begin, codes.size)
         stop = _numbers("end", end, codes.size)
@@ -341,7 +342,7 @@ class Availability(Immutable):
 
 
 def _periods(period: float | ArrayLike, n_clients: int) -> NDArray[np.float64]:
-    values = np.asarray(period)
+    values = to_array("period", period)
     if values.dtype.kind not in "iuf":
         raise TypeError(f"period must be a number or one for each client, not {values.dtype}")
     if values.ndim and values.shape != (n_clients,):
@@ -410,10 +411,8 @@ class Trace(Immutable):
             raise ValueError("give compute or total, one of them")
         if total is not None and not (download is None and upload is None):
             raise ValueError("total contains download and upload: give compute with them")
-        if end not in ("wrap", "stop"):
-            raise ValueError(f"end {end!r} is unknown: wrap or stop")
-        if tasks not in ("number", "order"):
-            raise ValueError(f"tasks: expected 'number' or 'order', got {tasks!r}")
+        choice("end", end, ("wrap", "stop"))
+        choice("tasks", tasks, ("number", "order"))
         codes, ids = code_clients(client, clients)
         given = {"wait": wait, "download": download, "compute": compute, "total": total, "upload": upload}
         times = {
@@ -497,7 +496,7 @@ class Trace(Immutable):
         """The same trace with parts multiplied, each by one factor or by one for each client."""
         changed = {}
         for name, factor in {"wait": wait, "download": download, "compute": compute, "upload": upload}.items():
-            values = np.asarray(factor)
+            values = to_array(name, factor)
             if values.dtype.kind not in "iuf":
                 raise TypeError(f"{name} must be a number or one for each client, not {values.dtype}")
             if values.ndim and values.shape != (self.n_clients,):
@@ -514,8 +513,8 @@ class Trace(Immutable):
         Whole rows are drawn, in runs of `block` consecutive ones (from the last row on to the first), so that a slow
         spell stays a spell.
         """
-        if block < 1 or (tasks is not None and tasks < 1):
-            raise ValueError("tasks and block must be at least 1")
+        block, seed = count("block", block), seed_of(seed)
+        tasks = None if tasks is None else count("tasks", tasks)
         sizes = np.diff(self.offsets)
         counts = sizes if tasks is None else np.where(sizes > 0, tasks, 0)
         offsets = np.zeros(self.n_clients + 1, dtype=np.int64)
@@ -536,8 +535,7 @@ class Trace(Immutable):
         No device is used again before all have been used as often. `client_ids` tells which device a client has; two
         clients with the same device have the same delays.
         """
-        if n_clients < 1:
-            raise ValueError(f"n_clients is {n_clients}; it must be at least 1")
+        n_clients, seed = count("n_clients", n_clients, high=2**31 - 1), seed_of(seed)
         passes = -(-n_clients // self.n_clients)
         words = _random_words(seed, np.arange(self.n_clients), np.arange(passes)[:, None], _ASSIGN)
         device = np.argsort(words, axis=1, kind="stable").ravel()[:n_clients]
@@ -635,7 +633,7 @@ def _reordered(columns: list[NDArray[Any]], order: NDArray[np.int64] | None) -> 
 
 
 def _check_flags(ok: ArrayLike, length: int) -> NDArray[np.bool_]:
-    flags = np.asarray(ok)
+    flags = to_array("ok", ok)
     if flags.dtype.kind not in "biu":
         raise TypeError(f"ok must be booleans, not {flags.dtype}")
     flags = _vector("ok", flags, length)
@@ -845,20 +843,22 @@ def write_columns(beside: Path, form: str, columns: Mapping[str, NDArray[Any]], 
         pq.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), beside)
     else:
         import csv
-        import gzip
 
         name = Path(path).name.lower()
-        opened = gzip.open if name.endswith(".gz") else open
-        with opened(beside, "wt", newline="", encoding="utf-8") as text:
+        with open_text(beside, compressed=name.endswith(".gz")) as text:
             writer = csv.writer(text, lineterminator="\n", delimiter="\t" if ".tsv" in name else ",")
             writer.writerow(columns)
-            writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+            cells = [
+                [guarded(text) for text in values.tolist()] if values.dtype.kind == "U" else values.tolist()
+                for values in columns.values()
+            ]
+            writer.writerows(zip(*cells, strict=True))
 
 
 def _wanted(
     columns: Mapping[str, str | None] | None, known: Mapping[str, tuple[Kind, bool]], client: int | str | None
 ) -> dict[str, Wanted]:
-    names = dict(columns or {})
+    names = {} if columns is None else mapping("columns", columns)
     if client is not None:
         if names.get("client") is not None:
             raise ValueError(f"client: give the one client {client!r} or a column of them, not both")
@@ -922,7 +922,12 @@ def read_trace(
     table = read_columns(path, _wanted(columns, known, client), missing=missing, delimiter=delimiter)
     read = table.columns
     if availability is None and file_format(path, FORMATS) == "npz":
-        availability = _stored_availability(path)
+        try:
+            availability = _stored_availability(path)
+        except TraceError as error:
+            raise TraceError(f"availability: {error.reason}", path=path) from None
+        except FileError as error:
+            raise TraceError(error.reason, path=path) from error
     if ("compute" in read) == ("total" in read):
         both = (
             "compute and total: leave one out with columns={'total': None}"
@@ -962,17 +967,22 @@ def _plain(column: Column | None) -> NDArray[Any] | None:
 
 
 def _stored_availability(path: str | os.PathLike[str]) -> Availability | None:
-    with np.load(path, allow_pickle=False) as file:
+    what = "a whole NPZ file"
+    with reading(path, what), open_npz(path, what) as file:
         if "availability_offsets" not in file.files:
             return None
         offsets = file["availability_offsets"]
+        if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or offsets.size < 2 or offsets[0] != 0:
+            raise ValueError(f"availability_offsets is {offsets.dtype} {offsets.shape}")
+        if np.any(np.diff(offsets) < 0) or file["availability_begin"].shape != (offsets[-1],):
+            raise ValueError("availability_offsets does not fit availability_begin")
         return Availability(
             np.repeat(np.arange(offsets.size - 1), np.diff(offsets)),
             file["availability_begin"],
             file["availability_end"],
             n_clients=offsets.size - 1,
             period=file["availability_period"] if "availability_period" in file.files else None,
-            policy=str(file["availability_policy"]),  # type: ignore[arg-type]
+            policy=file.text("availability_policy"),  # type: ignore[arg-type]
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ._checks import count
+from ._checks import count, integer, list_of, mapping, path_of
 from ._files import replacing
 from ._study_config import ConfigError, StudyConfig, default_metrics, seeds_of
 from ._sweep import Base, arms_of, sweep
@@ -117,9 +117,9 @@ def tune(
     config = study_of(base, allow_code)
     if target is not None:
         tables = {name: table for name, table in config.tables.items() if name != "target"}  # instead of its own
-        config = StudyConfig({**tables, "target": dict(target)}, config.folder, config.allow_code)
+        config = StudyConfig({**tables, "target": mapping("target", target)}, config.folder, config.allow_code)
     search = _Search(config, _arms(config, grid, buffer_sizes, concurrencies), seeds, count("eta", eta, low=2))
-    folder = None if out is None else _own_folder(Path(out))
+    folder = None if out is None else _own_folder(path_of("out", out))
     rungs: list[Rung] = []
     arms = list(range(len(search.arms)))
     for number in range(search.n_rungs):
@@ -160,7 +160,13 @@ def _arms(
     concurrencies: Sequence[int] | None,
 ) -> list[dict[str, Any]]:
     own = {"strategy.buffer_size": buffer_sizes, "schedule.concurrency": concurrencies}
-    given = {path: values for path, values in own.items() if values is not None}
+    for name, values in (("buffer_sizes", buffer_sizes), ("concurrencies", concurrencies)):
+        chosen = [1] if values is None else list_of(name, values, "a list of ints")
+        if not chosen:
+            raise ValueError(f"{name}: expected at least one")
+        for value in chosen:
+            integer(name, value)
+    given = {path: list(values) for path, values in own.items() if values is not None}
     if grid is None and not given:
         grid = config.sweep_options.get("grid")
     twice = [path for path in given if grid is not None and path in grid]
@@ -199,9 +205,8 @@ class _Search:
         if isinstance(seeds, int) and not isinstance(seeds, bool):
             seeds = list(range(count("seeds", seeds)))
         own = config.sweep_options.get("seeds", config.seeds)
-        self.seeds: list[int] = (
-            list(own) if seeds is None else list(seeds_of(seeds if isinstance(seeds, str) else list(seeds), "seeds"))
-        )
+        chosen = seeds if seeds is None or isinstance(seeds, str) else list_of("seeds", seeds, "ints")
+        self.seeds: list[int] = list(own) if seeds is None else list(seeds_of(chosen, "seeds"))
         self._budget = {name: v for name in _BUDGETS if (v := config.schedule_options.get(name)) is not None}
         if not self._budget:
             raise ConfigError("schedule: give max_time, server_steps or arrivals, the budget of the last rung")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._arrays import to_array
 from ._checks import count, number
 
 __all__ = ["by_column", "dirichlet", "iid", "shards"]
@@ -106,7 +107,7 @@ def _blocks(n_rows: int, n_blocks: int) -> NDArray[np.int64]:
 
 
 def _class_index(name: str, values: ArrayLike) -> tuple[NDArray[np.int64], int]:
-    given = np.asarray(values)
+    given = to_array(name, values)
     if given.ndim != 1 or given.size == 0:
         raise ValueError(f"{name}: expected one value per row, got shape {given.shape}")
     if given.dtype.kind == "f" and np.isnan(given).any():

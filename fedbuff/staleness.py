@@ -14,14 +14,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ._checks import number
+
 __all__ = ["Constant", "DelayAdaptive", "Hinge", "InverseOnePlusSqrt", "Polynomial", "StalenessFunction", "Threshold"]
 
 StalenessFunction = Callable[[int], float]
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +37,8 @@ class Polynomial:
     average: float = 0.0
 
     def __post_init__(self) -> None:
-        _require(
-            math.isfinite(self.exponent) and self.exponent >= 0,
-            f"exponent: expected a number >= 0, got {self.exponent}",
-        )
-        _require(
-            math.isfinite(self.average) and self.average >= 0, f"average: expected a number >= 0, got {self.average}"
-        )
+        number("exponent", self.exponent)
+        number("average", self.average)
 
     def __call__(self, staleness: int) -> float:
         ratio = (1.0 + self.average) / (1.0 + staleness)
@@ -61,11 +53,8 @@ class Hinge:
     threshold: float = 4.0
 
     def __post_init__(self) -> None:
-        _require(math.isfinite(self.slope) and self.slope >= 0, f"slope: expected a number >= 0, got {self.slope}")
-        _require(
-            math.isfinite(self.threshold) and self.threshold >= 0,
-            f"threshold: expected a number >= 0, got {self.threshold}",
-        )
+        number("slope", self.slope)
+        number("threshold", self.threshold)
 
     def __call__(self, staleness: int) -> float:
         return 1.0 if staleness <= self.threshold else 1.0 / (self.slope * (staleness - self.threshold) + 1.0)
@@ -79,8 +68,8 @@ class Threshold:
     after: float = 0.0
 
     def __post_init__(self) -> None:
-        _require(math.isfinite(self.cutoff) and self.cutoff >= 0, f"cutoff: expected a number >= 0, got {self.cutoff}")
-        _require(math.isfinite(self.after) and self.after >= 0, f"after: expected a number >= 0, got {self.after}")
+        number("cutoff", self.cutoff)
+        number("after", self.after)
 
     def __call__(self, staleness: int) -> float:
         return 1.0 if staleness <= self.cutoff else self.after
@@ -101,7 +90,7 @@ class DelayAdaptive:
     limit: float
 
     def __post_init__(self) -> None:
-        _require(math.isfinite(self.limit) and self.limit > 0, f"limit: expected a number > 0, got {self.limit}")
+        number("limit", self.limit, open_low=True)
 
     def __call__(self, staleness: int) -> float:
         return self.limit / max(self.limit, staleness)

@@ -5,21 +5,21 @@ Pickles are read by an unpickler that admits builtin containers, strings and num
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._files import file_format
+from . import _checks, _pickles
+from ._arrays import to_array
+from ._checks import count, path_of, seed_of, shortened, shown
+from ._files import FileError, file_format, read_json, read_npy
 from ._fit import Fit, fit
 from ._read_columns import (
     MISSING,
@@ -43,28 +43,17 @@ from .backends._portable_math import draw
 __all__ = ["Fit", "fit", "from_delay_matrix", "from_fedscale", "from_flash", "from_gradient_ages", "load_pickle"]
 
 PathLike = str | os.PathLike[str]
+_FEW = 1_000_000  # times that any file may hold
 _DOWNLOAD, _UPLOAD, _SPEED_CHOICE = 1, 3, 8  # components of the stream of delays
-
-
-class _Unpickler(pickle.Unpickler):
-    """Containers and numbers have opcodes of their own; only these two still come by name in old protocols."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module in ("builtins", "__builtin__") and name in ("set", "frozenset"):
-            return {"set": set, "frozenset": frozenset}[name]
-        raise pickle.UnpicklingError(f"it names {module}.{name}; only builtin containers and numbers are read")
-
-    def persistent_load(self, pid: Any) -> NoReturn:
-        raise pickle.UnpicklingError("it refers to an object outside")
 
 
 def load_pickle(path: PathLike) -> Any:
     """Reads a pickle of builtin containers, strings and numbers; refuses any other."""
-    data = Path(path).read_bytes()
+    data = path_of("path", path).read_bytes()
     try:
-        return _Unpickler(io.BytesIO(data)).load()
+        return _pickles.loads(data)
     except Exception as error:  # a broken pickle can raise nearly anything
-        raise TraceError(f"the pickle is refused: {error}", path=path) from error
+        raise TraceError(f"the pickle is refused: {shortened(str(error))}", path=path) from error
 
 
 # FedScale
@@ -88,7 +77,9 @@ def from_fedscale(
     own finish_time; as in FedScale, client number i takes entry i modulo their number. Both are pickles, or what is in
     them.
     """
-    devices = capacity if isinstance(capacity, Mapping) else load_pickle(capacity)
+    _checks.number("samples_per_task", samples_per_task), _checks.number("training_factor", training_factor)
+    _checks.number("model_bytes", model_bytes), upload_bytes is None or _checks.number("upload_bytes", upload_bytes)
+    devices = capacity if isinstance(capacity, Mapping) else load_pickle(path_of("capacity", capacity))
     path = None if isinstance(capacity, Mapping) else capacity
     computation = _field(devices, "computation", path)
     communication = _field(devices, "communication", path)
@@ -128,7 +119,7 @@ def _field(devices: Any, name: str, path: PathLike | None) -> NDArray[np.float64
     def value(number: int, device: Any) -> float:
         found = device.get(name) if isinstance(device, Mapping) else None
         if isinstance(found, bool) or not isinstance(found, int | float):
-            raise TraceError(f"{name} is not a number but {found!r}", number, path)
+            raise TraceError(f"{name} is not a number but {shown(found)}", number, path)
         return float(found)
 
     return np.fromiter((value(i + 1, device) for i, device in enumerate(devices.values())), np.float64, len(devices))
@@ -136,7 +127,7 @@ def _field(devices: Any, name: str, path: PathLike | None) -> NDArray[np.float64
 
 def _fedscale_windows(source: PathLike | Mapping[Any, Any], n_clients: int, policy: Policy) -> Availability:
     path = None if isinstance(source, Mapping) else source
-    devices = source if isinstance(source, Mapping) else load_pickle(source)
+    devices = source if isinstance(source, Mapping) else load_pickle(path_of("availability", source))
     period = _field(devices, "finish_time", path)
     active, begins = _lists(devices, "active", path)
     inactive, ends = _lists(devices, "inactive", path)
@@ -165,8 +156,10 @@ def _lists(
     for number, times in enumerate(lists):
         if not isinstance(times, list | tuple):
             raise TraceError(f"{name} is not a list of times", number + 1, path)
-    flat = list(chain.from_iterable(lists))
     counts = np.fromiter(map(len, lists), np.int64, len(lists))
+    if path is not None and counts.sum() > max(_FEW, os.stat(path).st_size):  # a list that many devices refer to
+        raise TraceError(f"{counts.sum()} times {name} are more than the file can hold", path=path)
+    flat = list(chain.from_iterable(lists))
     if not {type(time) for time in flat} <= {int, float}:
         numbers = [all(type(time) in (int, float) for time in times) for times in lists]
         raise TraceError(f"{name} is not a list of times", numbers.index(False) + 1, path)
@@ -182,6 +175,9 @@ def _windows(
     path: PathLike | None,
 ) -> Availability:
     owner = np.concatenate(client)
+    bad = np.flatnonzero(~((period > 0) & np.isfinite(period)))
+    if bad.size:
+        raise TraceError(f"the period {period[bad[0]]} is not positive and finite", int(bad[0]) + 1, path)
     try:
         return Availability(
             owner, np.concatenate(begin), np.concatenate(end), n_clients=period.size, period=period, policy=policy
@@ -223,7 +219,8 @@ def from_flash(
     {user: {"down_u", "down_sigma", "up_u", "up_sigma"}} in kB/s (1,024 bytes), each device gets a user at random and
     `tasks` rows whose transfer of model_bytes meets a normal speed, drawn again below 0.
     """
-    path = None if isinstance(states, Mapping) else states
+    tasks, seed, model_bytes = count("tasks", tasks), seed_of(seed), _checks.number("model_bytes", model_bytes)
+    path = None if isinstance(states, Mapping) else path_of("states", states)
     devices = states if isinstance(states, Mapping) else _load_json(states)
     if not isinstance(devices, Mapping) or not devices:
         raise TraceError("not a dictionary of devices", path=path)
@@ -244,7 +241,7 @@ def from_flash(
     row_client = np.repeat(np.arange(n), rows)
     download = upload = np.zeros(row_client.size)
     if speeds is not None:
-        speed_path = None if isinstance(speeds, Mapping) else speeds
+        speed_path = None if isinstance(speeds, Mapping) else path_of("speeds", speeds)
         users = speeds if isinstance(speeds, Mapping) else _load_json(speeds)
         download, upload = _flash_transfers(users, n, rows, model_bytes, seed, speed_path)
     ids = np.array([str(key) for key in devices], dtype=np.str_)
@@ -261,9 +258,9 @@ def from_flash(
 
 def _load_json(path: PathLike) -> Any:
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise TraceError(f"not JSON: {error}", path=path) from error
+        return read_json(path, "JSON")
+    except FileError as error:
+        raise TraceError(error.reason, path=path) from error
 
 
 def _flash_ready(
@@ -282,7 +279,7 @@ def _flash_ready(
     state = [lines[i][1].strip().lower() for i in order]
     for name in set(state):
         if name not in _FLASH_SETS and name not in _FLASH_IGNORED and not _PERCENT.fullmatch(name):
-            raise TraceError(f"state {name!r} is unknown", number, path)
+            raise TraceError(f"state {shown(name)} is unknown", number, path)
     locks = _FLASH_SETS if "screen_lock" in state else {**_FLASH_SETS, "screen_off": ("locked", True)}
     ready = np.ones(time.size, dtype=np.bool_)
     for flag in ("charging", "wifi", "locked"):
@@ -318,12 +315,12 @@ def _flash_compute(
     devices: Mapping[str, Any], compute: float | Mapping[str, float], path: PathLike | None
 ) -> NDArray[np.float64]:
     if not isinstance(compute, Mapping):
-        return np.full(len(devices), float(compute))
+        return np.full(len(devices), _checks.number("compute", compute))
     models = [device.get("model") if isinstance(device, Mapping) else None for device in devices.values()]
     for number, model in enumerate(models):
         if model not in compute:
-            raise TraceError(f"compute has no time for the model {model!r}", number + 1, path)
-    return np.array([float(compute[str(model)]) for model in models])
+            raise TraceError(f"compute has no time for the model {shown(model)}", number + 1, path)
+    return np.array([_checks.number("compute", compute[str(model)]) for model in models])
 
 
 def _flash_transfers(
@@ -351,6 +348,9 @@ def _flash_transfers(
 
 
 # Matrices
+
+
+_MATRICES = {".npy": "npy", ".csv": "text", ".txt": "text", ".dat": "text", ".tsv": "text", ".gz": "text"}
 
 
 @dataclass(frozen=True)
@@ -389,22 +389,20 @@ class _Matrix:
 def _matrix(source: PathLike | ArrayLike, what: str, delimiter: str | None, header: bool | None) -> _Matrix:
     """A rounds x workers table: an array, a data frame, .npy, or text, with or without a header and an index column."""
     if isinstance(source, str | os.PathLike):
-        form = file_format(
-            source, {".npy": "npy", ".csv": "text", ".txt": "text", ".dat": "text", ".tsv": "text", ".gz": "text"}
-        )
-        if form == "text":
+        if file_format(source, _MATRICES, "source") == "text":
             return _text_matrix(Path(source), as_delimiter(delimiter), header)
-        try:
-            table = np.load(source, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise TraceError(f"not a whole NPY file: {error}", path=source) from error
+        table = read_npy(source, "a whole .npy file")
         path, names = source, None
     else:
-        table, path, names = np.asarray(source), None, getattr(source, "columns", None)
-    if not isinstance(table, np.ndarray) or table.dtype.kind not in "iuf":
-        raise TypeError(f"the {what} must be numbers, not {getattr(table, 'dtype', type(table).__name__)}")
+        table, path, names = to_array("source", source), None, getattr(source, "columns", None)
+    if table.dtype.kind not in "iuf":
+        if path is None:
+            raise TypeError(f"source: the {what} must be numbers, not {table.dtype}")
+        raise TraceError(f"the {what} must be numbers, not {table.dtype}", path=path)
     if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(f"the {what} must be a matrix of rounds x workers, not of shape {table.shape}")
+        raise TraceError(
+            f"source: the {what} must be a matrix of rounds x workers, not of shape {table.shape}", path=path
+        )
     return _Matrix(table.astype(np.float64), None if names is None else _worker_ids(list(names), path), path)
 
 
@@ -545,6 +543,7 @@ def from_gradient_ages(
     without an arrival is none, so that versions count the iterations with one. `fb.schedule` of the log has these
     steps, and their staleness. Where they differ in size it needs FedBuff(buffer_size=n, max_wait=...), n workers.
     """
+    _checks.number("seconds_per_iteration", seconds_per_iteration)
     matrix = _matrix(source, "ages", delimiter, header)
     ages = matrix.values
     odd = ~((ages >= 0) & (ages == np.floor(ages)) & (ages < 2**62))

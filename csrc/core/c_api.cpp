@@ -235,6 +235,16 @@ fb_status fb_server_set_staleness(fb_server* server, const double* weight, int64
   });
 }
 
+fb_status fb_server_set_staleness_at(fb_server* server, int64_t staleness, double weight) {
+  if (server == nullptr || staleness < 0 || !finite_at_least(weight, 0)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] {
+    server->set_staleness_at(staleness, weight);
+    return FB_OK;
+  });
+}
+
 fb_status fb_server_take_ticket(fb_server* server, int64_t* ticket_out) {
   if (server == nullptr || ticket_out == nullptr) {
     return FB_ERR_ARGUMENT;

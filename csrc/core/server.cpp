@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <new>
 #include <vector>
 
@@ -70,6 +71,11 @@ struct Due {
   Hold model;  // kept only where an update is taken against the current model
 };
 
+// Versions that lie side by side in memory, the newest included. Of older ones only those with tasks due are kept, and
+// of greater staleness only the weights that were asked for: memory follows what is due and not how long ago it began.
+constexpr std::size_t kMostVersions = 1 << 16;
+constexpr std::size_t kMostFarWeights = 1 << 12;
+
 // Of the arrivals in the buffer: sum of e, and of s e.
 struct Weights {
   double sum = 0, scaled_sum = 0;
@@ -91,6 +97,15 @@ class Server final : public fb_server, private TicketQueue::Sink {
     std::vector<double> copy(weight, weight + n_weights);
     const auto lock = queue_.lock();
     staleness_weight_.swap(copy);
+    far_weight_.clear();
+  }
+
+  void set_staleness_at(std::int64_t staleness, double weight) override {
+    const auto lock = queue_.lock();
+    if (far_weight_.size() >= kMostFarWeights) {
+      far_weight_.clear();
+    }
+    far_weight_[staleness] = weight;
   }
 
   fb_status upload(fb_dtype dtype, std::int64_t dim, const void* delta, std::int64_t version, double e,
@@ -157,17 +172,17 @@ class Server final : public fb_server, private TicketQueue::Sink {
     state.first = first_.empty() ? nullptr : first_.data();
     state.second = second_.empty() ? nullptr : second_.data();
     std::int64_t n = 0;
-    for (std::size_t i = 0; i < due_.size(); ++i) {
-      if (due_[i].tasks == 0) {
-        continue;
+    for_each_due([&](std::int64_t version, const Due& due) {
+      if (due.tasks == 0) {
+        return;
       }
       if (state.due != nullptr) {
-        state.due_version[n] = first_version() + static_cast<std::int64_t>(i);
-        state.due[n] = due_[i].tasks;
-        state.kept[n] = due_[i].model ? due_[i].model.get()->data : nullptr;
+        state.due_version[n] = version;
+        state.due[n] = due.tasks;
+        state.kept[n] = due.model ? due.model.get()->data : nullptr;
       }
       ++n;
-    }
+    });
     state.n_due = n;
   }
 
@@ -184,10 +199,13 @@ class Server final : public fb_server, private TicketQueue::Sink {
       std::memcpy(second_.data(), state.second, bytes());
     }
     due_.clear();
+    far_due_.clear();
     const std::int64_t oldest = state.n_due > 0 ? state.due_version[0] : state.version;
-    due_.resize(static_cast<std::size_t>(state.version - oldest + 1));
+    due_.resize(
+        static_cast<std::size_t>(std::min(state.version - oldest, static_cast<std::int64_t>(kMostVersions) - 1) + 1));
     for (std::int64_t i = 0; i < state.n_due; ++i) {
-      Due& due = due_[static_cast<std::size_t>(state.due_version[i] - oldest)];
+      const std::int64_t place = state.due_version[i] - first_version();
+      Due& due = place >= 0 ? due_[static_cast<std::size_t>(place)] : far_due_[state.due_version[i]];
       due.tasks = state.due[i];
       if (rule_.base == FB_BASE_CURRENT && state.due_version[i] != state.version) {
         due.model = Hold(fb_model::create(bytes()));
@@ -204,17 +222,13 @@ class Server final : public fb_server, private TicketQueue::Sink {
   std::int64_t outstanding() const override {
     const auto lock = queue_.lock();
     std::int64_t n = 0;
-    for (const Due& due : due_) {
-      n += due.tasks;
-    }
+    for_each_due([&](std::int64_t, const Due& due) { n += due.tasks; });
     return n;
   }
   std::int64_t live_models() const override {
     const auto lock = queue_.lock();
     std::int64_t n = 1;
-    for (const Due& due : due_) {
-      n += due.model ? 1 : 0;
-    }
+    for_each_due([&](std::int64_t, const Due& due) { n += due.model ? 1 : 0; });
     return n;
   }
 
@@ -231,9 +245,14 @@ class Server final : public fb_server, private TicketQueue::Sink {
         fill_(other.fill_),
         dropped_(other.dropped_),
         weights_(other.weights_),
-        staleness_weight_(other.staleness_weight_) {
+        staleness_weight_(other.staleness_weight_),
+        far_weight_(other.far_weight_) {
+    const auto again = [](const Due& due) { return Due{due.tasks, due.model ? due.model.again() : Hold()}; };
     for (const Due& due : other.due_) {
-      due_.push_back({due.tasks, due.model ? due.model.again() : Hold()});
+      due_.push_back(again(due));
+    }
+    for (const auto& [version, due] : other.far_due_) {
+      far_due_.emplace(version, again(due));
     }
     terms_.reserve(TicketQueue::kMaxBatch);
   }
@@ -254,10 +273,34 @@ class Server final : public fb_server, private TicketQueue::Sink {
       return FB_ERR_NEVER_GIVEN;
     }
     if (version < first_version()) {
-      return FB_ERR_NOTHING_DUE;
+      const auto far = far_due_.find(version);
+      due_out = far == far_due_.end() ? nullptr : &far->second;
+      return due_out != nullptr ? FB_OK : FB_ERR_NOTHING_DUE;
     }
     due_out = &due_[static_cast<std::size_t>(version - first_version())];
     return due_out->tasks > 0 ? FB_OK : FB_ERR_NOTHING_DUE;
+  }
+
+  // Every version that may be due, the oldest first.
+  template <class Function>
+  void for_each_due(Function&& function) const {
+    for (const auto& [version, due] : far_due_) {
+      function(version, due);
+    }
+    std::int64_t version = first_version();
+    for (const Due& due : due_) {
+      function(version++, due);
+    }
+  }
+
+  // Makes room for the next version's entry: the oldest go where only those with tasks due are kept.
+  void make_room() {
+    while (due_.size() >= kMostVersions) {
+      if (due_.front().tasks > 0) {
+        far_due_.emplace(first_version(), std::move(due_.front()));
+      }
+      due_.pop_front();
+    }
   }
 
   fb_model* held_model() {
@@ -267,6 +310,13 @@ class Server final : public fb_server, private TicketQueue::Sink {
 
   // One task on `version` is over; forget what nobody needs any more.
   void return_task(std::int64_t version) {
+    if (version < first_version()) {
+      const auto far = far_due_.find(version);
+      if (--far->second.tasks == 0) {
+        far_due_.erase(far);
+      }
+      return;
+    }
     Due& due = due_[static_cast<std::size_t>(version - first_version())];
     if (--due.tasks == 0) {
       due.model.reset();
@@ -307,6 +357,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     Hold next;
     if (full) {  // all that may throw comes before anything changes
       next = next_model();
+      make_room();
       due_.emplace_back();
     }
     sum_.commit();
@@ -340,11 +391,12 @@ class Server final : public fb_server, private TicketQueue::Sink {
       next.outcome = FB_TOO_STALE;
       return FB_OK;
     }
-    if (!staleness_weight_.empty() && static_cast<std::size_t>(staleness) >= staleness_weight_.size()) {
+    const double* weight = staleness_weight(staleness);
+    if (weight == nullptr) {
       return FB_ERR_SHORT_TABLE;
     }
     double e = next.e;
-    double se = (staleness_weight_.empty() ? 1.0 : staleness_weight_[static_cast<std::size_t>(staleness)]) * e;
+    double se = *weight * e;
     if (sum_.fixed()) {
       e = fixed_weight(e);
       se = fixed_weight(se);
@@ -365,6 +417,19 @@ class Server final : public fb_server, private TicketQueue::Sink {
     full = fills;
     norm = divisor;
     return FB_OK;
+  }
+
+  // s of a staleness, null where it is not known.
+  const double* staleness_weight(std::int64_t staleness) const {
+    static constexpr double one = 1.0;
+    if (staleness_weight_.empty()) {
+      return &one;
+    }
+    if (static_cast<std::size_t>(staleness) < staleness_weight_.size()) {
+      return &staleness_weight_[static_cast<std::size_t>(staleness)];
+    }
+    const auto far = far_weight_.find(staleness);
+    return far == far_weight_.end() ? nullptr : &far->second;
   }
 
   fb_status add(TicketQueue::Lock& lock) {
@@ -424,10 +489,12 @@ class Server final : public fb_server, private TicketQueue::Sink {
   PlacedVector<T> first_, second_;
   std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
   Weights weights_;
-  bool stepping_ = false;                 // a pass writes the next model
-  std::vector<Term> terms_;               // of the batch that is being settled
-  std::vector<double> staleness_weight_;  // by staleness; empty: always 1
-  std::deque<Due> due_;                   // versions first_version() .. version_
+  bool stepping_ = false;                      // a pass writes the next model
+  std::vector<Term> terms_;                    // of the batch that is being settled
+  std::vector<double> staleness_weight_;       // by staleness; empty: always 1
+  std::map<std::int64_t, double> far_weight_;  // of some greater staleness
+  std::deque<Due> due_;                        // versions first_version() .. version_
+  std::map<std::int64_t, Due> far_due_;        // those before that tasks are due on
 };
 
 }  // namespace

@@ -28,6 +28,7 @@ struct fb_server {
   virtual void set_executor(const fb_executor* executor) = 0;
   virtual void close() = 0;
   virtual void set_staleness(const double* weight, std::int64_t n_weights) = 0;
+  virtual void set_staleness_at(std::int64_t staleness, double weight) = 0;
   virtual fb_status cancel(std::int64_t version) = 0;
   virtual fb_status download(std::int64_t* version_out, fb_model** model_out) = 0;
   virtual fb_model* model() = 0;

@@ -218,11 +218,10 @@ def _local_steps(config: StudyConfig) -> int | None:
 
 def is_schedule(path: Path) -> bool:
     if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
+        with _files.open_npz(path, "a whole NPZ file") as file:
             return "fedbuff_schedule" in file.files
     if path.suffix == ".parquet":
-        metadata = _files.optional("pyarrow.parquet", "parquet", "reading Parquet").read_metadata(path).metadata or {}
-        return b"fedbuff_schedule" in metadata
+        return b"fedbuff_schedule" in (_files.check_parquet(path).metadata or {})
     return False
 
 

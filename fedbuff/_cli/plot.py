@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from .. import plots
-from .._files import file_format, optional, replacing
+from .._files import file_format, optional, reading, replacing
 from .._run_folder import find_runs
 from .._sweep_results import load_sweep
 from .._sweep_statistics import Axis
@@ -298,7 +298,7 @@ def rate(file: Path, output: Path) -> None:
     Examples:
       fedbuff plot rate rates.csv -o rates.svg
     """
-    with file.open(newline="") as text:
+    with reading(file, "a table of rates"), file.open(newline="", encoding="utf-8") as text:
         names, *rows = csv.reader(text)
     if "d" not in names or len(names) < 2:
         raise ValueError(f"{file}: expected columns d and at least one of rates, got {', '.join(names)}")

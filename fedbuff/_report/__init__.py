@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
 import os
@@ -36,10 +38,21 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str], title: str =
         "DATA": data.replace("<", "\\u003c"),  # no text of a user's can end the script
         "SCRIPT": folder.joinpath("page.js").read_text(encoding="utf-8"),
     }
+    parts["POLICY"] = _policy(parts["PLOTLY"], parts["SCRIPT"])
     page = folder.joinpath("page.html").read_text(encoding="utf-8")
     with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
         for number, piece in enumerate(page.split("@@")):  # text, name, text, name, ...
             file.write(parts[piece] if number % 2 else piece)
+
+
+def _policy(*scripts: str) -> str:
+    """What a browser may do for the page: run these scripts and no others, and reach nothing outside of it."""
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{text}'" for text in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def _run(run: Run) -> dict[str, Any]:

@@ -211,6 +211,22 @@ TEST(server_short_table_and_max_staleness) {
   CHECK_EQ(fb_server_set_staleness(nullptr, &one, 1), FB_ERR_ARGUMENT);
 }
 
+TEST(server_weight_of_one_staleness) {
+  Server server(make_rule(1), {0.0});
+  const double one = 1.0;
+  CHECK_EQ(fb_server_set_staleness(server.handle, &one, 1), FB_OK);
+  server.download();
+  CHECK_EQ(server.upload({1.0}, server.download()), FB_OK);
+  CHECK_EQ(server.upload({1.0}, 0), FB_ERR_SHORT_TABLE);
+  CHECK_EQ(fb_server_set_staleness_at(server.handle, 1, 0.5), FB_OK);
+  CHECK_EQ(server.upload({1.0}, 0), FB_OK);
+  CHECK_EQ(server.w()[0], -1.5);
+  CHECK_EQ(fb_server_set_staleness_at(server.handle, -1, 0.5), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_set_staleness_at(server.handle, 1, kNan), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_set_staleness_at(server.handle, 1, -0.5), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_set_staleness_at(nullptr, 1, 0.5), FB_ERR_ARGUMENT);
+}
+
 TEST(server_bad_rules_are_refused) {
   const double w0[] = {1.0};
   fb_server* none = nullptr;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import shutil
@@ -222,3 +223,15 @@ def test_the_data_is_json(page: Path) -> None:
     assert found is not None
     runs = json.loads(found.group(1))["runs"]
     assert [run["name"] for run in runs] == ["one </script><b>", "two"] and len(runs[0]["histories"]) == 2
+
+
+def test_the_page_runs_its_own_scripts_alone(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', text)
+    assert text.index(policy) < text.index("<style") < text.index("<script")
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'" and "unsafe" not in rules["script-src"]
+    scripts = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert rules["script-src"].split() == [f"'sha256-{text}'" for text in hashes]
+    assert not re.findall(r"\son[a-z]+=", text[: text.index("<script")])

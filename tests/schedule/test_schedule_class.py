@@ -188,11 +188,11 @@ def test_foreign_and_cut_files_are_refused(tmp_path, ending) -> None:
         pytest.importorskip("pyarrow.parquet").write_table(pa.table({"a": [1]}), path)
     else:
         np.savez(path, a=[1])
-    with pytest.raises(ValueError, match=f"s{ending} is not a schedule, or not a whole one"):
+    with pytest.raises(ValueError, match=f"s{ending}: not a schedule, or not a whole one"):
         fb.load_schedule(path)
     MADE["buffered"].save(path)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="is not a schedule, or not a whole one"):
+    with pytest.raises(ValueError, match="not a schedule, or not a whole one"):
         fb.load_schedule(path)
 
 
@@ -383,7 +383,7 @@ def test_chrome_trace(tmp_path, ending) -> None:
     )
     assert sum(event["ph"] == "i" for event in events) == 8
     assert {event["name"] for event in events if event["ph"] == "X" and "args" not in event} == {"download", "compute"}
-    with pytest.raises(ValueError, match=r"must end in \.json"):
+    with pytest.raises(ValueError, match=r"path: expected a name that ends in \.json"):
         MADE["buffered"].to_chrome_trace(tmp_path / "t.txt")
 
 

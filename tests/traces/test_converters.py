@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,65 @@ def test_broken_pickles_are_refused(tmp_path) -> None:
     file.write_bytes(b"\x80\x04\x8c\x01a\x51.")  # a persistent id
     with pytest.raises(fb.TraceError, match="refers to an object outside"):
         fb.traces.load_pickle(file)
+
+
+def nested(depth: int) -> list[object]:
+    """Lists that each hold the one before twice: few bytes, and a text of 2**depth characters."""
+    made: list[object] = []
+    for _ in range(depth):
+        made = [made, made]
+    return made
+
+
+GREEDY = {
+    "a place in the memo": b"\x80\x04Nr\xff\xff\xff\x7f.",
+    "the same in text": b"Np2147483646\n.",
+    "bytes that are not there": b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b"ab.",
+    "a string that is not there": b"\x80\x04X\xff\xff\xff\x7fab.",
+    "a line without end": b"I12",
+    "no such opcode": b"\x80\x04\xff.",
+    "a key that overflows the stack": b"\x80\x04})" + b"\x85" * 300_000 + b"Ns.",
+    "the same from marks": b"\x80\x04}" + b"(" * 100_000 + b"t" * 100_000 + b"Ns.",
+}
+
+
+@pytest.mark.parametrize("case", GREEDY)
+def test_greedy_pickles_are_refused(tmp_path, case) -> None:
+    file = tmp_path / "capacity"
+    file.write_bytes(GREEDY[case])
+    tracemalloc.start()
+    try:
+        with pytest.raises(fb.TraceError, match="the pickle is refused"):
+            fb.traces.load_pickle(file)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(GREEDY[case]) + 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_messages_stay_short(tmp_path) -> None:
+    file = dump(tmp_path / "capacity", {0: {"computation": nested(40), "communication": 1.0}})
+    with pytest.raises(fb.TraceError, match="computation is not a number but") as caught:
+        fb.traces.from_fedscale(file, model_bytes=1, samples_per_task=1)
+    assert len(str(caught.value)) < 400
+    file.write_bytes(b"\x80\x04\x8c\x02os\x94X" + (10**6).to_bytes(4, "little") + b"a" * 10**6 + b"\x93.")
+    with pytest.raises(fb.TraceError, match=r"it names os\.aaa") as caught:
+        fb.traces.load_pickle(file)
+    assert len(str(caught.value)) < 400
+
+
+def test_one_list_of_many_devices(tmp_path) -> None:
+    times = list(range(2000))
+    windows = {"active": times, "inactive": [time + 0.5 for time in times], "finish_time": 2000}
+    shared = dump(tmp_path / "windows", {device: {**windows} for device in range(2000)})
+    capacity = {0: {"computation": 1.0, "communication": 1.0}}
+    with pytest.raises(fb.TraceError, match="4000000 times active are more than the file can hold"):
+        fb.traces.from_fedscale(capacity, shared, model_bytes=1, samples_per_task=1)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 3, 5])
+def test_many_small_tuples_pass(tmp_path, protocol) -> None:
+    value = [(number, float(number), "same", str(number), None) for number in range(20_000)] + [()] + [(1,)] * 3
+    assert fb.traces.load_pickle(dump(tmp_path / "p", value, protocol)) == value
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 3, 5])

@@ -260,7 +260,7 @@ def test_missing_pyarrow_names_the_extra(tmp_path, monkeypatch) -> None:
 
 
 def test_unknown_endings_and_missing_files(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"must end in .csv, .csv.gz, .npz, .parquet"):
+    with pytest.raises(ValueError, match=r"path: expected a name that ends in .csv, .csv.gz, .npz, .parquet"):
         fb.read_trace(tmp_path / "t.xlsx")
     with pytest.raises(FileNotFoundError):
         fb.read_trace(tmp_path / "t.csv")

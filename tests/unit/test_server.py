@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedbuff import _strategy, staleness
+from fedbuff import FileError, _strategy, staleness
 from fedbuff._strategy import SGD, Adam, FedAsync, FedBuff
 
 IMPLEMENTATIONS = ("reference", "numba", "cpp")  # modules of fedbuff.backends with a Server and a DeltaBuffer
@@ -611,3 +611,84 @@ def test_delta_buffer_refuses(backend: Any) -> None:
     with pytest.raises(ValueError, match=r"^out: read-only; pass an array that may be written$"):
         buffer.step(np.zeros(2), 1.0, out=frozen)
     assert buffer.count == 1
+
+
+def far_server(backend: Any, path: Path, version: int, base: str = "start") -> Any:
+    """A server that was saved early, with a download out, and whose file then says a far later version."""
+    strategy = FedBuff(buffer_size=1, staleness=staleness.Polynomial(0.5), base=base, server_lr=1.0)
+    server = backend.Server(np.zeros(3), strategy)
+    server.download()
+    server.download()
+    server.upload(np.zeros(3), 0)
+    server.download()
+    server.save(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    newest = arrays["outstanding_version"] == arrays["version"]
+    arrays["outstanding_version"] = np.where(newest, version, arrays["outstanding_version"])
+    arrays["version"] = np.int64(version)
+    np.savez(path, **arrays)
+    return backend.Server.load(path)
+
+
+@every_implementation
+@pytest.mark.parametrize("base", ["start", "current"])
+def test_a_download_of_long_ago_takes_no_memory(backend: Any, base: str, tmp_path: Path) -> None:
+    version = 2**40  # one entry a version would be 16 TB
+    server = far_server(backend, tmp_path / "server.npz", version, base)
+    assert (server.version, server.outstanding) == (version, 2)
+    server.save(tmp_path / "again.npz")
+    server = backend.Server.load(tmp_path / "again.npz")
+    with pytest.raises(ValueError, match="version 1 has no download left to return"):
+        server.upload(np.ones(3), 1)
+    server.upload(np.ones(3), 0)
+    assert (server.version, server.outstanding, server.live_versions) == (version + 1, 1, 1 + (base == "current"))
+    np.testing.assert_allclose(server.w, -((1.0 + version) ** -0.5), rtol=1e-15)
+    with pytest.raises(ValueError, match="version 0 has no download left to return"):
+        server.cancel(0)
+    server.cancel(version)
+    assert server.outstanding == 0
+
+
+@every_implementation
+def test_a_server_that_runs_past_a_lost_client(backend: Any) -> None:
+    server = backend.Server(np.zeros(1), FedBuff(buffer_size=1))
+    server.download()
+    steps = 70_000 if backend.name == "cpp" else 100  # beyond what lies side by side in memory
+    for _ in range(steps):
+        version, _ = server.download()
+        server.upload(np.ones(1), version)
+    assert (server.version, server.outstanding) == (steps, 1)
+    server.upload(np.ones(1), 0)
+    assert (server.version, server.outstanding) == (steps + 1, 0)
+    assert server.w[0] == -(steps + 1)
+
+
+@every_implementation
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("version", np.int64(2**62 + 1), "beyond"),
+        ("dropped", np.int64(2**63 - 1), "beyond"),
+        ("outstanding_count", np.array([2**62 + 1]), "beyond"),
+        ("outstanding_version", np.array([0.5]), "outstanding_version is float64"),
+        ("w", np.array([np.nan, 0.0]), "w is not finite"),
+        ("total", np.array([np.inf, 0.0]), "total is not finite"),
+        ("weight_sum", np.float64(np.nan), "weight_sum"),
+        ("scaled_weight_sum", np.float64(-1.0), "scaled_weight_sum"),
+        ("second", np.array([-1.0, 0.0]), "second"),
+        ("rule", np.array("[]"), ""),
+        ("rule", np.array('{"buffer_size": 1e99}'), ""),
+        ("w", np.array([object(), None]), "Python objects"),
+    ],
+)
+def test_numbers_that_cannot_be(backend: Any, name: str, value: Any, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "server.npz"
+    server = backend.Server(np.zeros(2), FedBuff(buffer_size=3, optimizer=Adam()))
+    server.download()
+    server.save(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, allow_pickle=True, **{**arrays, name: value})
+    with pytest.raises(FileError, match=f"not a saved server: .*{reason}"):
+        backend.Server.load(path)

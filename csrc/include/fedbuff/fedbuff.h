@@ -134,6 +134,8 @@ FB_API fb_status fb_server_cancel(fb_server* server, int64_t version);
 
 /* s by staleness: weight[t] for an update that is t versions old. Copied. Without one, s is 1. */
 FB_API fb_status fb_server_set_staleness(fb_server* server, const double* weight, int64_t n_weights);
+/* s of one staleness beyond that table, for an update that is very old; a few thousand of them are kept. */
+FB_API fb_status fb_server_set_staleness_at(fb_server* server, int64_t staleness, double weight);
 
 /* A place in the order in which deltas are added. It ends in one upload or one cancelled ticket; later ones wait. */
 #define FB_NO_TICKET (-1)

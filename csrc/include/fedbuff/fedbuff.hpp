@@ -186,6 +186,9 @@ class Server {
   void set_staleness(Span<const double> weight) {
     check(fb_server_set_staleness(server_.get(), weight.data(), detail::size_of(weight)));
   }
+  void set_staleness_at(std::int64_t staleness, double weight) {
+    check(fb_server_set_staleness_at(server_.get(), staleness, weight));
+  }
   std::int64_t take_ticket() {
     std::int64_t ticket = FB_NO_TICKET;
     check(fb_server_take_ticket(server_.get(), &ticket));

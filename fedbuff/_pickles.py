@@ -1,0 +1,132 @@
+"""Pickles of others, read without running anything: builtin containers, strings and numbers.
+
+A pickle is a program of opcodes. It is walked once before it is run: an opcode that asks for memory beyond the file's
+own size, or tuples nested so deep that hashing one would overflow the stack, are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from typing import Any, NoReturn
+
+__all__ = ["loads"]
+
+_NESTED = 10_000  # tuples that hold other containers; each may be a level, and hashing one takes a C frame a level
+
+_FIXED, _LINE, _COUNTED = range(3)  # how an opcode's argument ends
+_SCALAR, _TUPLE, _PUT, _GET, _MEMOIZE, _NEUTRAL, _MARK, _OTHER = range(8)  # what an opcode does, as far as we look
+_SCALARS = {
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "STRING", "BINSTRING", "SHORT_BINSTRING",
+    "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "NONE", "NEWTRUE", "NEWFALSE", "UNICODE", "SHORT_BINUNICODE",
+    "BINUNICODE", "BINUNICODE8", "FLOAT", "BINFLOAT",
+}  # fmt: skip
+_WIDTHS = {-2: 1, -3: 4, -4: 4, -5: 8}  # pickletools' codes for "as many bytes as the first 1, 4, 8 say"
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "TUPLE": None}
+
+
+def _table() -> list[tuple[int, int, int] | None]:
+    """For each byte: what it does, how its argument ends, and the bytes of the argument, or of its count."""
+    table: list[tuple[int, int, int] | None] = [None] * 256
+    for op in pickletools.opcodes:
+        kind = _OTHER
+        if op.name in _SCALARS:
+            kind = _SCALAR
+        elif op.name in _TUPLES:
+            kind = _TUPLE
+        elif op.name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            kind = _PUT
+        elif op.name in ("GET", "BINGET", "LONG_BINGET"):
+            kind = _GET
+        elif op.name == "MEMOIZE":
+            kind = _MEMOIZE
+        elif op.name in ("PROTO", "FRAME"):
+            kind = _NEUTRAL
+        elif op.name == "MARK":
+            kind = _MARK
+        n = 0 if op.arg is None else op.arg.n
+        if op.name in ("GLOBAL", "INST"):
+            table[ord(op.code)] = (_OTHER, _LINE, 2)
+        elif n >= 0:
+            table[ord(op.code)] = (kind, _FIXED, n)
+        else:
+            table[ord(op.code)] = (kind, _LINE, 1) if n == -1 else (kind, _COUNTED, _WIDTHS[n])
+    return table
+
+
+_OPCODES = _table()
+_WANTED = {ord(op.code): _TUPLES[op.name] for op in pickletools.opcodes if op.name in _TUPLES}
+_STOP = ord(pickle.STOP)
+
+
+def _check(data: bytes) -> None:
+    """Refuses what would take more memory, or more of the stack, than the bytes justify."""
+    at, size = 0, len(data)
+    scalars, marked, nested = 0, False, 0  # numbers and strings since the last container; whether from a mark on
+    memo: dict[int, bool] = {}  # whether a number or a string is stored there
+    while at < size:
+        code = data[at]
+        entry = _OPCODES[code]
+        if entry is None:
+            raise pickle.UnpicklingError(f"byte {at}: there is no opcode {code}")
+        kind, ends, n = entry
+        begin = at + 1
+        if ends == _FIXED:
+            at = begin + n
+        elif ends == _COUNTED:
+            length = int.from_bytes(data[begin : begin + n], "little")
+            at = begin + n + length
+        else:
+            at = begin
+            for _ in range(n):
+                at = data.find(b"\n", at) + 1
+                if at == 0:
+                    raise pickle.UnpicklingError(f"byte {begin - 1}: its line does not end")
+        if at > size:
+            raise pickle.UnpicklingError(f"byte {begin - 1}: it needs {at - begin} bytes, and {size - begin} are left")
+        if kind == _SCALAR:
+            scalars += 1
+        elif kind == _MEMOIZE:
+            memo[len(memo)] = scalars > 0
+        elif kind in (_PUT, _GET):
+            place = int(data[begin:at]) if ends == _LINE else int.from_bytes(data[begin:at], "little")
+            if not 0 <= place <= begin:
+                raise pickle.UnpicklingError(f"byte {begin - 1}: object {place} is meant, and not so many were stored")
+            if kind == _PUT:
+                memo[place] = scalars > 0
+            elif memo.get(place, False):
+                scalars += 1
+            else:
+                scalars, marked = 0, False
+        elif kind == _TUPLE:
+            wanted = _WANTED[code]
+            nested += not (marked if wanted is None else scalars >= wanted)
+            if nested > _NESTED:
+                raise pickle.UnpicklingError(f"more than {_NESTED} tuples hold containers")
+            scalars, marked = 0, False
+        elif kind == _MARK:
+            scalars, marked = 0, True
+        elif kind == _OTHER:
+            if code == _STOP:
+                return
+            scalars, marked = 0, False
+
+
+class _Unpickler(pickle.Unpickler):
+    """Containers and numbers have opcodes of their own; only these two still come by name in old protocols."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("builtins", "__builtin__") and name in ("set", "frozenset"):
+            return {"set": set, "frozenset": frozenset}[name]
+        called = f"{module}.{name}"
+        raise pickle.UnpicklingError(f"it names {called[:100]}; only builtin containers and numbers are read")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise pickle.UnpicklingError("it refers to an object outside")
+
+
+def loads(data: bytes) -> Any:
+    """The object in a pickle of builtin containers, strings and numbers; any other raises."""
+    _check(data)
+    return _Unpickler(io.BytesIO(data)).load()
