@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import backends
-from ._arrays import as_model, as_vector, model_dtype
+from ._arrays import as_model, as_vector, model_dtype, read_only
 from ._checks import count
 
 __all__ = ["Callback", "Custom"]
@@ -131,7 +131,7 @@ class Callback:
         if not callable(function):
             raise TypeError(f"function: expected a function, got {type(function).__name__}")
         self.function = function
-        self.w0 = as_model("w0", w0)
+        self.w0 = read_only(as_model("w0", w0))
         self.n_clients = count("n_clients", n_clients)
         self.n_samples = _samples(np.ones(self.n_clients, np.int64) if n_samples is None else n_samples)
         if len(self.n_samples) != self.n_clients:

@@ -238,6 +238,7 @@ def uniform_arrivals(
             "server_steps": steps,
             "seed": seed,
         },
+        copy=False,
     )
 
 
@@ -515,6 +516,7 @@ class _Request:
             started_on_0=int(started[0]),
             first_step=first_step,
             description=self.describe(),
+            copy=False,
         )
 
 
@@ -720,6 +722,7 @@ def _replay_log(request: _Request, log: ArrivalLog) -> Schedule:
         seed=request.seed,
         started_on_0=int(started[0]),
         description=request.describe(),
+        copy=False,
     )
 
 

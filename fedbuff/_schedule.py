@@ -119,8 +119,9 @@ class Schedule:
         started_on_0: int,
         description: Mapping[str, Any],
         first_step: int = 0,
+        copy: bool = True,
     ) -> None:
-        """Takes the arrays as they are, without a copy, and makes them read-only."""
+        """Copies the arrays; with copy=False it takes them as they are and makes them read-only."""
         given = dict(locals())
         state = self.__dict__
         for group in self._GROUPS:
@@ -133,6 +134,7 @@ class Schedule:
                 length = array.size if length is None else length
                 if array.shape != (length,):
                     raise ValueError(f"{name} has shape {array.shape} beside columns of length {length}")
+                array = array.copy() if copy else array
                 array.flags.writeable = False
                 state[name] = array
         for name in SCALARS:
@@ -391,7 +393,7 @@ class Schedule:
 
 
 def _from_state(state: Mapping[str, Any]) -> Schedule:
-    return Schedule(**state)
+    return Schedule(**state, copy=False)
 
 
 def task_parts(
@@ -529,7 +531,8 @@ def _load_npz(path: Path) -> Schedule:
         if "fedbuff_schedule" not in file.files:
             raise ValueError("it has no entry fedbuff_schedule")
         header = _read_header(str(file["fedbuff_schedule"]))
-        return Schedule(**header, **{name: file[name] for group in Schedule._GROUPS for name in group})
+        columns = {name: file[name] for group in Schedule._GROUPS for name in group}
+        return Schedule(**header, **columns, copy=False)
 
 
 def _load_parquet(path: Path) -> Schedule:
