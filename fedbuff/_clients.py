@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import backends
 from ._arrays import as_model, as_vector, model_dtype, read_only
-from ._checks import count
+from ._checks import count, seed_of
 
 __all__ = ["Callback", "Custom"]
 
@@ -69,6 +69,7 @@ class Custom:
 
     def init(self, seed: int = 0) -> Floats:
         """Zeros."""
+        seed_of(seed)
         return np.zeros(self.dim, self.dtype)
 
     def grad(self, w: Any) -> Floats:
@@ -147,6 +148,7 @@ class Callback:
         return self.w0.dtype
 
     def init(self, seed: int = 0) -> Floats:
+        seed_of(seed)
         return self.w0.copy()
 
     def client_function(self, seed: int) -> Callable[[int, int, Floats, Floats], None]:

@@ -72,10 +72,9 @@ class Problem:
 
     def init(self, seed: int = 0) -> Floats:
         """A model to start from: zeros, or for hidden layers He (relu) or Glorot (tanh) normals with zero biases."""
-        w = np.zeros(self.dim, self.dtype)
+        w, key = np.zeros(self.dim, self.dtype), seed_of(seed)
         spec = self._spec
         if len(spec.sizes) > 2:
-            key = seed_of(seed)
             begin = 0
             for layer, (n_in, n_out) in enumerate(pairwise(spec.sizes)):
                 n = n_in * n_out

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._check_schedule import check_schedule
+from ._checks import count
 from ._delays import Constant, DelayModel, Distribution
 from ._files import file_format, optional, replacing
 from ._trace import PARTS, ArrivalLog, Trace, digest, spread
@@ -138,7 +139,7 @@ class Schedule:
                 array.flags.writeable = False
                 state[name] = array
         for name in SCALARS:
-            state[name] = int(given[name])
+            state[name] = count(name, given[name], low=0)
         state["_description"] = json.dumps(description, sort_keys=True)
 
     def __setattr__(self, name: str, value: Any) -> None:

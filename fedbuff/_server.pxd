@@ -5,6 +5,8 @@ from fedbuff._fedbuff_h cimport fb_buffer, fb_dtype, fb_model, fb_server, fb_sta
 
 cdef int check(fb_status status) except -1
 cdef void* address(object array) noexcept
+cdef double as_double(str name, object value) except? -1.0
+cdef int64_t as_int64(str name, object value) except? -1
 
 
 cdef class Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,41 @@ __all__ = [
     "not_finite",
     "overflow_error",
     "positive",
+    "real",
     "ticket_error",
     "unit_of",
     "version_error",
+    "whole",
+    "wide_error",
 ]
 
 
+def whole(name: str, value: Any) -> int:
+    """An int; nothing else is cut to one."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected an int, got {type(value).__name__}") from None
+
+
+def wide_error(name: str, value: int) -> OverflowError:
+    return OverflowError(f"{name}: expected an int of 64 bits, got {value}")
+
+
+def real(name: str, value: Any) -> float:
+    """A float, infinite where an int does not fit."""
+    if not isinstance(value, (str, bytes)):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+        except (TypeError, ValueError):
+            pass
+    raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+
+
 def positive(name: str, value: float) -> float:
-    number = float(value)
+    number = real(name, value)
     if not math.isfinite(number) or number <= 0:
         raise ValueError(f"{name}: expected a finite number > 0, got {number}")
     return number

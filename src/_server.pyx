@@ -4,6 +4,7 @@ They behave, to the text of their exceptions, as the ones in fedbuff/backends/_s
 """
 
 cimport numpy as cnp
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.math cimport isfinite
 from libc.stdint cimport int32_t, int64_t
@@ -11,14 +12,13 @@ from libc.string cimport memcpy, memset
 
 from fedbuff._fedbuff_h cimport *
 
-import operator
-
 import numpy as np
 
 from fedbuff._arrays import as_model, as_units, as_vector, model_dtype
 from fedbuff._server_file import ServerState, read_server, write_server
 from fedbuff._server_checks import (
-    closed_error, norm_error, not_finite, overflow_error, positive, ticket_error, unit_of, version_error,
+    closed_error, norm_error, not_finite, overflow_error, positive, real, ticket_error, unit_of, version_error, whole,
+    wide_error,
 )
 from fedbuff._strategy import Adam, plain_rule_of, rule_of
 
@@ -69,23 +69,36 @@ cdef void* address(object array) noexcept:
     return cnp.PyArray_DATA(<cnp.ndarray> array)
 
 
-cdef inline int64_t as_version(object version, fb_server* server) except? -1:
-    cdef object whole = version if PyLong_CheckExact(version) else operator.index(version)
+cdef double as_double(str name, object value) except? -1.0:
+    return PyFloat_AS_DOUBLE(value) if PyFloat_CheckExact(value) else real(name, value)
+
+
+cdef int64_t as_int64(str name, object value) except? -1:
+    cdef object given = value if PyLong_CheckExact(value) else whole(name, value)
     cdef int overflow = 0
-    cdef int64_t number = PyLong_AsLongLongAndOverflow(whole, &overflow)
+    cdef int64_t number = PyLong_AsLongLongAndOverflow(given, &overflow)
     if overflow != 0:
-        raise version_error(whole, fb_server_version(server))
+        raise wide_error(name, given)
+    return number
+
+
+cdef inline int64_t as_version(object version, fb_server* server) except? -1:
+    cdef object given = version if PyLong_CheckExact(version) else whole("version", version)
+    cdef int overflow = 0
+    cdef int64_t number = PyLong_AsLongLongAndOverflow(given, &overflow)
+    if overflow != 0:
+        raise version_error(given, fb_server_version(server))
     return number
 
 
 cdef inline int64_t as_ticket(object ticket) except? -1:
     if ticket is None:
         return FB_NO_TICKET
-    cdef object whole = operator.index(ticket)
+    cdef object given = whole("ticket", ticket)
     cdef int overflow = 0
-    cdef int64_t number = PyLong_AsLongLongAndOverflow(whole, &overflow)
+    cdef int64_t number = PyLong_AsLongLongAndOverflow(given, &overflow)
     if overflow != 0 or number < 0:
-        raise ticket_error(whole)
+        raise ticket_error(given)
     return number
 
 
@@ -260,11 +273,11 @@ cdef class Server:
 
     def cancel_ticket(self, ticket):
         """Gives up a ticket: nothing will be uploaded with it, and those after it wait no longer."""
-        cdef fb_status status = fb_server_cancel_ticket(self.server, as_ticket(operator.index(ticket)))
+        cdef fb_status status = fb_server_cancel_ticket(self.server, as_ticket(whole("ticket", ticket)))
         if status != FB_OK:
             refuse(status, "server", None, None, 0, ticket)
 
-    def upload(self, delta, version, double n_samples=1, *, ticket=None):
+    def upload(self, delta, version, n_samples=1, *, ticket=None):
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
 
         A delta staler than max_staleness is counted in `dropped` and not read. With a ticket the delta is added in its
@@ -272,9 +285,10 @@ cdef class Server:
         """
         cdef int64_t v = as_version(version, self.server)
         cdef int64_t place = as_ticket(ticket)
-        if not (isfinite(n_samples) and n_samples > 0):
-            positive("n_samples", n_samples)
-        cdef double e = self.sample_weight(n_samples)
+        cdef double samples = as_double("n_samples", n_samples)
+        if not (isfinite(samples) and samples > 0):
+            positive("n_samples", samples)
+        cdef double e = self.sample_weight(samples)
         cdef object array = delta_array(delta, self.dtype_code, self.dim, self.dtype, self.unit)
         cdef const void* values = address(array)
         cdef fb_dtype kind = dtype_of(array)
@@ -424,7 +438,7 @@ cdef class DeltaBuffer:
         self.buffer = NULL
 
     def __init__(self, dim, dtype=np.float64, *, unit=None):
-        n = operator.index(dim)
+        n = whole("dim", dim)
         if n < 1:
             raise ValueError(f"dim: expected an int >= 1, got {dim}")
         if self.buffer != NULL:
@@ -478,21 +492,22 @@ cdef class DeltaBuffer:
 
     def cancel_ticket(self, ticket):
         """Gives up a ticket: nothing will be added with it, and those after it wait no longer."""
-        cdef fb_status status = fb_buffer_cancel_ticket(self.buffer, as_ticket(operator.index(ticket)))
+        cdef fb_status status = fb_buffer_cancel_ticket(self.buffer, as_ticket(whole("ticket", ticket)))
         if status != FB_OK:
             refuse(status, "buffer", None, None, 0, ticket)
 
-    def add(self, delta, double weight=1.0, *, ticket=None):
+    def add(self, delta, weight=1.0, *, ticket=None):
         """sum + weight * delta; a delta that is not finite raises, and changes nothing."""
         cdef object array = delta_array(delta, self.dtype_code, self.dim, self.dtype, self.unit)
         cdef const void* values = address(array)
         cdef fb_dtype kind = dtype_of(array)
         cdef int64_t place = as_ticket(ticket)
+        cdef double factor = as_double("weight", weight)
         cdef fb_status status
-        if not isfinite(weight):
-            raise ValueError(f"weight: expected a finite number, got {weight}")
+        if not isfinite(factor):
+            raise ValueError(f"weight: expected a finite number, got {factor}")
         with nogil:
-            status = fb_buffer_add(self.buffer, kind, self.dim, values, weight, place)
+            status = fb_buffer_add(self.buffer, kind, self.dim, values, factor, place)
         if status != FB_OK:
             refuse(status, "buffer", array, None, 0, ticket)
 
@@ -500,19 +515,20 @@ cdef class DeltaBuffer:
         """Empties the buffer."""
         check(fb_buffer_clear(self.buffer))
 
-    def step(self, w, double lr, out=None):
+    def step(self, w, lr, out=None):
         """w - lr * sum, into `out` (which may be w) or a new array; empties the buffer."""
         model = as_vector("w", w, self.dim, self.dtype)
         target = np.empty(self.dim, self.dtype) if out is None else as_vector("out", out, self.dim, self.dtype)
         if not target.flags.writeable:
             raise ValueError("out: read-only; pass an array that may be written")
-        if not isfinite(lr):
-            raise ValueError(f"lr: expected a finite number, got {lr}")
+        cdef double factor = as_double("lr", lr)
+        if not isfinite(factor):
+            raise ValueError(f"lr: expected a finite number, got {factor}")
         cdef const void* source = address(model)
         cdef void* sink = address(target)
         cdef fb_status status
         with nogil:
-            status = self.step_raw(source, lr, sink)
+            status = self.step_raw(source, factor, sink)
         check(status)
         return target if out is None else out
 

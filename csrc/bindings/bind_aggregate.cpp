@@ -198,16 +198,16 @@ void bind_aggregate(py::module_& module) {
   module.def("accumulate", &accumulate, py::arg("total"), py::arg("delta"), py::arg("weight"),
              py::arg("current").none(true), py::arg("start").none(true), py::arg("out"));
   module.def("aggregate", &aggregate, py::arg("w"), py::arg("deltas"), py::arg("weights"), py::arg("scale"),
-             py::arg("out"), py::arg("threads"));
+             py::arg("out"), whole("threads"));
   module.def("sgd_step", &sgd_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"), py::arg("momentum"),
              py::arg("velocity").none(true), py::arg("out"));
   module.def("adam_step", &adam_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"), py::arg("betas"),
-             py::arg("epsilon"), py::arg("weight_decay"), py::arg("step"), py::arg("first"), py::arg("second"),
+             py::arg("epsilon"), py::arg("weight_decay"), whole("step"), py::arg("first"), py::arg("second"),
              py::arg("out"));
   module.def("dot", &dot, py::arg("x"), py::arg("y"));
-  module.def("encode_add", &encode_add, py::arg("total").none(true), py::arg("delta"), py::arg("weight"),
-             py::arg("clip"), py::arg("step"), py::arg("factor"), py::arg("rounding").none(true), py::arg("out"));
-  module.def("add_words", &add_words, py::arg("total"), py::arg("words"), py::arg("weight"), py::arg("out"));
+  module.def("encode_add", &encode_add, py::arg("total").none(true), py::arg("delta"), whole("weight"), py::arg("clip"),
+             py::arg("step"), py::arg("factor"), whole("rounding").none(true), py::arg("out"));
+  module.def("add_words", &add_words, py::arg("total"), py::arg("words"), whole("weight"), py::arg("out"));
   module.def("decode", &decode, py::arg("words"), py::arg("scale"), py::arg("out"));
   module.def("level", [] { return kernels().name; });
   module.def("available_levels", &levels);

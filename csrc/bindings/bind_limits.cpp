@@ -62,12 +62,12 @@ std::pair<double, double> multiply_add_seconds(std::int64_t rounds) {
 template <class T>
 void bind_dtype(py::module_& module, const std::string& suffix) {
   const auto named = [&suffix](const char* name) { return name + suffix; };
-  module.def(named("read_seconds_").c_str(), &read_seconds<T>, py::arg("streams"), py::arg("repeats"));
+  module.def(named("read_seconds_").c_str(), &read_seconds<T>, py::arg("streams"), whole("repeats"));
   module.def(named("write_seconds_").c_str(), &write_seconds<T>, py::arg("out"), py::arg("past_caches"),
-             py::arg("repeats"));
+             whole("repeats"));
   module.def(named("copy_seconds_").c_str(), &copy_seconds<T>, py::arg("x"), py::arg("out"), py::arg("past_caches"),
-             py::arg("repeats"));
-  module.def(named("multiply_add_seconds_").c_str(), &multiply_add_seconds<T>, py::arg("rounds"));
+             whole("repeats"));
+  module.def(named("multiply_add_seconds_").c_str(), &multiply_add_seconds<T>, whole("rounds"));
 }
 
 }  // namespace

@@ -241,12 +241,12 @@ void bind_one(py::module_& module, const char* name) {
       .def(py::init<const py::object&, const py::object&, BoundProblem<T>*, const py::object&, const py::object&,
                     std::uint64_t, const py::object&, std::int64_t, const py::object&, const py::object&>(),
            py::arg("rule"), py::arg("w0"), py::arg("problem").none(true), py::arg("function").none(true),
-           py::arg("local").none(true), py::arg("seed"), py::arg("batch").none(true), py::arg("window_bytes"),
+           py::arg("local").none(true), whole("seed"), py::arg("batch").none(true), whole("window_bytes"),
            py::arg("sums"), py::arg("roles").none(true), py::keep_alive<1, 4>())
       .def("add", &Bound::add, py::arg("client"), py::arg("task"), py::arg("version"), py::arg("step"), py::arg("s"),
            py::arg("e"), py::arg("references"), py::arg("unused"))
-      .def("run", &Bound::run, py::arg("max_steps"), py::arg("threads"))
-      .def("record_gradients", &Bound::record_gradients, py::arg("every"), py::arg("offset"))
+      .def("run", &Bound::run, whole("max_steps"), whole("threads"))
+      .def("record_gradients", &Bound::record_gradients, whole("every"), whole("offset"))
       .def("gradients", &Bound::gradients)
       .def("version", &Bound::version)
       .def("w", &Bound::w)
@@ -256,9 +256,9 @@ void bind_one(py::module_& module, const char* name) {
       .def("check", &Bound::check)
       .def("stats", &Bound::stats)
       .def("live_versions", &Bound::live_versions)
-      .def("model", &Bound::model, py::arg("version"))
-      .def("restore", &Bound::restore, py::arg("version"), py::arg("w"), py::arg("live"), py::arg("models"),
-           py::arg("first").none(true), py::arg("second").none(true), py::arg("rows_done"));
+      .def("model", &Bound::model, whole("version"))
+      .def("restore", &Bound::restore, whole("version"), py::arg("w"), py::arg("live"), py::arg("models"),
+           py::arg("first").none(true), py::arg("second").none(true), whole("rows_done"));
 }
 
 }  // namespace

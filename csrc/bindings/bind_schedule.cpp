@@ -133,9 +133,9 @@ void bind_schedule(py::module_& module) {
       .def_property_readonly("rows_needed", &Resolver::rows_needed)
       .def_property_readonly("time", &Resolver::time)
       .def_property_readonly("started", &Resolver::started);
-  module.def("uniform_arrivals", &bound_uniform_arrivals, py::arg("n_clients"), py::arg("buffer_size"),
-             py::arg("max_staleness"), py::arg("oldest"), py::arg("seed"), py::arg("columns"));
-  module.def("draw_delays", &draw_delays, py::arg("plan"), py::arg("component"), py::arg("client"), py::arg("task"),
+  module.def("uniform_arrivals", &bound_uniform_arrivals, whole("n_clients"), whole("buffer_size"),
+             whole("max_staleness"), py::arg("oldest"), whole("seed"), py::arg("columns"));
+  module.def("draw_delays", &draw_delays, py::arg("plan"), whole("component"), py::arg("client"), py::arg("task"),
              py::arg("delay_out"));
   module.def("portable_math", &portable_math, py::arg("x"), py::arg("values_out"));
 }

@@ -6,7 +6,6 @@ Both are the specification of the compiled ones, exceptions and their texts incl
 from __future__ import annotations
 
 import math
-import operator
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -24,9 +23,11 @@ from .._server_checks import (
     not_finite,
     overflow_error,
     positive,
+    real,
     ticket_error,
     unit_of,
     version_error,
+    whole,
 )
 from .._server_file import ServerState, read_server, write_server
 from .._strategy import Adam, plain_rule_of, rule_of
@@ -129,7 +130,7 @@ class Turns:
             yield
 
     def _check(self, ticket: int) -> int:
-        number = operator.index(ticket)
+        number = whole("ticket", ticket)
         if not self._next <= number < self._given_out or number in self._waiting or number in self._over:
             raise ticket_error(number)
         return number
@@ -263,7 +264,7 @@ class Server:
         place, and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
         """
         rule, dim, dtype = self._rule, self.dim, self.dtype
-        number = operator.index(version)
+        number = whole("version", version)
         samples = positive("n_samples", n_samples)
         array = as_vector("delta", delta, dim, dtype) if self.unit is None else as_units("delta", delta, dim)
         with self._turns.turn(ticket):
@@ -303,7 +304,7 @@ class Server:
 
     def cancel(self, version: int) -> None:
         """Gives up one download of `version`: its client died."""
-        number = operator.index(version)
+        number = whole("version", version)
         with self._turns.between():
             self._check_version(number)
             self._return_download(number)
@@ -389,11 +390,12 @@ class DeltaBuffer:
     kernels: ClassVar[Kernels]
 
     def __init__(self, dim: int, dtype: DTypeLike = np.float64, *, unit: float | None = None) -> None:
-        if operator.index(dim) < 1:
+        size = whole("dim", dim)
+        if size < 1:
             raise ValueError(f"dim: expected an int >= 1, got {dim}")
         self._dtype = model_dtype("dtype", dtype)
         self._unit = unit_of(unit, "start")
-        self._sum: NDArray[Any] = np.zeros(operator.index(dim), self._dtype if unit is None else np.int64)
+        self._sum: NDArray[Any] = np.zeros(size, self._dtype if unit is None else np.int64)
         self._spare = np.empty_like(self._sum)
         self._count = 0
         self._turns = Turns("buffer")
@@ -435,7 +437,7 @@ class DeltaBuffer:
         array: NDArray[Any] = (
             as_units("delta", delta, self.dim) if fixed else as_vector("delta", delta, self.dim, self.dtype)
         )
-        factor = float(weight)
+        factor = real("weight", weight)
         if not math.isfinite(factor):
             raise ValueError(f"weight: expected a finite number, got {factor}")
         with self._turns.turn(ticket):
@@ -458,7 +460,7 @@ class DeltaBuffer:
         target = np.empty(self.dim, self.dtype) if out is None else as_vector("out", out, self.dim, self.dtype)
         if not target.flags.writeable:
             raise ValueError("out: read-only; pass an array that may be written")
-        factor = float(lr)
+        factor = real("lr", lr)
         if not math.isfinite(factor):
             raise ValueError(f"lr: expected a finite number, got {factor}")
         with self._turns.between(closed=True):
