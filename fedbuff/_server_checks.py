@@ -12,6 +12,7 @@ from ._checks import number
 
 __all__ = [
     "closed_error",
+    "diverged_error",
     "empty_queue",
     "event_kind",
     "event_time",
@@ -20,6 +21,7 @@ __all__ = [
     "overflow_error",
     "positive",
     "real",
+    "sum_error",
     "ticket_error",
     "unit_of",
     "version_error",
@@ -75,6 +77,11 @@ def not_finite(delta: np.ndarray[Any, Any]) -> ValueError:
     return ValueError(f"delta: element {index} is {delta[index]}; nothing was added")
 
 
+def sum_error(delta: np.ndarray[Any, Any]) -> ValueError | OverflowError:
+    """The error for a delta with which a sum of floats is not finite."""
+    return overflow_error(delta.dtype) if np.isfinite(delta).all() else not_finite(delta)
+
+
 def unit_of(unit: float | None, base: str) -> float | None:
     """The size of one unit of whole-number deltas, or None."""
     if unit is not None and base != "start":
@@ -82,8 +89,13 @@ def unit_of(unit: float | None, base: str) -> float | None:
     return None if unit is None else number("unit", unit, open_low=True)
 
 
-def overflow_error() -> OverflowError:
-    return OverflowError("delta: the sum does not fit 64 bits; nothing was added")
+def overflow_error(dtype: object = "64 bits") -> OverflowError:
+    return OverflowError(f"delta: the sum does not fit {dtype}; nothing was added")
+
+
+def diverged_error(version: int, dtype: object) -> OverflowError:
+    """The error for an upload that fills the buffer of a server at this version."""
+    return OverflowError(f"delta: after server step {version} the model would not fit {dtype}; nothing was added")
 
 
 def ticket_error(ticket: int) -> ValueError:

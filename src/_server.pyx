@@ -17,8 +17,8 @@ import numpy as np
 from fedbuff._arrays import as_model, as_units, as_vector, model_dtype
 from fedbuff._server_file import ServerState, read_server, write_server
 from fedbuff._server_checks import (
-    closed_error, norm_error, not_finite, overflow_error, positive, real, ticket_error, unit_of, version_error, whole,
-    wide_error,
+    closed_error, diverged_error, norm_error, not_finite, overflow_error, positive, real, ticket_error, unit_of,
+    version_error, whole, wide_error,
 )
 from fedbuff._strategy import Adam, plain_rule_of, rule_of
 
@@ -114,7 +114,9 @@ cdef int check(fb_status status) except -1:
     return 0
 
 
-cdef int refuse(fb_status status, object what, object delta, object version, int64_t current, object ticket) except -1:
+cdef int refuse(
+    fb_status status, object what, object delta, object version, int64_t current, object ticket, object dtype=None
+) except -1:
     """Raises what the status stands for."""
     if status == FB_ERR_NEVER_GIVEN or status == FB_ERR_NOTHING_DUE:
         raise version_error(version, current)
@@ -123,7 +125,9 @@ cdef int refuse(fb_status status, object what, object delta, object version, int
     if status == FB_ERR_NOT_FINITE:
         raise not_finite(delta)
     if status == FB_ERR_OVERFLOW:
-        raise overflow_error()
+        raise overflow_error(dtype) if delta.dtype.kind == "f" else overflow_error()
+    if status == FB_ERR_DIVERGED:
+        raise diverged_error(current, dtype)
     if status == FB_ERR_TICKET:
         raise ticket_error(ticket)
     if status == FB_ERR_CLOSED:
@@ -306,7 +310,7 @@ cdef class Server:
                     fb_server_cancel_ticket(self.server, place)  # nothing where there is none
                     raise
         if status != FB_OK:
-            refuse(status, "server", array, v, self.version, ticket)
+            refuse(status, "server", array, v, self.version, ticket, self.dtype)
         return outcome == FB_STEPPED
 
     def cancel(self, version):
@@ -509,7 +513,7 @@ cdef class DeltaBuffer:
         with nogil:
             status = fb_buffer_add(self.buffer, kind, self.dim, values, factor, place)
         if status != FB_OK:
-            refuse(status, "buffer", array, None, 0, ticket)
+            refuse(status, "buffer", array, None, 0, ticket, self.dtype)
 
     def clear(self):
         """Empties the buffer."""

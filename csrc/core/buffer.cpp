@@ -87,7 +87,7 @@ class Buffer final : public fb_buffer, private Turnstile::Sink {
       if (n > 1 && status != FB_ERR_HOST) {
         return settle(lock, arrival, 1);
       }
-      arrival[0]->status = status;
+      arrival[0]->status = status == FB_ERR_OVERFLOW ? sum_.reason(terms_[0]) : status;
       return 1;
     }
     sum_.commit();

@@ -151,11 +151,12 @@ const char* fb_status_text(fb_status status) {
     case FB_ERR_ABI: return "a struct of another version of fedbuff.h than this library's";
     case FB_ERR_DTYPE: return "the array has another dtype";
     case FB_ERR_SIZE: return "the array has another size";
-    case FB_ERR_OVERFLOW: return "a sum of whole numbers does not fit 64 bits";
+    case FB_ERR_OVERFLOW: return "a sum does not fit its type";
     case FB_ERR_TICKET: return "that ticket was never given out, or was used already";
     case FB_ERR_CLOSED: return "closed";
     case FB_ERR_EMPTY: return "no event is pending";
     case FB_ERR_HOST: return "a function of the host's failed";
+    case FB_ERR_DIVERGED: return "the server step would make the model infinite or NaN";
   }
   return "unknown status";
 }
@@ -460,12 +461,14 @@ fb_status fb_accumulate(fb_dtype dtype, int64_t dim, const void* sum, const void
   if (!is_float(dtype) || dim < 1 || delta == nullptr || sum_out == nullptr || !std::isfinite(weight)) {
     return FB_ERR_ARGUMENT;
   }
-  const bool finite = with_dtype(dtype, [&](auto* tag) {
+  return with_dtype(dtype, [&](auto* tag) -> fb_status {
     using T = std::remove_pointer_t<decltype(tag)>;
-    return fedbuff::kernels().of<T>().accumulate(dim, static_cast<const T*>(sum), static_cast<const T*>(delta),
-                                                 static_cast<T>(weight), nullptr, nullptr, static_cast<T*>(sum_out));
+    const auto& k = fedbuff::kernels().of<T>();
+    const T* add = static_cast<const T*>(delta);
+    const bool finite = k.accumulate(dim, static_cast<const T*>(sum), add, static_cast<T>(weight), nullptr, nullptr,
+                                     static_cast<T*>(sum_out));
+    return finite ? FB_OK : k.all_finite(dim, add) ? FB_ERR_OVERFLOW : FB_ERR_NOT_FINITE;
   });
-  return finite ? FB_OK : FB_ERR_NOT_FINITE;
 }
 
 fb_status fb_accumulate_fixed(fb_dtype delta_dtype, int64_t dim, const int64_t* sum, const void* delta, double weight,

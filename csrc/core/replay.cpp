@@ -766,16 +766,18 @@ class Replay<T>::Engine {
       std::memcpy(next, w, bytes());
       return {};
     }
+    bool finite = true;
     if (one_pass) {
       k.aggregate(0, dim_, w, arrivals, deltas_.data(), weights_.data(), static_cast<T>(rule_.lr / norm), next);
+      finite = k.all_finite(dim_, next);
     } else {
       if (sums_.deviation > 0) {
         add_noise(sums_, dim_, version_, sum_.data());
       }
-      step_model(k, rule_, step_config(rule_, norm, version_), dim_, w, sum_.data(), first_.data(), second_.data(),
-                 next);
+      finite = step_model(k, rule_, step_config(rule_, norm, version_), dim_, w, sum_.data(), first_.data(),
+                          second_.data(), next);
     }
-    if (k.all_finite(dim_, next)) {
+    if (finite) {
       return {};
     }
     const auto bad =

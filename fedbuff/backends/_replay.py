@@ -147,7 +147,7 @@ class SequentialReplay:
                 finite = self._kernels.accumulate(
                     total, delta, s * e * factor, w if moved else None, start if moved else None, total
                 )
-            if not finite and bad < 0:
+            if not finite and bad < 0 and not np.isfinite(delta).all():
                 bad = self._done + end - self._at
             sum_weights, sum_scaled_weights = sum_weights + e, sum_scaled_weights + s * e
             end += 1

@@ -19,11 +19,12 @@ from numpy.typing import DTypeLike, NDArray
 from .._arrays import as_model, as_units, as_vector, model_dtype, read_only
 from .._server_checks import (
     closed_error,
+    diverged_error,
     norm_error,
-    not_finite,
     overflow_error,
     positive,
     real,
+    sum_error,
     ticket_error,
     unit_of,
     version_error,
@@ -74,6 +75,12 @@ def accumulate_fixed(total: Units, delta: Units, weight: float) -> Units:
     if (((total ^ result) & (term ^ result)) < 0).any():
         raise overflow_error()
     return result
+
+
+@np.errstate(over="ignore")
+def from_units(total: Units, unit: float, dtype: np.dtype[np.floating]) -> Vector:
+    """The sum as numbers of the model's dtype, infinite where it does not fit."""
+    return (total * unit).astype(dtype)
 
 
 class Turns:
@@ -191,8 +198,7 @@ class Server:
     def _restore(self, state: ServerState) -> None:
         self._state = state
         self._rule = state.rule
-        self._spare = np.empty_like(state.w)  # an arrival is summed here, and kept only where it was finite
-        self._shared = False  # whether someone may hold a view of the current model
+        self._spare = np.empty_like(state.total)  # an arrival is summed here, and kept only where it was finite
         self._turns = Turns("server")
 
     @property
@@ -227,7 +233,6 @@ class Server:
     def w(self) -> Vector:
         """The current model, read-only; like a download it stays as it is while the server moves on."""
         with self._turns.between(closed=True):
-            self._shared = True
             return read_only(self._state.w)
 
     @property
@@ -245,7 +250,6 @@ class Server:
         """The version and its model, read-only, valid and unchanged for as long as it is held."""
         with self._turns.between():
             state = self._state
-            self._shared = True
             state.outstanding[state.version] = state.outstanding.get(state.version, 0) + 1
             return state.version, read_only(state.w)
 
@@ -284,23 +288,25 @@ class Server:
                 raise overflow_error()
             full = state.fill + 1 == rule.buffer_size
             norm = self._norm(weight_sum, scaled_weight_sum) if full else 1.0
-            self._add(array, se, state.kept.get(number))
+            total = self._added(array, se, state.kept.get(number))
+            following = self._stepped(total, norm) if full else None  # all that may raise comes before any change
+            state.total, self._spare = total, state.total
             state.weight_sum, state.scaled_weight_sum = weight_sum, scaled_weight_sum
             state.fill += 1
+            if following is not None:
+                self._advance(*following)
             self._return_download(number)
-            if full:
-                self._step(norm)
             return full
 
-    def _add(self, array: NDArray[Any], weight: float, start: Vector | None) -> None:
+    def _added(self, array: NDArray[Any], weight: float, start: Vector | None) -> NDArray[Any]:
+        """The sum with one more arrival."""
         state = self._state
         if state.unit is not None:
-            state.total = accumulate_fixed(state.total, array, weight)
-            return
+            return accumulate_fixed(state.total, array, weight)
         current = None if start is None else state.w  # where the base is "current" and the model has moved on
         if not self.kernels.accumulate(state.total, array, weight, current, start, self._spare):
-            raise not_finite(array)
-        state.total, self._spare = self._spare, state.total
+            raise sum_error(array)
+        return self._spare
 
     def cancel(self, version: int) -> None:
         """Gives up one download of `version`: its client died."""
@@ -349,26 +355,32 @@ class Server:
             raise norm_error()
         return norm
 
-    def _step(self, norm: float) -> None:
+    def _stepped(self, total: NDArray[Any], norm: float) -> tuple[Vector, Vector | None, Vector | None, Vector | None]:
+        """The next model, and with it velocity, first and second moment, each in memory of its own."""
         state, rule, optimizer = self._state, self._rule, self._rule.optimizer
-        keep = rule.base == "current" and state.version in state.outstanding
-        out = np.empty_like(state.w) if self._shared or keep else state.w
-        total = state.total
+        velocity, first, second = (
+            None if moment is None else moment.copy() for moment in (state.velocity, state.first, state.second)
+        )
+        out = np.empty_like(state.w)
         if state.unit is not None:
-            total = (state.total * state.unit).astype(state.w.dtype)
+            total = from_units(total, state.unit, state.w.dtype)
         if isinstance(optimizer, Adam):
-            assert state.first is not None and state.second is not None
+            assert first is not None and second is not None
             decay, step = optimizer.weight_decay, state.version + 1
             self.kernels.adam_step(
-                state.w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, decay, step, state.first,
-                state.second, out,
-            )  # fmt: skip
+                state.w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, decay, step, first, second, out
+            )
         else:
-            self.kernels.sgd_step(state.w, total, rule.lr, norm, optimizer.momentum, state.velocity, out)
-        if keep:
+            self.kernels.sgd_step(state.w, total, rule.lr, norm, optimizer.momentum, velocity, out)
+        if not np.isfinite(out).all():
+            raise diverged_error(state.version, state.w.dtype)
+        return out, velocity, first, second
+
+    def _advance(self, w: Vector, velocity: Vector | None, first: Vector | None, second: Vector | None) -> None:
+        state = self._state
+        if self._rule.base == "current" and state.version in state.outstanding:
             state.kept[state.version] = state.w
-        state.w = out
-        self._shared = False
+        state.w, state.velocity, state.first, state.second = w, velocity, first, second
         state.total[:] = 0
         state.fill = 0
         state.weight_sum = state.scaled_weight_sum = 0.0
@@ -444,7 +456,7 @@ class DeltaBuffer:
             if fixed:
                 self._sum = accumulate_fixed(self._sum, array, fixed_weight(factor))
             elif not self.kernels.accumulate(self._sum, array, factor, None, None, self._spare):
-                raise not_finite(array)
+                raise sum_error(array)
             else:
                 self._sum, self._spare = self._spare, self._sum
             self._count += 1
@@ -464,7 +476,7 @@ class DeltaBuffer:
         if not math.isfinite(factor):
             raise ValueError(f"lr: expected a finite number, got {factor}")
         with self._turns.between(closed=True):
-            total = self._sum if self._unit is None else (self._sum * self._unit).astype(self._dtype)
+            total = self._sum if self._unit is None else from_units(self._sum, self._unit, self._dtype)
             self.kernels.sgd_step(model, total, factor, 1.0, 0.0, None, target)
             self._empty()
         return target if out is None else out

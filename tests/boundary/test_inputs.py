@@ -412,7 +412,7 @@ def test_an_int_is_an_int(wrong: Any) -> None:
         with pytest.raises(TypeError, match=f"^{name}: expected an int, got {type(wrong).__name__}$"):
             fb.Schedule(**{**made, name: wrong})
     for one in (problem(), fb.Callback(lambda *given: None, w0=good(), n_clients=1)):
-        with pytest.raises(TypeError, match="^seed: expected an int"):
+        with pytest.raises(TypeError, match=r"^seed: expected an int"):
             one.init(wrong)
 
 

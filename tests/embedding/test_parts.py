@@ -113,11 +113,11 @@ def test_what_is_no_int_is_never_cut_to_one(parts: Any, wrong: Any) -> None:
 
 def test_a_number_is_named(parts: Any) -> None:
     server, buffer = parts.Server(np.zeros(1), fb.FedBuff(buffer_size=9)), parts.DeltaBuffer(1)
-    with pytest.raises(TypeError, match="^n_samples: expected a number, got str$"):
+    with pytest.raises(TypeError, match=r"^n_samples: expected a number, got str$"):
         server.upload(np.zeros(1), 0, "3")
-    with pytest.raises(TypeError, match="^weight: expected a number, got list$"):
+    with pytest.raises(TypeError, match=r"^weight: expected a number, got list$"):
         buffer.add(np.zeros(1), [])
-    with pytest.raises(TypeError, match="^lr: expected a number, got NoneType$"):
+    with pytest.raises(TypeError, match=r"^lr: expected a number, got NoneType$"):
         buffer.step(np.zeros(1), None)
 
 
