@@ -16,6 +16,7 @@ __all__ = [
     "empty_queue",
     "event_kind",
     "event_time",
+    "forked_error",
     "norm_error",
     "not_finite",
     "overflow_error",
@@ -104,6 +105,12 @@ def ticket_error(ticket: int) -> ValueError:
 
 def closed_error(what: str) -> ValueError:
     return ValueError(f"the {what} is closed")
+
+
+def forked_error(what: str) -> ValueError:
+    return ValueError(
+        f"the {what} was used by other threads when this process was forked, and they are not here; make another one"
+    )
 
 
 def event_time(time: float) -> ValueError:

@@ -17,7 +17,7 @@ import numpy as np
 from fedbuff._arrays import as_model, as_units, as_vector, model_dtype
 from fedbuff._server_file import ServerState, read_server, write_server
 from fedbuff._server_checks import (
-    closed_error, diverged_error, norm_error, not_finite, overflow_error, positive, real, ticket_error, unit_of,
+    closed_error, diverged_error, forked_error, norm_error, not_finite, overflow_error, positive, real, ticket_error, unit_of,
     version_error, whole, wide_error,
 )
 from fedbuff._strategy import Adam, plain_rule_of, rule_of
@@ -132,7 +132,16 @@ cdef int refuse(
         raise ticket_error(ticket)
     if status == FB_ERR_CLOSED:
         raise closed_error(what)
+    if status == FB_ERR_FORKED:
+        raise forked_error(what)
     return check(status)
+
+
+cdef int64_t counted(object what, int64_t number) except? -1:
+    """What a handle that is there says of itself."""
+    if number < 0:
+        raise forked_error(what)
+    return number
 
 
 cdef class Server:
@@ -188,6 +197,9 @@ cdef class Server:
     cdef fb_status cancel_raw(self, int64_t version) noexcept nogil:
         return fb_server_cancel(self.server, version)
 
+    cdef int require(self, fb_status status) except -1:
+        return refuse(status, "server", None, None, 0, None)
+
     cdef int grow_table(self, int64_t staleness) except -1:
         """Works s out up to this staleness, and further where the function allows: the next call is then far off."""
         table = []
@@ -199,7 +211,7 @@ cdef class Server:
                     raise
                 break
         weights = np.array(table)
-        check(fb_server_set_staleness(self.server, <const double*> address(weights), len(table)))
+        self.require(fb_server_set_staleness(self.server, <const double*> address(weights), len(table)))
         self.n_table = len(table)
         return 0
 
@@ -213,27 +225,27 @@ cdef class Server:
     @property
     def version(self):
         """How many steps were made."""
-        return fb_server_version(self.server)
+        return counted("server", fb_server_version(self.server))
 
     @property
     def fill(self):
         """How many arrivals are in the buffer."""
-        return fb_server_fill(self.server)
+        return counted("server", fb_server_fill(self.server))
 
     @property
     def dropped(self):
         """How many arrivals were refused because they were staler than max_staleness."""
-        return fb_server_dropped(self.server)
+        return counted("server", fb_server_dropped(self.server))
 
     @property
     def outstanding(self):
         """How many downloads were neither returned nor cancelled."""
-        return fb_server_outstanding(self.server)
+        return counted("server", fb_server_outstanding(self.server))
 
     @property
     def live_versions(self):
         """How many models are kept, the current one included: 1 unless the rule's base is "current"."""
-        return fb_server_live_models(self.server)
+        return counted("server", fb_server_live_models(self.server))
 
     @property
     def w(self):
@@ -244,7 +256,7 @@ cdef class Server:
         cdef Model holder = Model.__new__(Model)
         cdef cnp.npy_intp shape = self.dim
         if model == NULL:
-            check(FB_ERR_ARGUMENT)
+            refuse(FB_ERR_FORKED, "server", None, None, 0, None)
         holder.model = model
         cdef object array = cnp.PyArray_SimpleNewFromData(
             1, &shape, cnp.NPY_FLOAT32 if self.dtype_code == FB_F32 else cnp.NPY_FLOAT64, <void*> fb_model_data(model))
@@ -310,7 +322,7 @@ cdef class Server:
                     fb_server_cancel_ticket(self.server, place)  # nothing where there is none
                     raise
         if status != FB_OK:
-            refuse(status, "server", array, v, self.version, ticket, self.dtype)
+            refuse(status, "server", array, v, fb_server_version(self.server), ticket, self.dtype)
         return outcome == FB_STEPPED
 
     def cancel(self, version):
@@ -320,11 +332,11 @@ cdef class Server:
         with nogil:
             status = self.cancel_raw(v)
         if status != FB_OK:
-            refuse(status, "server", None, v, self.version, None)
+            refuse(status, "server", None, v, fb_server_version(self.server), None)
 
     def close(self):
         """Ends uploads and downloads: those that wait for their turn raise, and so do later ones. `w` stays."""
-        check(fb_server_close(self.server))
+        self.require(fb_server_close(self.server))
 
     def save(self, path):
         """Writes all of the state, beside `path` first and then in its place."""
@@ -343,7 +355,7 @@ cdef class Server:
     def _get_state(self):
         # Of a clone: other threads may go on uploading while this one reads.
         cdef fb_server* still = NULL
-        check(fb_server_clone(self.server, &still))
+        self.require(fb_server_clone(self.server, &still))
         try:
             return self.read_state(still)
         finally:
@@ -462,6 +474,9 @@ cdef class DeltaBuffer:
     cdef fb_status step_raw(self, const void* w, double lr, void* w_out) noexcept nogil:
         return fb_buffer_step(self.buffer, self.dtype_code, self.dim, w, lr, w_out)
 
+    cdef int require(self, fb_status status) except -1:
+        return refuse(status, "buffer", None, None, 0, None)
+
     @property
     def _handle(self):
         return <size_t> self.buffer
@@ -469,7 +484,7 @@ cdef class DeltaBuffer:
     @property
     def count(self):
         """How many deltas are in the sum."""
-        return fb_buffer_count(self.buffer)
+        return counted("buffer", fb_buffer_count(self.buffer))
 
     @property
     def sum(self):
@@ -480,7 +495,7 @@ cdef class DeltaBuffer:
             kind = <int> cnp.NPY_INT64
         cdef const void* values = fb_buffer_sum(self.buffer)
         if values == NULL:
-            check(FB_ERR_ARGUMENT)
+            refuse(FB_ERR_FORKED, "buffer", None, None, 0, None)
         cdef object array = cnp.PyArray_SimpleNewFromData(1, &shape, kind, <void*> values)
         cnp.set_array_base(array, self)
         cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
@@ -517,7 +532,7 @@ cdef class DeltaBuffer:
 
     def clear(self):
         """Empties the buffer."""
-        check(fb_buffer_clear(self.buffer))
+        self.require(fb_buffer_clear(self.buffer))
 
     def step(self, w, lr, out=None):
         """w - lr * sum, into `out` (which may be w) or a new array; empties the buffer."""
@@ -533,12 +548,12 @@ cdef class DeltaBuffer:
         cdef fb_status status
         with nogil:
             status = self.step_raw(source, factor, sink)
-        check(status)
+        self.require(status)
         return target if out is None else out
 
     def close(self):
         """Ends additions: those that wait for their turn raise, and so do later ones."""
-        check(fb_buffer_close(self.buffer))
+        self.require(fb_buffer_close(self.buffer))
 
     def __len__(self):
         return self.count

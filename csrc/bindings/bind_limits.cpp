@@ -6,6 +6,7 @@
 
 #include "bindings.hpp"
 #include "dispatch.hpp"
+#include "gil.hpp"
 #include "numpy_views.hpp"
 
 namespace fedbuff::bind {
@@ -14,7 +15,7 @@ namespace {
 
 template <class Body>
 double seconds_of(std::int64_t repeats, Body body) {
-  const py::gil_scoped_release released;
+  const GilReleased released;
   const auto begin = std::chrono::steady_clock::now();
   for (std::int64_t i = 0; i < repeats; ++i) {
     body();

@@ -7,6 +7,7 @@
 
 #include "bindings.hpp"
 #include "bound_problem.hpp"
+#include "gil.hpp"
 #include "numpy_views.hpp"
 #include "packed_runs.hpp"
 #include "read_plan.hpp"
@@ -117,7 +118,7 @@ py::list run_all(BoundRuns& runs, const std::vector<py::object>& plans, std::int
   }
   std::vector<std::vector<PackedResult<T>>> results;
   {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     for (std::size_t i = 0; i < read.size(); ++i) {
       results.push_back(
           runs.core().run<T>(read[i], expected_rows, starts + static_cast<py::ssize_t>(i) * dim, packed[i]));

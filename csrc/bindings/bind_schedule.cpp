@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "gil.hpp"
 #include "numpy_views.hpp"
 #include "read_plan.hpp"
 #include "resolver.hpp"
@@ -42,7 +43,7 @@ class Resolver {
     const ScheduleColumns out = read_columns(columns);
     ChunkEnd end{};
     {
-      py::gil_scoped_release release;
+      const GilReleased released;
       end = resolver_.run(out);
     }
     return py::make_tuple(end.n_rows, end.n_steps, static_cast<int>(end.reason));
@@ -81,7 +82,7 @@ void bound_uniform_arrivals(std::int64_t n_clients, std::int64_t buffer_size, st
   if (n_clients < 1 || buffer_size < 1 || max_staleness < 0 || out.n_rows != out.n_steps * buffer_size) {
     throw py::value_error("columns: expected buffer_size rows for every step");
   }
-  const py::gil_scoped_release released;
+  const GilReleased released;
   uniform_arrivals({n_clients, buffer_size, max_staleness, oldest, seed}, out);
 }
 

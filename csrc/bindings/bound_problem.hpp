@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "local.hpp"
+#include "gil.hpp"
 #include "numpy_views.hpp"
 #include "workspace.hpp"
 
@@ -98,7 +99,7 @@ class BoundProblem {
     }
     const T* from = model(w);
     T* out = output<T>(delta_out, "delta_out", {dim()});
-    const py::gil_scoped_release released;
+    const GilReleased released;
     work_.local_sgd(config, one, from, out);
   }
 
@@ -106,14 +107,14 @@ class BoundProblem {
     check_client(client);
     const T* from = model(w);
     T* out = maybe_output(gradient_out);
-    const py::gil_scoped_release released;
+    const GilReleased released;
     return work_.client_gradient(client, from, out);
   }
 
   double gradient(const py::object& w, const py::object& gradient_out, int threads) {
     const T* from = model(w);
     T* out = maybe_output(gradient_out);
-    const py::gil_scoped_release released;
+    const GilReleased released;
     return work_.gradient(from, out, threads);
   }
 
@@ -123,7 +124,7 @@ class BoundProblem {
     if (p.family == Family::Quadratic || begin < 0 || end < begin || end > p.offsets[p.n_clients]) {
       throw py::value_error("begin, end: no such rows");
     }
-    const py::gil_scoped_release released;
+    const GilReleased released;
     return work_.count_correct(begin, end, from);
   }
 

@@ -27,6 +27,7 @@ class Buffer final : public fb_buffer, private Turnstile::Sink {
   fb_status cancel_ticket(std::int64_t ticket) override { return turnstile_.cancel_ticket(ticket); }
   void set_executor(const fb_executor* executor) override { turnstile_.set_executor(executor); }
   void close() override { turnstile_.close(); }
+  bool is_lost() override { return turnstile_.is_lost(); }
 
   void clear() override {
     const auto lock = turnstile_.lock();

@@ -5,6 +5,8 @@
 // of those that follow without a gap as can be settled together; a thread whose arrival was settled with another's
 // leaves without the lock. Small models are settled under the lock.
 //
+// A fork's child that was made while threads of its parent were inside, who are not there, gets Forked from every call.
+//
 // A turn may be shorter than waking a thread, so who waits looks first, giving the core to others, and sleeps later.
 #pragma once
 
@@ -33,6 +35,9 @@ struct Arrival {
   std::atomic<Stage> stage{InLine};  // Settled: whoever took the turn does not look at it any more
 };
 
+// Thrown where a lock, and what it guards, stayed with another process.
+struct Forked {};
+
 class Turnstile {
  public:
   using Lock = std::unique_lock<SpinLock>;
@@ -54,7 +59,7 @@ class Turnstile {
 
   // The lock, at a time when `phase`, which is written with it, is not true. Helps while it waits.
   Lock lock_without(const bool& phase) {
-    Lock lock(mutex_);
+    Lock lock = enter();
     if (phase) {
       const Present present(n_present_);
       do {
@@ -68,8 +73,20 @@ class Turnstile {
   }
   bool closed() const { return closed_; }  // with the lock
 
+  // Whether it was made before a fork, and used by threads that are not in this process.
+  bool is_lost() {
+    const std::uint32_t now = n_forks();
+    if (n_forks_.load(std::memory_order_relaxed) != now) {
+      if (mutex_.is_held() || busy_ || n_present_.load(std::memory_order_relaxed) > 0) {
+        return true;
+      }
+      n_forks_.store(now, std::memory_order_relaxed);
+    }
+    return false;
+  }
+
   fb_status take_ticket(std::int64_t* ticket_out) {
-    const Lock held(mutex_);
+    const Lock held = enter();
     if (closed_) {
       return FB_ERR_CLOSED;
     }
@@ -79,7 +96,7 @@ class Turnstile {
   }
 
   fb_status cancel_ticket(std::int64_t ticket) {
-    const Lock held(mutex_);
+    const Lock held = enter();
     Place* place = find(ticket);
     if (place == nullptr) {
       return FB_ERR_TICKET;
@@ -93,7 +110,7 @@ class Turnstile {
   // Returns when the arrival was settled, or when it will never be.
   fb_status pass(Sink& sink, Arrival& arrival) {
     const std::int64_t ticket = arrival.ticket;
-    Lock lock(mutex_);
+    Lock lock = enter();
     if (closed_) {
       return FB_ERR_CLOSED;
     }
@@ -160,12 +177,19 @@ class Turnstile {
   }
 
   void close() {
-    const Lock held(mutex_);
+    const Lock held = enter();
     closed_ = true;
     bell_.ring();
   }
 
  private:
+  Lock enter() {
+    if (n_forks_.load(std::memory_order_relaxed) != n_forks() && is_lost()) {
+      throw Forked();
+    }
+    return Lock(mutex_);
+  }
+
   struct Place {
     Arrival* arrival = nullptr;  // null: not there yet
     bool cancelled = false;
@@ -254,6 +278,7 @@ class Turnstile {
     }
   }
 
+  std::atomic<std::uint32_t> n_forks_{n_forks()};
   SpinLock mutex_;
   Bell bell_;                      // rings when a turn ends or a pass opens, and when the line changes
   std::atomic<int> n_present_{0};  // who hears it

@@ -21,7 +21,7 @@ __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 STEPS, NEED_ROWS, DIVERGED = 0, 1, 2
 PRIVACY_NOISE = 4  # the stream, as in csrc/core/philox.hpp
 
-ClientFunction = Callable[[int, int, Vector, Vector], None]
+ClientFunction = Callable[[int, int, Vector], Vector]
 
 
 def _system_normals(n: int) -> NDArray[np.float64]:
@@ -193,7 +193,7 @@ class SequentialReplay:
         if self._function is not None:
             model = start.view()
             model.flags.writeable = False
-            self._function(client, task, model, delta)
+            delta[:] = self._function(client, task, model)
             return
         assert self._problem is not None and self._local is not None and self._batch is not None
         self._problem.local_sgd(

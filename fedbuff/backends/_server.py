@@ -20,6 +20,7 @@ from .._arrays import as_model, as_units, as_vector, model_dtype, read_only
 from .._server_checks import (
     closed_error,
     diverged_error,
+    forked_error,
     norm_error,
     overflow_error,
     positive,
@@ -88,6 +89,7 @@ class Turns:
 
     def __init__(self, what: str) -> None:
         self._what = what
+        self._process = os.getpid()
         self._changed = threading.Condition()
         self._waiting: set[int] = set()
         self._over: set[int] = set()  # later than the next one, and used up
@@ -96,24 +98,24 @@ class Turns:
 
     def take_ticket(self) -> int:
         """A place in the order: it ends in one turn, or is cancelled."""
-        with self._changed:
+        with self._lock():
             self._check_open()
             self._given_out += 1
             return self._given_out - 1
 
     def cancel_ticket(self, ticket: int) -> None:
-        with self._changed:
+        with self._lock():
             self._finish(self._check(ticket))
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock():
             self._closed = True
             self._changed.notify_all()
 
     @contextmanager
     def turn(self, ticket: int | None) -> Iterator[None]:
         """The lock, when all earlier tickets are used up; uses this one up, whatever happens inside."""
-        with self._changed:
+        with self._lock():
             self._check_open()
             if ticket is None:
                 number, self._given_out = self._given_out, self._given_out + 1
@@ -131,10 +133,19 @@ class Turns:
     @contextmanager
     def between(self, *, closed: bool = False) -> Iterator[None]:
         """The lock, between two turns; with `closed` also after the end."""
-        with self._changed:
+        with self._lock():
             if not closed:
                 self._check_open()
             yield
+
+    def _lock(self) -> threading.Condition:
+        """The lock, which in a fork's child may be held, or waited for, by threads that stayed with the parent."""
+        if self._process != os.getpid():
+            if self._waiting or not self._changed.acquire(blocking=False):
+                raise forked_error(self._what)
+            self._changed.release()
+            self._process = os.getpid()
+        return self._changed
 
     def _check(self, ticket: int) -> int:
         number = whole("ticket", ticket)
@@ -204,17 +215,20 @@ class Server:
     @property
     def version(self) -> int:
         """How many steps were made."""
-        return self._state.version
+        with self._turns.between(closed=True):
+            return self._state.version
 
     @property
     def fill(self) -> int:
         """How many arrivals are in the buffer."""
-        return self._state.fill
+        with self._turns.between(closed=True):
+            return self._state.fill
 
     @property
     def dropped(self) -> int:
         """How many arrivals were refused because they were staler than max_staleness."""
-        return self._state.dropped
+        with self._turns.between(closed=True):
+            return self._state.dropped
 
     @property
     def dim(self) -> int:
@@ -244,7 +258,8 @@ class Server:
     @property
     def live_versions(self) -> int:
         """How many models are kept, the current one included: 1 unless the rule's base is "current"."""
-        return 1 + len(self._state.kept)
+        with self._turns.between(closed=True):
+            return 1 + len(self._state.kept)
 
     def download(self) -> tuple[int, Vector]:
         """The version and its model, read-only, valid and unchanged for as long as it is held."""
@@ -428,12 +443,14 @@ class DeltaBuffer:
     @property
     def count(self) -> int:
         """How many deltas are in the sum."""
-        return self._count
+        with self._turns.between(closed=True):
+            return self._count
 
     @property
     def sum(self) -> NDArray[Any]:
         """The sum, read-only; valid until the next change of the buffer."""
-        return read_only(self._sum)
+        with self._turns.between(closed=True):
+            return read_only(self._sum)
 
     def take_ticket(self) -> int:
         """A place in the order in which deltas are added: pass it to one `add`, or to `cancel_ticket`."""

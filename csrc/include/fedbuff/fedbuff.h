@@ -7,7 +7,9 @@
  *
  * Structs begin with `size` and `abi`: start from the FB_..._INIT of the struct. Later versions only append fields;
  * a field that the caller's header did not have yet counts as zero. Servers, buffers and local SGD may be used from
- * many threads at once. The library has no state of its own but the CPU level that it chose.
+ * many threads at once. The library has no state of its own but the CPU level that it chose. A fork's child may go on
+ * with servers and buffers that nobody was using when it was made; all calls on others give FB_ERR_FORKED (-1, null),
+ * and destroying them frees nothing.
  */
 #ifndef FEDBUFF_H
 #define FEDBUFF_H
@@ -45,7 +47,8 @@ enum {
   FB_ERR_CLOSED = 13,     /* the object was closed */
   FB_ERR_EMPTY = 14,      /* no event is pending */
   FB_ERR_HOST = 15,       /* a function of the host's failed: an executor or a gradient */
-  FB_ERR_DIVERGED = 16    /* the server step would make the model infinite or NaN */
+  FB_ERR_DIVERGED = 16,   /* the server step would make the model infinite or NaN */
+  FB_ERR_FORKED = 17      /* a fork's child, made while threads of its parent were inside the object */
 };
 
 typedef int32_t fb_dtype;
