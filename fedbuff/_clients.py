@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import backends
-from ._arrays import as_model, as_vector, model_dtype, to_array
-from ._checks import count
+from ._arrays import as_model, as_vector, model_dtype, read_only, to_array
+from ._checks import count, seed_of
 
 __all__ = ["Callback", "Custom"]
 
@@ -69,6 +69,7 @@ class Custom:
 
     def init(self, seed: int = 0) -> Floats:
         """Zeros."""
+        seed_of(seed)
         return np.zeros(self.dim, self.dtype)
 
     def grad(self, w: Any) -> Floats:
@@ -108,8 +109,9 @@ class Callback:
     """A problem whose clients' work is a Python function, for models that live elsewhere (PyTorch, JAX).
 
     `function(client, task, w, generator)` returns the delta: w minus the model after the client's local steps. w is a
-    read-only vector; `generator` is a NumPy Generator that depends on (seed, client, task) alone, so that results do
-    not depend on threads or order. `loss`, `grad` and `accuracy` are functions of w for the metrics that need them.
+    read-only vector, which may be kept; `generator` is a NumPy Generator that depends on (seed, client, task) alone, so
+    that results do not depend on threads or order. `loss`, `grad` and `accuracy` are functions of w for the metrics
+    that need them.
 
     >>> import numpy as np, fedbuff as fb
     >>> problem = fb.Callback(lambda client, task, w, generator: 0.5 * w, w0=np.ones(2), n_clients=3)
@@ -131,7 +133,7 @@ class Callback:
         if not callable(function):
             raise TypeError(f"function: expected a function, got {type(function).__name__}")
         self.function = function
-        self.w0 = as_model("w0", w0)
+        self.w0 = read_only(as_model("w0", w0))
         self.n_clients = count("n_clients", n_clients)
         self.n_samples = _samples(np.ones(self.n_clients, np.int64) if n_samples is None else n_samples)
         if len(self.n_samples) != self.n_clients:
@@ -147,19 +149,20 @@ class Callback:
         return self.w0.dtype
 
     def init(self, seed: int = 0) -> Floats:
+        seed_of(seed)
         return self.w0.copy()
 
-    def client_function(self, seed: int) -> Callable[[int, int, Floats, Floats], None]:
-        """The function as the engine calls it: (client, task, w, delta_out)."""
+    def client_function(self, seed: int) -> Callable[[int, int, Floats], Floats]:
+        """The function as the engine calls it: (client, task, w), which returns the delta."""
 
-        def work(client: int, task: int, w: Floats, delta_out: Floats) -> None:
+        def work(client: int, task: int, w: Floats) -> Floats:
             counter = np.array([client, task], np.uint64)
             generator = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, *counter.tolist()]))
             delta = np.asarray(self.function(client, task, w, generator))
-            if delta.shape != delta_out.shape:
-                raise ValueError(f"function: expected a delta of shape {delta_out.shape}, got {delta.shape}")
-            if delta.dtype != delta_out.dtype:
-                raise TypeError(f"function: expected a delta of {delta_out.dtype}, got {delta.dtype}")
-            delta_out[:] = delta
+            if delta.shape != w.shape:
+                raise ValueError(f"function: expected a delta of shape {w.shape}, got {delta.shape}")
+            if delta.dtype != w.dtype:
+                raise TypeError(f"function: expected a delta of {w.dtype}, got {delta.dtype}")
+            return np.ascontiguousarray(delta)
 
         return work

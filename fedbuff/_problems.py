@@ -1,8 +1,8 @@
 """What the clients minimise: f is the mean over clients of f_i, f_i the mean over the rows of client i.
 
-A problem keeps a private copy of its rows, grouped by client and aligned for the kernels; with copy=False it works on
-the caller's arrays, which must then be in order and must not change. Problems are immutable and may be shared between
-threads.
+A problem keeps a private copy of its rows and targets, grouped by client and aligned for the kernels; with copy=False
+it works on the caller's arrays, which must then be in order and must not change. Problems are immutable and may be
+shared between threads.
 """
 
 from __future__ import annotations
@@ -82,10 +82,9 @@ class Problem:
 
     def init(self, seed: int = 0) -> Floats:
         """A model to start from: zeros, or for hidden layers He (relu) or Glorot (tanh) normals with zero biases."""
-        w = np.zeros(self.dim, self.dtype)
+        w, key = np.zeros(self.dim, self.dtype), seed_of(seed)
         spec = self._spec
         if len(spec.sizes) > 2:
-            key = seed_of(seed)
             begin = 0
             for layer, (n_in, n_out) in enumerate(pairwise(spec.sizes)):
                 n = n_in * n_out
@@ -228,9 +227,9 @@ class _Rows(Problem):
             **fields,
         }
 
-    def _targets(self, y: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    def _targets(self, y: NDArray[Any], dtype: Any, copy: bool) -> NDArray[Any]:
         order = self._group.order
-        return np.ascontiguousarray(y if order is None else y[order], dtype)
+        return np.array(y if order is None else y[order], dtype, order="C", copy=copy or None)
 
 
 class _Classifier(_Rows):
@@ -242,9 +241,9 @@ class _Classifier(_Rows):
         if data is None:
             n = int(self._samples.sum())
             return self.bound.count_correct(0, n, model) / n
-        return self.held_out(*data).accuracy(model)
+        return self.held_out(*data, copy=False).accuracy(model)
 
-    def held_out(self, X: Any, y: Any) -> Self:
+    def held_out(self, X: Any, y: Any, *, copy: bool = True) -> Self:
         """The same model over other rows, all of one client: to evaluate on data that nobody trains on."""
         labels = to_array("y", y)
         n = len(labels) if labels.ndim else 0
@@ -255,7 +254,7 @@ class _Classifier(_Rows):
         if not known.all():
             raise ValueError(f"y: class {labels[np.argmin(known)]!r} is not one of this problem's")
         other = object.__new__(type(self))
-        fields = other._prepare(X, labels, np.zeros(n, np.int64), "equal", False, 0.0)
+        fields = other._prepare(X, labels, np.zeros(n, np.int64), "equal", copy, 0.0)
         other.classes = self.classes
         other._finish(fields, position, self._spec)
         if other.dim != self.dim or other.dtype != self.dtype:
@@ -307,7 +306,7 @@ class LeastSquares(_Rows):
             sizes=(n_features, 1),
             intercept=flag("intercept", intercept),
             head="squared",
-            target=self._targets(target, fields["dtype"]),
+            target=self._targets(target, fields["dtype"], copy),
         )
         self._set(spec, np.diff(self._group.offsets))
 
@@ -340,7 +339,8 @@ class Logistic(_Classifier):
         fields = self._prepare(X, y, clients, client_weights, copy, l2)
         fields["nonconvex"] = number("nonconvex", nonconvex)
         fields["intercept"] = flag("intercept", intercept)
-        self.classes, index = np.unique(to_array("y", y), return_inverse=True)
+        classes, index = np.unique(to_array("y", y), return_inverse=True)
+        self.classes = read_only(classes)
         if len(self.classes) != 2:
             raise ValueError(f"y: expected two classes, got {len(self.classes)}")
         self._finish(fields, index)
@@ -354,7 +354,7 @@ class Logistic(_Classifier):
             sizes=(n_features, 1),
             intercept=intercept,
             head="logistic",
-            target=self._targets(index, fields["dtype"]),
+            target=self._targets(index, fields["dtype"], copy=False),
         )
         self._set(spec, np.diff(self._group.offsets))
 
@@ -392,7 +392,8 @@ class MLP(_Classifier):
         if _is_csr(X):
             raise TypeError(f"X: {type(self).__name__} takes dense rows; pass X.toarray()")
         fields = self._prepare(X, y, clients, client_weights, copy, l2)
-        self.classes, index = np.unique(to_array("y", y), return_inverse=True)
+        classes, index = np.unique(to_array("y", y), return_inverse=True)
+        self.classes = read_only(classes)
         if len(self.classes) < 2:
             raise ValueError(f"y: expected at least two classes, got {len(self.classes)}")
         fields.update(
@@ -410,7 +411,7 @@ class MLP(_Classifier):
         sizes = fields["sizes"]
         dim = sum((n_in + fields["intercept"]) * n_out for n_in, n_out in pairwise(sizes))
         self._set(
-            ProblemSpec(**fields, dim=dim, head="softmax", label=self._targets(index, np.int32)),
+            ProblemSpec(**fields, dim=dim, head="softmax", label=self._targets(index, np.int32, copy=False)),
             np.diff(self._group.offsets),
         )
 
@@ -568,7 +569,7 @@ def _csr_fields(X: Any, group: _Grouping, copy: bool) -> dict[str, Any]:
         values = aligned_copy(values)
     return {
         "x": np.ascontiguousarray(values),
-        "column": np.ascontiguousarray(columns, np.int32),
+        "column": np.array(columns, np.int32, order="C", copy=copy or None),
         "row_start": starts,
         "n_features": n_features,
     }

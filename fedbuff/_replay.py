@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import backends
+from ._alone import OneAtATime, alone
 from ._arrays import as_model
 from ._checks import choice, count, flag, instance, list_of, number, path_of, seed_of
 from ._clients import Callback, Custom
@@ -342,6 +343,7 @@ class Replay:
         """Walks every invariant of the engine; raises where one does not hold."""
         self._engine.check()
 
+    @alone
     def run(self, max_steps: int | None = None) -> ExitReason:
         """Makes up to max_steps server steps: SERVER_STEPS when they are made, else SCHEDULE_END or DIVERGED."""
         target = None if max_steps is None else self.version + count("max_steps", max_steps, low=0)
@@ -408,6 +410,7 @@ class Replay:
 
     # Saving
 
+    @alone
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes everything that a later `Replay.load` needs, beside `path` first and then in its place."""
         live = [v for v in self._engine.live_versions() if v != self.version]
@@ -581,9 +584,8 @@ def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Fl
             bound = problem.bound
     backend = cast(Any, backends.current())
     sums = _sums(rule, problem.dim, seed)
-    return cast(
-        _Engine, backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
-    )
+    engine = backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
+    return cast(_Engine, OneAtATime(engine))
 
 
 def _sums(rule: Rule, dim: int, seed: int) -> SumSpec:

@@ -232,6 +232,7 @@ def uniform_arrivals(
             "server_steps": steps,
             "seed": seed,
         },
+        copy=False,
     )
 
 
@@ -499,6 +500,7 @@ class _Request:
             started_on_0=int(started[0]),
             first_step=first_step,
             description=self.describe(),
+            copy=False,
         )
 
 
@@ -721,6 +723,7 @@ def _replay_log(request: _Request, log: ArrivalLog) -> Schedule:
         seed=request.seed,
         started_on_0=int(started[0]),
         description=request.describe(),
+        copy=False,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._check_schedule import check_schedule
-from ._checks import instance
+from ._checks import count, instance
 from ._delays import Constant, DelayModel, Distribution
 from ._files import check_parquet, file_format, open_npz, open_text, optional, reading, replacing, write_npz
 from ._trace import PARTS, ArrivalLog, Trace, digest, spread
@@ -118,8 +118,9 @@ class Schedule:
         started_on_0: int,
         description: Mapping[str, Any],
         first_step: int = 0,
+        copy: bool = True,
     ) -> None:
-        """Takes the arrays as they are, without a copy, and makes them read-only."""
+        """Copies the arrays; with copy=False it takes them as they are and makes them read-only."""
         given = dict(locals())
         state = self.__dict__
         for group in self._GROUPS:
@@ -132,10 +133,11 @@ class Schedule:
                 length = array.size if length is None else length
                 if array.shape != (length,):
                     raise ValueError(f"{name} has shape {array.shape} beside columns of length {length}")
+                array = array.copy() if copy else array
                 array.flags.writeable = False
                 state[name] = array
         for name in SCALARS:
-            state[name] = int(given[name])
+            state[name] = count(name, given[name], low=0)
         state["_description"] = json.dumps(description, sort_keys=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -397,7 +399,7 @@ class Schedule:
 
 
 def _from_state(state: Mapping[str, Any]) -> Schedule:
-    return Schedule(**state)
+    return Schedule(**state, copy=False)
 
 
 def task_parts(
@@ -545,7 +547,8 @@ def _read_header(text: str) -> dict[str, Any]:
 def _load_npz(path: Path) -> Schedule:
     with open_npz(path, _WHAT) as file:
         header = _read_header(file.text("fedbuff_schedule"))
-        return _from_state({**header, **{name: file[name] for group in Schedule._GROUPS for name in group}})
+        columns = {name: file[name] for group in Schedule._GROUPS for name in group}
+        return Schedule(**header, **columns, copy=False)
 
 
 def _load_parquet(path: Path) -> Schedule:

@@ -5,6 +5,8 @@ from fedbuff._fedbuff_h cimport fb_buffer, fb_dtype, fb_model, fb_server, fb_sta
 
 cdef int check(fb_status status) except -1
 cdef void* address(object array) noexcept
+cdef double as_double(str name, object value) except? -1.0
+cdef int64_t as_int64(str name, object value) except? -1
 
 
 cdef class Model:
@@ -28,6 +30,7 @@ cdef class Server:
     cdef fb_status download_raw(self, int64_t* version_out, fb_model** model_out) noexcept nogil
     cdef fb_status cancel_raw(self, int64_t version) noexcept nogil
 
+    cdef int require(self, fb_status status) except -1
     cdef int grow_table(self, int64_t staleness) except -1
     cdef double sample_weight(self, double n_samples) except? -1.0
     cdef object as_array(self, fb_model* model)
@@ -45,3 +48,4 @@ cdef class DeltaBuffer:
     # The C level, without the GIL: deltas of the dtype, in the order of the calls.
     cdef fb_status add_raw(self, const void* delta, double weight) noexcept nogil
     cdef fb_status step_raw(self, const void* w, double lr, void* w_out) noexcept nogil
+    cdef int require(self, fb_status status) except -1

@@ -12,17 +12,21 @@ from ._checks import number, shown
 __all__ = [
     "MOST_DIM",
     "closed_error",
+    "diverged_error",
     "empty_queue",
     "event_kind",
     "event_time",
     "float_of",
+    "forked_error",
     "norm_error",
     "not_finite",
     "overflow_error",
     "positive",
+    "sum_error",
     "ticket_error",
     "unit_of",
     "version_error",
+    "wide_error",
 ]
 
 
@@ -37,6 +41,10 @@ def float_of(name: str, value: float) -> float:
         raise ValueError(f"{name}: expected a number that float64 holds, got {shown(value)}") from None
     except Exception:
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}") from None
+
+
+def wide_error(name: str, value: int) -> OverflowError:
+    return OverflowError(f"{name}: expected an int of 64 bits, got {shown(value)}")
 
 
 def positive(name: str, value: float) -> float:
@@ -62,6 +70,11 @@ def not_finite(delta: np.ndarray[Any, Any]) -> ValueError:
     return ValueError(f"delta: element {index} is {delta[index]}; nothing was added")
 
 
+def sum_error(delta: np.ndarray[Any, Any]) -> ValueError | OverflowError:
+    """The error for a delta with which a sum of floats is not finite."""
+    return overflow_error(delta.dtype) if np.isfinite(delta).all() else not_finite(delta)
+
+
 def unit_of(unit: float | None, base: str) -> float | None:
     """The size of one unit of whole-number deltas, or None."""
     if unit is not None and base != "start":
@@ -69,8 +82,13 @@ def unit_of(unit: float | None, base: str) -> float | None:
     return None if unit is None else number("unit", unit, open_low=True)
 
 
-def overflow_error() -> OverflowError:
-    return OverflowError("delta: the sum does not fit 64 bits; nothing was added")
+def overflow_error(dtype: object = "64 bits") -> OverflowError:
+    return OverflowError(f"delta: the sum does not fit {dtype}; nothing was added")
+
+
+def diverged_error(version: int, dtype: object) -> OverflowError:
+    """The error for an upload that fills the buffer of a server at this version."""
+    return OverflowError(f"delta: after server step {version} the model would not fit {dtype}; nothing was added")
 
 
 def ticket_error(ticket: int) -> ValueError:
@@ -79,6 +97,12 @@ def ticket_error(ticket: int) -> ValueError:
 
 def closed_error(what: str) -> ValueError:
     return ValueError(f"the {what} is closed")
+
+
+def forked_error(what: str) -> ValueError:
+    return ValueError(
+        f"the {what} was used by other threads when this process was forked, and they are not here; make another one"
+    )
 
 
 def event_time(time: float) -> ValueError:

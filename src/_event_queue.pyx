@@ -7,8 +7,9 @@ from libc.math cimport isfinite
 from libc.stdint cimport int32_t, int64_t
 
 from fedbuff._fedbuff_h cimport *
-from fedbuff._server cimport check
+from fedbuff._server cimport as_double, as_int64, check
 
+from fedbuff._checks import integer
 from fedbuff._server_checks import empty_queue, event_kind, event_time
 
 
@@ -49,13 +50,16 @@ cdef class EventQueue:
     def _handle(self):
         return <size_t> self.queue
 
-    def push(self, double time, int64_t item, int kind=0):
+    def push(self, time, item, kind=0):
         """Adds an event."""
-        if not (isfinite(time) and time >= 0):
-            raise event_time(time)
-        if not 0 <= kind <= 3:
-            raise event_kind(kind)
-        check(self.push_raw(time, item, kind))
+        cdef double at = as_double("time", time)
+        cdef int64_t number = as_int64("item", item)
+        which = integer("kind", kind)
+        if not (isfinite(at) and at >= 0):
+            raise event_time(at)
+        if not 0 <= which <= 3:
+            raise event_kind(which)
+        check(self.push_raw(at, number, <int32_t> which))
 
     def pop(self):
         """The earliest event, (time, item, kind), removed; IndexError where there is none."""

@@ -3,9 +3,7 @@
 from libc.stdint cimport int64_t, uint32_t
 
 from fedbuff._fedbuff_h cimport *
-from fedbuff._server cimport address, check
-
-import operator
+from fedbuff._server cimport address, as_int64, check
 
 import numpy as np
 
@@ -44,8 +42,8 @@ cdef class LocalSGD:
 
     def delta(self, client, task, w, out=None):
         """w minus the model after the local steps, into `out` or a new array."""
-        cdef int64_t which = operator.index(client)
-        cdef int64_t number = operator.index(task)
+        cdef int64_t which = as_int64("client", client)
+        cdef int64_t number = as_int64("task", task)
         model = as_vector("w", w, self.dim, self.dtype)
         result = np.empty(self.dim, self.dtype) if out is None else as_output("out", out, self.dim, self.dtype, model)
         if not 0 <= which < self.n_clients:

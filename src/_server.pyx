@@ -4,7 +4,7 @@ They behave, to the text of their exceptions, as the ones in fedbuff/backends/_s
 """
 
 cimport numpy as cnp
-from cpython.float cimport PyFloat_CheckExact
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.math cimport isfinite
 from libc.stdint cimport int32_t, int64_t
@@ -18,7 +18,8 @@ from fedbuff._arrays import as_model, as_units, as_vector, model_dtype
 from fedbuff._server_file import ServerState, read_server, write_server
 from fedbuff._checks import count, integer
 from fedbuff._server_checks import (
-    MOST_DIM, closed_error, float_of, norm_error, not_finite, overflow_error, positive, ticket_error, unit_of, version_error,
+    MOST_DIM, closed_error, diverged_error, float_of, forked_error, norm_error, not_finite, overflow_error, positive,
+    ticket_error, unit_of, version_error, wide_error,
 )
 from fedbuff._strategy import Adam, plain_rule_of, rule_of
 
@@ -70,27 +71,36 @@ cdef void* address(object array) noexcept:
     return cnp.PyArray_DATA(<cnp.ndarray> array)
 
 
-cdef inline int64_t as_version(object version, fb_server* server) except? -1:
-    cdef object whole = version if PyLong_CheckExact(version) else integer("version", version)
+cdef double as_double(str name, object value) except? -1.0:
+    return PyFloat_AS_DOUBLE(value) if PyFloat_CheckExact(value) else float_of(name, value)
+
+
+cdef int64_t as_int64(str name, object value) except? -1:
+    cdef object given = value if PyLong_CheckExact(value) else integer(name, value)
     cdef int overflow = 0
-    cdef int64_t number = PyLong_AsLongLongAndOverflow(whole, &overflow)
+    cdef int64_t number = PyLong_AsLongLongAndOverflow(given, &overflow)
     if overflow != 0:
-        raise version_error(whole, fb_server_version(server))
+        raise wide_error(name, given)
     return number
 
 
-cdef inline double as_double(str name, object value) except? -1.0:
-    return <double> value if PyFloat_CheckExact(value) else float_of(name, value)
+cdef inline int64_t as_version(object version, fb_server* server) except? -1:
+    cdef object given = version if PyLong_CheckExact(version) else integer("version", version)
+    cdef int overflow = 0
+    cdef int64_t number = PyLong_AsLongLongAndOverflow(given, &overflow)
+    if overflow != 0:
+        raise version_error(given, fb_server_version(server))
+    return number
 
 
 cdef inline int64_t as_ticket(object ticket) except? -1:
     if ticket is None:
         return FB_NO_TICKET
-    cdef object whole = integer("ticket", ticket)
+    cdef object given = integer("ticket", ticket)
     cdef int overflow = 0
-    cdef int64_t number = PyLong_AsLongLongAndOverflow(whole, &overflow)
+    cdef int64_t number = PyLong_AsLongLongAndOverflow(given, &overflow)
     if overflow != 0 or number < 0:
-        raise ticket_error(whole)
+        raise ticket_error(given)
     return number
 
 
@@ -106,7 +116,9 @@ cdef int check(fb_status status) except -1:
     return 0
 
 
-cdef int refuse(fb_status status, object what, object delta, object version, int64_t current, object ticket) except -1:
+cdef int refuse(
+    fb_status status, object what, object delta, object version, int64_t current, object ticket, object dtype=None
+) except -1:
     """Raises what the status stands for."""
     if status == FB_ERR_NEVER_GIVEN or status == FB_ERR_NOTHING_DUE:
         raise version_error(version, current)
@@ -115,12 +127,23 @@ cdef int refuse(fb_status status, object what, object delta, object version, int
     if status == FB_ERR_NOT_FINITE:
         raise not_finite(delta)
     if status == FB_ERR_OVERFLOW:
-        raise overflow_error()
+        raise overflow_error(dtype) if delta.dtype.kind == "f" else overflow_error()
+    if status == FB_ERR_DIVERGED:
+        raise diverged_error(current, dtype)
     if status == FB_ERR_TICKET:
         raise ticket_error(ticket)
     if status == FB_ERR_CLOSED:
         raise closed_error(what)
+    if status == FB_ERR_FORKED:
+        raise forked_error(what)
     return check(status)
+
+
+cdef int64_t counted(object what, int64_t number) except? -1:
+    """What a handle that is there says of itself."""
+    if number < 0:
+        raise forked_error(what)
+    return number
 
 
 cdef class Server:
@@ -176,6 +199,9 @@ cdef class Server:
     cdef fb_status cancel_raw(self, int64_t version) noexcept nogil:
         return fb_server_cancel(self.server, version)
 
+    cdef int require(self, fb_status status) except -1:
+        return refuse(status, "server", None, None, 0, None)
+
     cdef int grow_table(self, int64_t staleness) except -1:
         """Works s out up to this staleness, and further where the function allows: the next call is then far off.
 
@@ -193,7 +219,7 @@ cdef class Server:
                     raise
                 break
         weights = np.array(table)
-        check(fb_server_set_staleness(self.server, <const double*> address(weights), len(table)))
+        self.require(fb_server_set_staleness(self.server, <const double*> address(weights), len(table)))
         self.n_table = len(table)
         return 0
 
@@ -207,27 +233,27 @@ cdef class Server:
     @property
     def version(self):
         """How many steps were made."""
-        return fb_server_version(self.server)
+        return counted("server", fb_server_version(self.server))
 
     @property
     def fill(self):
         """How many arrivals are in the buffer."""
-        return fb_server_fill(self.server)
+        return counted("server", fb_server_fill(self.server))
 
     @property
     def dropped(self):
         """How many arrivals were refused because they were staler than max_staleness."""
-        return fb_server_dropped(self.server)
+        return counted("server", fb_server_dropped(self.server))
 
     @property
     def outstanding(self):
         """How many downloads were neither returned nor cancelled."""
-        return fb_server_outstanding(self.server)
+        return counted("server", fb_server_outstanding(self.server))
 
     @property
     def live_versions(self):
         """How many models are kept, the current one included: 1 unless the rule's base is "current"."""
-        return fb_server_live_models(self.server)
+        return counted("server", fb_server_live_models(self.server))
 
     @property
     def w(self):
@@ -238,7 +264,7 @@ cdef class Server:
         cdef Model holder = Model.__new__(Model)
         cdef cnp.npy_intp shape = self.dim
         if model == NULL:
-            check(FB_ERR_ARGUMENT)
+            refuse(FB_ERR_FORKED, "server", None, None, 0, None)
         holder.model = model
         cdef object array = cnp.PyArray_SimpleNewFromData(
             1, &shape, cnp.NPY_FLOAT32 if self.dtype_code == FB_F32 else cnp.NPY_FLOAT64, <void*> fb_model_data(model))
@@ -304,7 +330,7 @@ cdef class Server:
                     fb_server_cancel_ticket(self.server, place)  # nothing where there is none
                     raise
         if status != FB_OK:
-            refuse(status, "server", array, v, self.version, ticket)
+            refuse(status, "server", array, v, fb_server_version(self.server), ticket, self.dtype)
         return outcome == FB_STEPPED
 
     def cancel(self, version):
@@ -314,11 +340,11 @@ cdef class Server:
         with nogil:
             status = self.cancel_raw(v)
         if status != FB_OK:
-            refuse(status, "server", None, v, self.version, None)
+            refuse(status, "server", None, v, fb_server_version(self.server), None)
 
     def close(self):
         """Ends uploads and downloads: those that wait for their turn raise, and so do later ones. `w` stays."""
-        check(fb_server_close(self.server))
+        self.require(fb_server_close(self.server))
 
     def save(self, path):
         """Writes all of the state, beside `path` first and then in its place."""
@@ -337,7 +363,7 @@ cdef class Server:
     def _get_state(self):
         # Of a clone: other threads may go on uploading while this one reads.
         cdef fb_server* still = NULL
-        check(fb_server_clone(self.server, &still))
+        self.require(fb_server_clone(self.server, &still))
         try:
             return self.read_state(still)
         finally:
@@ -454,6 +480,9 @@ cdef class DeltaBuffer:
     cdef fb_status step_raw(self, const void* w, double lr, void* w_out) noexcept nogil:
         return fb_buffer_step(self.buffer, self.dtype_code, self.dim, w, lr, w_out)
 
+    cdef int require(self, fb_status status) except -1:
+        return refuse(status, "buffer", None, None, 0, None)
+
     @property
     def _handle(self):
         return <size_t> self.buffer
@@ -461,7 +490,7 @@ cdef class DeltaBuffer:
     @property
     def count(self):
         """How many deltas are in the sum."""
-        return fb_buffer_count(self.buffer)
+        return counted("buffer", fb_buffer_count(self.buffer))
 
     @property
     def sum(self):
@@ -472,7 +501,7 @@ cdef class DeltaBuffer:
             kind = <int> cnp.NPY_INT64
         cdef const void* values = fb_buffer_sum(self.buffer)
         if values == NULL:
-            check(FB_ERR_ARGUMENT)
+            refuse(FB_ERR_FORKED, "buffer", None, None, 0, None)
         cdef object array = cnp.PyArray_SimpleNewFromData(1, &shape, kind, <void*> values)
         cnp.set_array_base(array, self)
         cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
@@ -505,11 +534,11 @@ cdef class DeltaBuffer:
         with nogil:
             status = fb_buffer_add(self.buffer, kind, self.dim, values, factor, place)
         if status != FB_OK:
-            refuse(status, "buffer", array, None, 0, ticket)
+            refuse(status, "buffer", array, None, 0, ticket, self.dtype)
 
     def clear(self):
         """Empties the buffer."""
-        check(fb_buffer_clear(self.buffer))
+        self.require(fb_buffer_clear(self.buffer))
 
     def step(self, w, lr, out=None):
         """w - lr * sum, into `out` (which may be w) or a new array; empties the buffer."""
@@ -525,12 +554,12 @@ cdef class DeltaBuffer:
         cdef fb_status status
         with nogil:
             status = self.step_raw(source, factor, sink)
-        check(status)
+        self.require(status)
         return target if out is None else out
 
     def close(self):
         """Ends additions: those that wait for their turn raise, and so do later ones."""
-        check(fb_buffer_close(self.buffer))
+        self.require(fb_buffer_close(self.buffer))
 
     def __len__(self):
         return self.count

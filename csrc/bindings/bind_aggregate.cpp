@@ -8,6 +8,7 @@
 #include "aggregate.hpp"
 #include "bindings.hpp"
 #include "dispatch.hpp"
+#include "gil.hpp"
 #include "numpy_views.hpp"
 
 namespace fedbuff::bind {
@@ -41,7 +42,7 @@ bool accumulate(const py::object& total, const py::object& delta, double weight,
     const T* from = start.is_none() ? nullptr : input<T>(start, "start", {dim});
     const T* now = start.is_none() ? nullptr : input<T>(current, "current", {dim});
     T* to = output<T>(out, "out", {dim});
-    const py::gil_scoped_release released;
+    const GilReleased released;
     return kernels().of<T>().accumulate(dim, sum, add, static_cast<T>(weight), now, from, to);
   });
 }
@@ -59,7 +60,7 @@ void aggregate(const py::object& w, const std::vector<py::object>& deltas, const
     const auto n = static_cast<py::ssize_t>(delta.size());
     const T* weight = input<T>(weights, "weights", {n});
     T* to = output<T>(out, "out", {dim});
-    const py::gil_scoped_release released;
+    const GilReleased released;
     aggregate_in_threads(dim, from, n, delta.data(), weight, static_cast<T>(scale), to, threads);
   });
 }
@@ -77,7 +78,7 @@ void sgd_step(const py::object& w, const py::object& total, double lr, double no
     const T* sum = input<T>(total, "total", {dim});
     T* moving = momentum == 0 ? nullptr : output<T>(velocity, "velocity", {dim});
     T* to = output<T>(out, "out", {dim});
-    const py::gil_scoped_release released;
+    const GilReleased released;
     kernels().of<T>().sgd_step(dim, from, sum, config, moving, to);
   });
 }
@@ -94,7 +95,7 @@ void adam_step(const py::object& w, const py::object& total, double lr, double n
     T* m = output<T>(first, "first", {dim});
     T* v = output<T>(second, "second", {dim});
     T* to = output<T>(out, "out", {dim});
-    const py::gil_scoped_release released;
+    const GilReleased released;
     kernels().of<T>().adam_step(dim, from, sum, config, m, v, to);
   });
 }
@@ -105,7 +106,7 @@ double dot(const py::object& x, const py::object& y) {
     const py::ssize_t dim = length(x);
     const T* a = input<T>(x, "x", {dim});
     const T* b = input<T>(y, "y", {dim});
-    const py::gil_scoped_release released;
+    const GilReleased released;
     return kernels().of<T>().dot(dim, a, b);
   });
 }
@@ -141,7 +142,7 @@ std::int64_t encode_add(const py::object& total, const py::object& delta, std::u
       const T* from = input<T>(delta, "delta", {dim});
       const W* sum = total.is_none() ? nullptr : input<W>(total, "total", {dim});
       W* to = output<W>(out, "out", {dim});
-      const py::gil_scoped_release released;
+      const GilReleased released;
       const Kernels<T>& k = kernels().of<T>();
       if constexpr (sizeof(W) == 4) {
         return k.encode_add_32(dim, sum, from, static_cast<W>(weight), config, to);
@@ -160,7 +161,7 @@ void add_words(const py::object& total, const py::object& words, std::uint64_t w
     const W* sum = input<W>(total, "total", {dim});
     const W* add = input<W>(words, "words", {dim});
     W* to = output<W>(out, "out", {dim});
-    const py::gil_scoped_release released;
+    const GilReleased released;
     kernels().of<T>().add_words(dim, sum, add, static_cast<W>(weight), to);
   });
 }
@@ -173,7 +174,7 @@ void decode(const py::object& words, double scale, const py::object& out) {
       const py::ssize_t dim = length(words);
       const W* from = input<W>(words, "words", {dim});
       T* to = output<T>(out, "out", {dim});
-      const py::gil_scoped_release released;
+      const GilReleased released;
       const Kernels<T>& k = kernels().of<T>();
       if constexpr (sizeof(W) == 4) {
         k.decode_32(dim, from, scale, to);
@@ -198,16 +199,16 @@ void bind_aggregate(py::module_& module) {
   module.def("accumulate", &accumulate, py::arg("total"), py::arg("delta"), py::arg("weight"),
              py::arg("current").none(true), py::arg("start").none(true), py::arg("out"));
   module.def("aggregate", &aggregate, py::arg("w"), py::arg("deltas"), py::arg("weights"), py::arg("scale"),
-             py::arg("out"), py::arg("threads"));
+             py::arg("out"), whole("threads"));
   module.def("sgd_step", &sgd_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"), py::arg("momentum"),
              py::arg("velocity").none(true), py::arg("out"));
   module.def("adam_step", &adam_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"), py::arg("betas"),
-             py::arg("epsilon"), py::arg("weight_decay"), py::arg("step"), py::arg("first"), py::arg("second"),
+             py::arg("epsilon"), py::arg("weight_decay"), whole("step"), py::arg("first"), py::arg("second"),
              py::arg("out"));
   module.def("dot", &dot, py::arg("x"), py::arg("y"));
-  module.def("encode_add", &encode_add, py::arg("total").none(true), py::arg("delta"), py::arg("weight"),
-             py::arg("clip"), py::arg("step"), py::arg("factor"), py::arg("rounding").none(true), py::arg("out"));
-  module.def("add_words", &add_words, py::arg("total"), py::arg("words"), py::arg("weight"), py::arg("out"));
+  module.def("encode_add", &encode_add, py::arg("total").none(true), py::arg("delta"), whole("weight"), py::arg("clip"),
+             py::arg("step"), py::arg("factor"), whole("rounding").none(true), py::arg("out"));
+  module.def("add_words", &add_words, py::arg("total"), py::arg("words"), whole("weight"), py::arg("out"));
   module.def("decode", &decode, py::arg("words"), py::arg("scale"), py::arg("out"));
   module.def("level", [] { return kernels().name; });
   module.def("available_levels", &levels);

@@ -6,6 +6,7 @@
 
 #include "bindings.hpp"
 #include "dispatch.hpp"
+#include "gil.hpp"
 #include "numpy_views.hpp"
 
 namespace fedbuff::bind {
@@ -14,7 +15,7 @@ namespace {
 
 template <class Body>
 double seconds_of(std::int64_t repeats, Body body) {
-  const py::gil_scoped_release released;
+  const GilReleased released;
   const auto begin = std::chrono::steady_clock::now();
   for (std::int64_t i = 0; i < repeats; ++i) {
     body();
@@ -70,12 +71,12 @@ std::pair<double, double> dependent_additions_seconds(std::int64_t rounds) {
 template <class T>
 void bind_dtype(py::module_& module, const std::string& suffix) {
   const auto named = [&suffix](const char* name) { return name + suffix; };
-  module.def(named("read_seconds_").c_str(), &read_seconds<T>, py::arg("streams"), py::arg("repeats"));
+  module.def(named("read_seconds_").c_str(), &read_seconds<T>, py::arg("streams"), whole("repeats"));
   module.def(named("write_seconds_").c_str(), &write_seconds<T>, py::arg("out"), py::arg("past_caches"),
-             py::arg("repeats"));
+             whole("repeats"));
   module.def(named("copy_seconds_").c_str(), &copy_seconds<T>, py::arg("x"), py::arg("out"), py::arg("past_caches"),
-             py::arg("repeats"));
-  module.def(named("multiply_add_seconds_").c_str(), &multiply_add_seconds<T>, py::arg("rounds"));
+             whole("repeats"));
+  module.def(named("multiply_add_seconds_").c_str(), &multiply_add_seconds<T>, whole("rounds"));
   module.def(named("lanes_").c_str(), [] { return kernels().of<T>().limits.lanes; });
 }
 

@@ -7,6 +7,7 @@
 
 #include "bindings.hpp"
 #include "bound_problem.hpp"
+#include "gil.hpp"
 #include "numpy_views.hpp"
 #include "packed_runs.hpp"
 #include "read_plan.hpp"
@@ -117,7 +118,7 @@ py::list run_all(BoundRuns& runs, const std::vector<py::object>& plans, std::int
   }
   std::vector<std::vector<PackedResult<T>>> results;
   {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     for (std::size_t i = 0; i < read.size(); ++i) {
       results.push_back(
           runs.core().run<T>(read[i], expected_rows, starts + static_cast<py::ssize_t>(i) * dim, packed[i]));
@@ -144,7 +145,7 @@ void bind_arm(py::module_& module, const char* name) {
                     const py::object&, const py::object&, std::int64_t, std::int64_t, const std::vector<std::string>&,
                     const py::object&>(),
            py::arg("rule"), py::arg("problem"), py::arg("held_out").none(true), py::arg("local"), py::arg("batch"),
-           py::arg("s"), py::arg("e"), py::arg("window_bytes"), py::arg("eval_every"), py::arg("metrics"),
+           py::arg("s"), py::arg("e"), whole("window_bytes"), whole("eval_every"), py::arg("metrics"),
            py::arg("stop").none(true), py::keep_alive<1, 3>(), py::keep_alive<1, 4>(), py::keep_alive<1, 6>(),
            py::keep_alive<1, 7>(), py::keep_alive<1, 8>());
 }
@@ -155,7 +156,7 @@ void bind_packed(py::module_& module) {
   bind_arm<float>(module, "PackedArmF32");
   bind_arm<double>(module, "PackedArmF64");
   py::class_<BoundRuns>(module, "PackedRuns")
-      .def(py::init<int, const py::object&>(), py::arg("threads"), py::arg("cancel"), py::keep_alive<1, 3>())
+      .def(py::init<int, const py::object&>(), whole("threads"), py::arg("cancel"), py::keep_alive<1, 3>())
       .def("run_f32", &run_all<float>, py::arg("plans"), py::arg("expected_rows"), py::arg("w0"), py::arg("arms"))
       .def("run_f64", &run_all<double>, py::arg("plans"), py::arg("expected_rows"), py::arg("w0"), py::arg("arms"));
 }

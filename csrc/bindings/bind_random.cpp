@@ -50,11 +50,10 @@ py::array_t<double> normals(std::uint64_t seed, std::uint32_t c0, std::uint32_t 
 }  // namespace
 
 void bind_random(py::module_& module) {
-  module.def("philox", &philox, py::arg("seed"), py::arg("counter"), py::arg("words_out"));
-  module.def("batch_rows", &batch_rows, py::arg("seed"), py::arg("client"), py::arg("task"), py::arg("step"),
-             py::arg("n_rows"), py::arg("batch"));
-  module.def("normals", &normals, py::arg("seed"), py::arg("c0"), py::arg("c1"), py::arg("c2"), py::arg("stream"),
-             py::arg("n"));
+  module.def("philox", &philox, whole("seed"), py::arg("counter"), py::arg("words_out"));
+  module.def("batch_rows", &batch_rows, whole("seed"), whole("client"), whole("task"), whole("step"), whole("n_rows"),
+             whole("batch"));
+  module.def("normals", &normals, whole("seed"), whole("c0"), whole("c1"), whole("c2"), whole("stream"), whole("n"));
 }
 
 }  // namespace fedbuff::bind

@@ -9,6 +9,7 @@
 #include "bindings.hpp"
 #include "bound_problem.hpp"
 #include "custom.hpp"
+#include "gil.hpp"
 #include "numpy_views.hpp"
 #include "read_rule.hpp"
 #include "replay.hpp"
@@ -17,32 +18,61 @@ namespace fedbuff::bind {
 
 namespace {
 
-// A Python function as a client's work: called with the GIL, as function(client, task, w, delta_out).
+// A Python function as a client's work: called with the GIL, as function(client, task, w), which returns the delta.
+//
+// w is shown where it lies. If anybody still has it after the call, or a view of it, it comes to own its memory: the
+// engine does not use that again.
 template <class T>
 class CallbackWork final : public ClientWork<T> {
  public:
-  CallbackWork(py::function function, py::ssize_t dim) : function_(std::move(function)), dim_(dim) {}
+  CallbackWork(py::object function, py::ssize_t dim) : function_(std::move(function)), dim_(dim) {}
   ~CallbackWork() override {
-    const py::gil_scoped_acquire held;
-    function_ = py::function();
+    const GilHeld held;
+    forget();
   }
 
   std::size_t scratch_bytes() const override { return 0; }
   double flops() const override { return 1e9; }  // one at a time
 
   void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
-    const py::gil_scoped_acquire held;
-    const auto nobody = py::capsule(this, [](void*) {});
+    const GilHeld held;
     for (std::int64_t i = 0; i < n_tasks; ++i) {
-      py::array_t<T> model(dim_, tasks[i].w, nobody);
-      model.attr("flags").attr("writeable") = false;
-      py::array_t<T> delta(dim_, tasks[i].delta_out, nobody);
-      function_(tasks[i].row->client, tasks[i].row->task, model, delta);
+      run_one(tasks[i]);
     }
   }
 
+  // For the garbage collector: a function may lead back to the replay.
+  int visit(visitproc visit, void* arg) const {
+    Py_VISIT(function_.ptr());
+    return 0;
+  }
+  void forget() { function_ = py::object(); }
+
  private:
-  py::function function_;
+  using Owner = std::shared_ptr<const void>;
+
+  void run_one(const ClientTask<T>& task) {
+    auto* owner = new Owner;
+    const py::capsule base(owner, [](void* memory) { delete static_cast<Owner*>(memory); });
+    py::array_t<T> model(dim_, task.w, base);
+    py::detail::array_proxy(model.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+    try {
+      const py::object delta = call(function_, task.row->client, task.row->task, model);
+      std::copy_n(input<T>(delta, "delta", {dim_}), dim_, task.delta_out);
+    } catch (...) {
+      keep_if_shown(task, model, *owner);  // an error's traceback has it
+      throw;
+    }
+    keep_if_shown(task, model, *owner);
+  }
+
+  static void keep_if_shown(const ClientTask<T>& task, const py::array& model, Owner& owner) {
+    if (model.ref_count() > 1) {
+      owner = task.store->keep(task.row->version);
+    }
+  }
+
+  py::object function_;
   py::ssize_t dim_;
 };
 
@@ -67,21 +97,22 @@ class PythonSum final : public SecureSum<T> {
  public:
   PythonSum(py::object roles, py::ssize_t dim) : roles_(std::move(roles)), dim_(dim) {}
   ~PythonSum() override {
-    const py::gil_scoped_acquire held;
+    const GilHeld held;
     roles_ = py::object();
   }
 
   std::int64_t add(const ReplayRow& row, const T* delta, std::uint64_t weight, double factor) override {
-    const py::gil_scoped_acquire held;
-    py::array_t<T> update(dim_, delta, py::capsule(this, [](void*) {}));
-    update.attr("flags").attr("writeable") = false;
-    return roles_.attr("add")(row.client, row.task, row.version, row.step, weight, factor, update)
+    const GilHeld held;
+    const py::array_t<T> update(dim_, delta);  // a copy: a role, or an error's traceback, may keep it
+    return call(roles_.attr("add"), row.client, row.task, row.version, row.step, weight, factor, update)
         .template cast<std::int64_t>();
   }
 
   void finish(std::int64_t step, T* sum_out) override {
-    const py::gil_scoped_acquire held;
-    roles_.attr("finish")(step, py::array_t<T>(dim_, sum_out, py::capsule(this, [](void*) {})));
+    const GilHeld held;
+    const py::array_t<T> sum(dim_);
+    call(roles_.attr("finish"), step, sum);
+    std::copy_n(sum.data(), dim_, sum_out);
   }
 
  private:
@@ -106,7 +137,7 @@ void full_custom_gradient(std::uintptr_t gradient, std::uintptr_t context, const
   const auto* weights = input<double>(weight, "weight", {static_cast<py::ssize_t>(problem.samples.size())});
   const T* at = input<T>(w, "w", {dim});
   T* out = output<T>(gradient_out, "gradient_out", {dim});
-  const py::gil_scoped_release released;
+  const GilReleased released;
   custom_gradient(problem, weights, at, out);
 }
 
@@ -120,7 +151,9 @@ class BoundReplay {
       : dim_(py::reinterpret_borrow<py::array>(w0).size()), problem_(problem) {
     const T* start = input<T>(w0, "w0", {dim_});
     if (py::isinstance<py::function>(function)) {
-      work_ = std::make_unique<CallbackWork<T>>(function.cast<py::function>(), dim_);
+      auto callback = std::make_unique<CallbackWork<T>>(function, dim_);
+      callback_ = callback.get();
+      work_ = std::move(callback);
     } else {
       const py::array sizes = checked_array<std::int64_t>(batch, "batch", {kAny}, false);
       const auto* first = static_cast<const std::int64_t*>(sizes.data());
@@ -139,6 +172,13 @@ class BoundReplay {
     }
     replay_ = std::make_unique<Replay<T>>(read_rule(rule), dim_, start, *work_, window_bytes, read_sums(sums),
                                           std::move(secure));
+  }
+
+  int visit(visitproc visit, void* arg) const { return callback_ == nullptr ? 0 : callback_->visit(visit, arg); }
+  void forget() {
+    if (callback_ != nullptr) {
+      callback_->forget();
+    }
   }
 
   void add(const py::object& client, const py::object& task, const py::object& version, const py::object& step,
@@ -167,7 +207,7 @@ class BoundReplay {
   }
 
   int run(std::int64_t max_steps, int threads) {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     return static_cast<int>(replay_->run(max_steps, threads));
   }
 
@@ -229,24 +269,43 @@ class BoundReplay {
   py::object copy_or_none(const T* values) const { return values == nullptr ? py::none() : py::object(copy(values)); }
 
   py::ssize_t dim_;
-  BoundProblem<T>* problem_;  // null for a custom gradient or a function; kept alive with this
+  BoundProblem<T>* problem_;             // null for a custom gradient or a function; kept alive with this
+  CallbackWork<T>* callback_ = nullptr;  // what work_ is, where it is a function
   std::unique_ptr<ClientWork<T>> work_;
   std::unique_ptr<Replay<T>> replay_;
 };
 
+// Lets the garbage collector see what a replay refers to.
+template <class Bound>
+void collect_garbage(PyHeapTypeObject* heap_type) {
+  PyTypeObject* type = &heap_type->ht_type;
+  type->tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type->tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    const bool made = py::detail::is_holder_constructed(self);
+    return made ? py::cast<const Bound&>(py::handle(self)).visit(visit, arg) : 0;
+  };
+  type->tp_clear = [](PyObject* self) {
+    if (py::detail::is_holder_constructed(self)) {
+      py::cast<Bound&>(py::handle(self)).forget();
+    }
+    return 0;
+  };
+}
+
 template <class T>
 void bind_one(py::module_& module, const char* name) {
   using Bound = BoundReplay<T>;
-  py::class_<Bound>(module, name)
+  py::class_<Bound>(module, name, py::custom_type_setup(&collect_garbage<Bound>))
       .def(py::init<const py::object&, const py::object&, BoundProblem<T>*, const py::object&, const py::object&,
                     std::uint64_t, const py::object&, std::int64_t, const py::object&, const py::object&>(),
            py::arg("rule"), py::arg("w0"), py::arg("problem").none(true), py::arg("function").none(true),
-           py::arg("local").none(true), py::arg("seed"), py::arg("batch").none(true), py::arg("window_bytes"),
+           py::arg("local").none(true), whole("seed"), py::arg("batch").none(true), whole("window_bytes"),
            py::arg("sums"), py::arg("roles").none(true), py::keep_alive<1, 4>())
       .def("add", &Bound::add, py::arg("client"), py::arg("task"), py::arg("version"), py::arg("step"), py::arg("s"),
            py::arg("e"), py::arg("references"), py::arg("unused"))
-      .def("run", &Bound::run, py::arg("max_steps"), py::arg("threads"))
-      .def("record_gradients", &Bound::record_gradients, py::arg("every"), py::arg("offset"))
+      .def("run", &Bound::run, whole("max_steps"), whole("threads"))
+      .def("record_gradients", &Bound::record_gradients, whole("every"), whole("offset"))
       .def("gradients", &Bound::gradients)
       .def("version", &Bound::version)
       .def("w", &Bound::w)
@@ -256,9 +315,9 @@ void bind_one(py::module_& module, const char* name) {
       .def("check", &Bound::check)
       .def("stats", &Bound::stats)
       .def("live_versions", &Bound::live_versions)
-      .def("model", &Bound::model, py::arg("version"))
-      .def("restore", &Bound::restore, py::arg("version"), py::arg("w"), py::arg("live"), py::arg("models"),
-           py::arg("first").none(true), py::arg("second").none(true), py::arg("rows_done"));
+      .def("model", &Bound::model, whole("version"))
+      .def("restore", &Bound::restore, whole("version"), py::arg("w"), py::arg("live"), py::arg("models"),
+           py::arg("first").none(true), py::arg("second").none(true), whole("rows_done"));
 }
 
 }  // namespace

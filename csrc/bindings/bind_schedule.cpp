@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "gil.hpp"
 #include "numpy_views.hpp"
 #include "read_plan.hpp"
 #include "resolver.hpp"
@@ -42,7 +43,7 @@ class Resolver {
     const ScheduleColumns out = read_columns(columns);
     ChunkEnd end{};
     {
-      py::gil_scoped_release release;
+      const GilReleased released;
       end = resolver_.run(out);
     }
     return py::make_tuple(end.n_rows, end.n_steps, static_cast<int>(end.reason));
@@ -84,7 +85,7 @@ void bound_uniform_arrivals(std::int64_t n_clients, std::int64_t buffer_size, st
   UniformArrivalsFill fill({n_clients, buffer_size, max_staleness, oldest, seed}, out);
   for (bool more = true; more;) {
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       more = fill.run();
     }
     hear_signals();
@@ -139,9 +140,9 @@ void bind_schedule(py::module_& module) {
       .def_property_readonly("rows_needed", &Resolver::rows_needed)
       .def_property_readonly("time", &Resolver::time)
       .def_property_readonly("started", &Resolver::started);
-  module.def("uniform_arrivals", &bound_uniform_arrivals, py::arg("n_clients"), py::arg("buffer_size"),
-             py::arg("max_staleness"), py::arg("oldest"), py::arg("seed"), py::arg("columns"));
-  module.def("draw_delays", &draw_delays, py::arg("plan"), py::arg("component"), py::arg("client"), py::arg("task"),
+  module.def("uniform_arrivals", &bound_uniform_arrivals, whole("n_clients"), whole("buffer_size"),
+             whole("max_staleness"), py::arg("oldest"), whole("seed"), py::arg("columns"));
+  module.def("draw_delays", &draw_delays, py::arg("plan"), whole("component"), py::arg("client"), py::arg("task"),
              py::arg("delay_out"));
   module.def("portable_math", &portable_math, py::arg("x"), py::arg("values_out"));
 }

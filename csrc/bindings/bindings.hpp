@@ -2,6 +2,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <utility>
+
 namespace fedbuff::bind {
 
 // Raises what the handler of a signal raises; with the GIL held or not. Long calls do this several times a second.
@@ -11,6 +13,9 @@ inline void hear_signals() {
     throw pybind11::error_already_set();
   }
 }
+
+// An argument that is an int: nothing else is cut to one.
+inline pybind11::arg whole(const char* name) { return std::move(pybind11::arg(name).noconvert()); }
 
 void bind_random(pybind11::module_& module);
 void bind_schedule(pybind11::module_& module);

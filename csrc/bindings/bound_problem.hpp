@@ -10,6 +10,7 @@
 
 #include "bindings.hpp"
 #include "local.hpp"
+#include "gil.hpp"
 #include "numpy_views.hpp"
 #include "workspace.hpp"
 
@@ -99,7 +100,7 @@ class BoundProblem {
     }
     const T* from = model(w);
     T* out = output<T>(delta_out, "delta_out", {dim()});
-    const py::gil_scoped_release released;
+    const GilReleased released;
     work_.local_sgd(config, one, from, out);
   }
 
@@ -107,14 +108,14 @@ class BoundProblem {
     check_client(client);
     const T* from = model(w);
     T* out = maybe_output(gradient_out);
-    const py::gil_scoped_release released;
+    const GilReleased released;
     return work_.client_gradient(client, from, out);
   }
 
   double gradient(const py::object& w, const py::object& gradient_out, int threads) {
     const T* from = model(w);
     T* out = maybe_output(gradient_out);
-    const py::gil_scoped_release released;
+    const GilReleased released;
     return work_.gradient(from, out, threads, &hear_signals);
   }
 
@@ -126,7 +127,7 @@ class BoundProblem {
     }
     constexpr std::int64_t kRowsPerCall = 4096;
     std::int64_t correct = 0;
-    const py::gil_scoped_release released;
+    const GilReleased released;
     for (; begin < end; begin += kRowsPerCall) {
       correct += work_.count_correct(begin, std::min(end, begin + kRowsPerCall), from);
       hear_signals();

@@ -27,6 +27,7 @@ class Buffer final : public fb_buffer, private TicketQueue::Sink {
   fb_status cancel_ticket(std::int64_t ticket) override { return queue_.cancel_ticket(ticket); }
   void set_executor(const fb_executor* executor) override { queue_.set_executor(executor); }
   void close() override { queue_.close(); }
+  bool is_lost() override { return queue_.is_lost(); }
 
   void clear() override {
     const auto lock = queue_.lock();
@@ -87,7 +88,7 @@ class Buffer final : public fb_buffer, private TicketQueue::Sink {
       if (n > 1 && status != FB_ERR_HOST) {
         return settle(lock, arrival, 1);
       }
-      arrival[0]->status = status;
+      arrival[0]->status = status == FB_ERR_OVERFLOW ? sum_.reason(terms_[0]) : status;
       return 1;
     }
     sum_.commit();

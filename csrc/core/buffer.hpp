@@ -19,6 +19,7 @@ struct fb_buffer {
   virtual std::int64_t dim() const = 0;
   virtual std::int64_t count() const = 0;
   virtual const void* sum() = 0;
+  virtual bool is_lost() = 0;  // as TicketQueue's; then all other calls throw fedbuff::Forked
 };
 
 namespace fedbuff {

@@ -17,6 +17,7 @@
 #include "threads/core_chunks.hpp"
 #include "queue.hpp"
 #include "server.hpp"
+#include "threads/ticket_queue.hpp"
 
 namespace {
 
@@ -29,10 +30,25 @@ fb_status guarded(Body body) {
     return FB_ERR_MEMORY;
   } catch (const std::length_error&) {
     return FB_ERR_MEMORY;
+  } catch (const fedbuff::Forked&) {
+    return FB_ERR_FORKED;
   } catch (...) {
     return FB_ERR_HOST;
   }
 }
+
+// What body(object) gives; `nothing` where there is no object, or it stayed with the process that this one is forked
+// of.
+template <class Object, class Body, class Result>
+Result read(Object* object, Body body, Result nothing) {
+  try {
+    return object == nullptr ? nothing : body(*object);
+  } catch (const fedbuff::Forked&) {
+    return nothing;
+  }
+}
+
+constexpr int64_t kNoNumber = -1;
 
 // How large each struct was when this ABI began: fields after that were appended, and callers may not know them.
 constexpr std::size_t kFirstRule = offsetof(fb_rule, unit) + sizeof(double);
@@ -115,6 +131,15 @@ void destroy(Handle** handle) {
   }
 }
 
+// The same, but leaves alone what threads of another process were using.
+template <class Handle>
+void destroy_unless_lost(Handle** handle) {
+  if (handle != nullptr && *handle != nullptr && (*handle)->is_lost()) {
+    *handle = nullptr;
+  }
+  destroy(handle);
+}
+
 template <class Object>
 fb_status set_executor(Object* object, const fb_executor* given) {
   if (object == nullptr) {
@@ -122,10 +147,13 @@ fb_status set_executor(Object* object, const fb_executor* given) {
   }
   fb_executor executor;
   const fb_status status = read_executor(given, executor);
-  if (status == FB_OK) {
-    object->set_executor(given == nullptr ? nullptr : &executor);
+  if (status != FB_OK) {
+    return status;
   }
-  return status;
+  return guarded([&] {
+    object->set_executor(given == nullptr ? nullptr : &executor);
+    return FB_OK;
+  });
 }
 
 }  // namespace
@@ -151,11 +179,13 @@ const char* fb_status_text(fb_status status) {
     case FB_ERR_ABI: return "a struct of another version of fedbuff.h than this library's";
     case FB_ERR_DTYPE: return "the array has another dtype";
     case FB_ERR_SIZE: return "the array has another size";
-    case FB_ERR_OVERFLOW: return "a sum of whole numbers does not fit 64 bits";
+    case FB_ERR_OVERFLOW: return "a sum does not fit its type";
     case FB_ERR_TICKET: return "that ticket was never given out, or was used already";
     case FB_ERR_CLOSED: return "closed";
     case FB_ERR_EMPTY: return "no event is pending";
     case FB_ERR_HOST: return "a function of the host's failed";
+    case FB_ERR_DIVERGED: return "the server step would make the model infinite or NaN";
+    case FB_ERR_FORKED: return "the process was forked while other threads used it";
   }
   return "unknown status";
 }
@@ -171,25 +201,39 @@ fb_status fb_server_create(const fb_rule* rule, fb_dtype dtype, int64_t dim, con
   return create(server_out, [&] { return fedbuff::make_server(read, dtype, dim, w0); });
 }
 
-void fb_server_destroy(fb_server** server) { destroy(server); }
+void fb_server_destroy(fb_server** server) { destroy_unless_lost(server); }
 
 fb_status fb_server_close(fb_server* server) {
   if (server == nullptr) {
     return FB_ERR_ARGUMENT;
   }
-  server->close();
-  return FB_OK;
+  return guarded([&] {
+    server->close();
+    return FB_OK;
+  });
 }
 
 fb_dtype fb_server_dtype(const fb_server* server) { return server == nullptr ? -1 : server->dtype(); }
 int64_t fb_server_dim(const fb_server* server) { return server == nullptr ? -1 : server->dim(); }
-int64_t fb_server_version(const fb_server* server) { return server == nullptr ? -1 : server->version(); }
-int64_t fb_server_fill(const fb_server* server) { return server == nullptr ? -1 : server->fill(); }
-int64_t fb_server_dropped(const fb_server* server) { return server == nullptr ? -1 : server->dropped(); }
-int64_t fb_server_outstanding(const fb_server* server) { return server == nullptr ? -1 : server->outstanding(); }
-int64_t fb_server_live_models(const fb_server* server) { return server == nullptr ? -1 : server->live_models(); }
+int64_t fb_server_version(const fb_server* server) {
+  return read(server, [](auto& s) { return s.version(); }, kNoNumber);
+}
+int64_t fb_server_fill(const fb_server* server) {
+  return read(server, [](auto& s) { return s.fill(); }, kNoNumber);
+}
+int64_t fb_server_dropped(const fb_server* server) {
+  return read(server, [](auto& s) { return s.dropped(); }, kNoNumber);
+}
+int64_t fb_server_outstanding(const fb_server* server) {
+  return read(server, [](auto& s) { return s.outstanding(); }, kNoNumber);
+}
+int64_t fb_server_live_models(const fb_server* server) {
+  return read(server, [](auto& s) { return s.live_models(); }, kNoNumber);
+}
 
-fb_model* fb_server_model(fb_server* server) { return server == nullptr ? nullptr : server->model(); }
+fb_model* fb_server_model(fb_server* server) {
+  return read(server, [](auto& s) { return s.model(); }, static_cast<fb_model*>(nullptr));
+}
 const void* fb_model_data(const fb_model* model) { return model == nullptr ? nullptr : model->data; }
 void fb_model_release(fb_model* model) {
   if (model != nullptr) {
@@ -201,7 +245,7 @@ fb_status fb_server_download(fb_server* server, int64_t* version_out, fb_model**
   if (server == nullptr || version_out == nullptr || model_out == nullptr) {
     return FB_ERR_ARGUMENT;
   }
-  return server->download(version_out, model_out);
+  return guarded([&] { return server->download(version_out, model_out); });
 }
 
 fb_status fb_server_download_to(fb_server* server, fb_dtype dtype, int64_t dim, void* w_out, int64_t* version_out) {
@@ -212,7 +256,7 @@ fb_status fb_server_download_to(fb_server* server, fb_dtype dtype, int64_t dim, 
     return dtype != server->dtype() ? FB_ERR_DTYPE : FB_ERR_SIZE;
   }
   fb_model* model = nullptr;
-  const fb_status status = server->download(version_out, &model);
+  const fb_status status = guarded([&] { return server->download(version_out, &model); });
   if (status == FB_OK) {
     std::memcpy(w_out, model->data, static_cast<std::size_t>(dim) * (dtype == FB_F32 ? sizeof(float) : sizeof(double)));
     model->release();
@@ -221,7 +265,7 @@ fb_status fb_server_download_to(fb_server* server, fb_dtype dtype, int64_t dim, 
 }
 
 fb_status fb_server_cancel(fb_server* server, int64_t version) {
-  return server == nullptr ? FB_ERR_ARGUMENT : server->cancel(version);
+  return server == nullptr ? FB_ERR_ARGUMENT : guarded([&] { return server->cancel(version); });
 }
 
 fb_status fb_server_set_staleness(fb_server* server, const double* weight, int64_t n_weights) {
@@ -253,7 +297,7 @@ fb_status fb_server_take_ticket(fb_server* server, int64_t* ticket_out) {
 }
 
 fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket) {
-  return server == nullptr ? FB_ERR_ARGUMENT : server->cancel_ticket(ticket);
+  return server == nullptr ? FB_ERR_ARGUMENT : guarded([&] { return server->cancel_ticket(ticket); });
 }
 
 fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version, double e,
@@ -276,17 +320,20 @@ fb_status fb_server_clone(fb_server* server, fb_server** server_out) {
 }
 
 fb_status fb_server_get_state(fb_server* server, fb_server_state* state) {
-  fb_server_state read;
-  if (const fb_status status = read_struct(state, kFirstState, read); status != FB_OK) {
+  fb_server_state wanted_state;
+  if (const fb_status status = read_struct(state, kFirstState, wanted_state); status != FB_OK) {
     return status;
   }
-  const bool wanted = read.due != nullptr;
-  if (server == nullptr || wanted != (read.due_version != nullptr) || wanted != (read.kept != nullptr)) {
+  const bool wanted = wanted_state.due != nullptr;
+  if (server == nullptr || wanted != (wanted_state.due_version != nullptr) ||
+      wanted != (wanted_state.kept != nullptr)) {
     return FB_ERR_ARGUMENT;
   }
-  server->get_state(read);
-  std::memcpy(state, &read, std::min<std::size_t>(read.size, sizeof read));
-  return FB_OK;
+  return guarded([&] {
+    server->get_state(wanted_state);
+    std::memcpy(state, &wanted_state, std::min<std::size_t>(wanted_state.size, sizeof wanted_state));
+    return FB_OK;
+  });
 }
 
 fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, const fb_server_state* state,
@@ -329,14 +376,16 @@ fb_status fb_buffer_create(fb_dtype dtype, int64_t dim, double unit, fb_buffer**
   return create(buffer_out, [&] { return fedbuff::make_buffer(dtype, dim, unit); });
 }
 
-void fb_buffer_destroy(fb_buffer** buffer) { destroy(buffer); }
+void fb_buffer_destroy(fb_buffer** buffer) { destroy_unless_lost(buffer); }
 
 fb_status fb_buffer_close(fb_buffer* buffer) {
   if (buffer == nullptr) {
     return FB_ERR_ARGUMENT;
   }
-  buffer->close();
-  return FB_OK;
+  return guarded([&] {
+    buffer->close();
+    return FB_OK;
+  });
 }
 
 fb_status fb_buffer_set_executor(fb_buffer* buffer, const fb_executor* executor) {
@@ -351,7 +400,7 @@ fb_status fb_buffer_take_ticket(fb_buffer* buffer, int64_t* ticket_out) {
 }
 
 fb_status fb_buffer_cancel_ticket(fb_buffer* buffer, int64_t ticket) {
-  return buffer == nullptr ? FB_ERR_ARGUMENT : buffer->cancel_ticket(ticket);
+  return buffer == nullptr ? FB_ERR_ARGUMENT : guarded([&] { return buffer->cancel_ticket(ticket); });
 }
 
 fb_status fb_buffer_add(fb_buffer* buffer, fb_dtype dtype, int64_t dim, const void* delta, double weight,
@@ -363,22 +412,28 @@ fb_status fb_buffer_add(fb_buffer* buffer, fb_dtype dtype, int64_t dim, const vo
 }
 
 int64_t fb_buffer_dim(const fb_buffer* buffer) { return buffer == nullptr ? -1 : buffer->dim(); }
-int64_t fb_buffer_count(const fb_buffer* buffer) { return buffer == nullptr ? -1 : buffer->count(); }
-const void* fb_buffer_sum(fb_buffer* buffer) { return buffer == nullptr ? nullptr : buffer->sum(); }
+int64_t fb_buffer_count(const fb_buffer* buffer) {
+  return read(buffer, [](auto& b) { return b.count(); }, kNoNumber);
+}
+const void* fb_buffer_sum(fb_buffer* buffer) {
+  return read(buffer, [](auto& b) { return b.sum(); }, static_cast<const void*>(nullptr));
+}
 
 fb_status fb_buffer_clear(fb_buffer* buffer) {
   if (buffer == nullptr) {
     return FB_ERR_ARGUMENT;
   }
-  buffer->clear();
-  return FB_OK;
+  return guarded([&] {
+    buffer->clear();
+    return FB_OK;
+  });
 }
 
 fb_status fb_buffer_step(fb_buffer* buffer, fb_dtype dtype, int64_t dim, const void* w, double lr, void* w_out) {
   if (buffer == nullptr || w == nullptr || w_out == nullptr || !std::isfinite(lr)) {
     return FB_ERR_ARGUMENT;
   }
-  return buffer->step(dtype, dim, w, lr, w_out);
+  return guarded([&] { return buffer->step(dtype, dim, w, lr, w_out); });
 }
 
 fb_status fb_local_create(const fb_problem* problem, const fb_local_config* config, fb_dtype dtype,
@@ -470,12 +525,14 @@ fb_status fb_accumulate(fb_dtype dtype, int64_t dim, const void* sum, const void
   if (!is_float(dtype) || dim < 1 || delta == nullptr || sum_out == nullptr || !std::isfinite(weight)) {
     return FB_ERR_ARGUMENT;
   }
-  const bool finite = with_dtype(dtype, [&](auto* tag) {
+  return with_dtype(dtype, [&](auto* tag) -> fb_status {
     using T = std::remove_pointer_t<decltype(tag)>;
-    return fedbuff::kernels().of<T>().accumulate(dim, static_cast<const T*>(sum), static_cast<const T*>(delta),
-                                                 static_cast<T>(weight), nullptr, nullptr, static_cast<T*>(sum_out));
+    const auto& k = fedbuff::kernels().of<T>();
+    const T* add = static_cast<const T*>(delta);
+    const bool finite = k.accumulate(dim, static_cast<const T*>(sum), add, static_cast<T>(weight), nullptr, nullptr,
+                                     static_cast<T*>(sum_out));
+    return finite ? FB_OK : k.all_finite(dim, add) ? FB_ERR_OVERFLOW : FB_ERR_NOT_FINITE;
   });
-  return finite ? FB_OK : FB_ERR_NOT_FINITE;
 }
 
 fb_status fb_accumulate_fixed(fb_dtype delta_dtype, int64_t dim, const int64_t* sum, const void* delta, double weight,

@@ -72,10 +72,16 @@ class DeltaSum {
                       : add_floats(r, k == 0 && empty, k > 0, terms[k], current)) &&
              good;
     }
-    return good ? FB_OK : fixed() ? FB_ERR_OVERFLOW : FB_ERR_NOT_FINITE;
+    return good ? FB_OK : FB_ERR_OVERFLOW;
   }
 
-  // The next sum is the sum from now on.
+  // What to call a term whose pass gave FB_ERR_OVERFLOW: FB_ERR_NOT_FINITE where that was in its delta already.
+  fb_status reason(const Term& term) const {
+    return fixed() || kernels().of<T>().all_finite(dim_, static_cast<const T*>(term.delta)) ? FB_ERR_OVERFLOW
+                                                                                            : FB_ERR_NOT_FINITE;
+  }
+
+  // The next sum is the sum from now on. Once more: the sum is what it was before.
   void commit() {
     if (fixed()) {
       fixed_.swap(next_fixed_);

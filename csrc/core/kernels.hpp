@@ -82,7 +82,7 @@ struct Kernels {
                                 void* scratch);
 
   // sum_out = sum + weight * (delta + (current - start)), the inner bracket only where start is not null; a null sum is
-  // zero. Returns whether every delta was finite. sum_out may be sum.
+  // zero. Returns whether sum_out is finite; it is not where the delta is not. sum_out may be sum.
   bool (*accumulate)(std::int64_t dim, const T* sum, const T* delta, T weight, const T* current, const T* start,
                      T* sum_out);
 
@@ -92,10 +92,11 @@ struct Kernels {
                     const T* weight, T scale, T* w_out);
 
   // Moves w to w_out (which may be w) by the sum of a buffer. velocity (dim) is read and written where momentum != 0.
-  void (*sgd_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* velocity, T* w_out);
+  // Returns whether w_out is finite.
+  bool (*sgd_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* velocity, T* w_out);
 
   // The same with Adam; first and second (dim) are its moments.
-  void (*adam_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* first, T* second,
+  bool (*adam_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* first, T* second,
                     T* w_out);
 
   // Whether no element is NaN or infinite.

@@ -150,7 +150,7 @@ std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, const L
 //   step_begin_ <= added_ <= prefix_ <= end of the rows that are known, and added_ <= frontier_ <= added_ + window.
 // Row i has place i modulo the window's size, from when added_ is near enough until it is added.
 template <class T>
-class Replay<T>::Engine {
+class Replay<T>::Engine final : private ModelStore {
  public:
   Engine(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work, std::int64_t window_bytes,
          const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
@@ -216,7 +216,8 @@ class Replay<T>::Engine {
     const bool helped = tiny_ && threads > 1 && sums_.clip == 0 && want_help();
     threads_ = tiny_ ? 1 : threads;
     threads = !tiny_ ? threads : helped ? std::min(threads, 1 + kMostHelpers) : 1;
-    error_ = nullptr;
+    errors_.clear();
+    errors_.reserve(static_cast<std::size_t>(4 * std::max(threads, 1)));  // a thread ends soon after its first
     const auto affordable = static_cast<std::int64_t>(kFlopsAtOnce / (work_.flops() + 1));
     at_once_ = std::clamp<std::int64_t>(affordable, 1, threads_ == 1 ? kMostAtOnce : kMostAtOnceShared);
     // A step's deltas and some ahead of it, so that no worker waits; few, so that they are still in the cache when
@@ -254,8 +255,10 @@ class Replay<T>::Engine {
       const bool too_much = std::exchange(waits_, 0) * kStepsAWait > version_ - steps_before;
       share_ = std::clamp<std::int64_t>(share_ + (too_much ? -1 : 1), 1, StaleRows<T>::kShares);
     }
-    if (error_) {
-      std::rethrow_exception(error_);
+    if (!errors_.empty()) {
+      // Nothing of an error stays here: it may refer, in ways that nobody sees, to what holds this replay.
+      const std::exception_ptr first = std::exchange(errors_, {}).front();
+      std::rethrow_exception(first);
     }
     if (divergence_.step >= 0) {
       return ReplayExit::Diverged;
@@ -387,6 +390,7 @@ class Replay<T>::Engine {
     std::int64_t references = 0;  // tasks that ended or will end on it and are not committed; below zero while open
     std::int64_t first_blocked = -1, last_blocked = -1;  // rows that wait for it
     bool closed = false;                                 // no task can start on it any more
+    bool kept = false;                                   // somebody else has its model too
   };
 
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
@@ -431,7 +435,11 @@ class Replay<T>::Engine {
     }
     Version& old = versions_[version];
     if (old.closed && old.references == 0 && old.model) {
-      spare_.push_back(std::move(old.model));
+      if (old.kept) {
+        old.model = nullptr;
+      } else {
+        spare_.push_back(std::move(old.model));
+      }
       --live_;
     }
     while (versions_.begin() < version_ && versions_[versions_.begin()].closed &&
@@ -500,8 +508,14 @@ class Replay<T>::Engine {
       stale_->help(thread - 1, scratch_[static_cast<std::size_t>(thread)].get());
     } catch (...) {
       const std::lock_guard<SpinLock> lock(lock_);
-      error_ = std::current_exception();
+      errors_.push_back(std::current_exception());
     }
+  }
+
+  std::shared_ptr<const void> keep(std::int64_t version) override {
+    const std::lock_guard<SpinLock> lock(lock_);
+    versions_[version].kept = true;
+    return versions_[version].model;
   }
 
   bool is_helpers(std::int64_t row) const { return stale_ && stale_->has(row, rows_[row]); }
@@ -531,7 +545,7 @@ class Replay<T>::Engine {
     });
     bool alone = stale_ != nullptr;  // until the helpers have come
     Backoff backoff;
-    for (std::int64_t turn = 0; version_ < target_ && !error_ && divergence_.step < 0;) {
+    for (std::int64_t turn = 0; version_ < target_ && errors_.empty() && divergence_.step < 0;) {
       alone = alone && !stale_->begin(std::max(frontier_, first_new_));
       if (can_add()) {
         adding_ = true;
@@ -595,9 +609,9 @@ class Replay<T>::Engine {
       }
       --running_;
       for (const std::int64_t row : mine) {
-        place(row).state = error_ ? State::Waiting : State::Done;
+        place(row).state = errors_.empty() ? State::Done : State::Waiting;
       }
-      deltas_out_ -= error_ ? static_cast<std::int64_t>(mine.size()) : 0;
+      deltas_out_ -= errors_.empty() ? 0 : static_cast<std::int64_t>(mine.size());
       move_prefix();
     }
     stats_.work_seconds += n_timed == 0 ? 0 : worked * static_cast<double>(n_rows) / static_cast<double>(n_timed);
@@ -605,7 +619,8 @@ class Replay<T>::Engine {
     changed_.notify_all();
   }
 
-  // Calls body; an exception is kept for run to throw, and comes back with the lock held.
+  // Calls body; an exception is kept for run to throw, and comes back with the lock held. None is destroyed before all
+  // threads are done: one of Python's needs the GIL for that, whose holder may want the lock.
   template <class Body>
   void guarded(std::unique_lock<SpinLock>& lock, Body body) {
     try {
@@ -614,7 +629,7 @@ class Replay<T>::Engine {
       if (!lock.owns_lock()) {
         lock.lock();
       }
-      error_ = std::current_exception();
+      errors_.push_back(std::current_exception());
     }
   }
 
@@ -643,7 +658,7 @@ class Replay<T>::Engine {
       at.state = State::Running;
       ++deltas_out_;
       mine.push_back(row);
-      tasks.push_back({&rows_[row], values(versions_[rows_[row].version].model), values(at.delta)});
+      tasks.push_back({&rows_[row], values(versions_[rows_[row].version].model), values(at.delta), this});
     }
     stats_.most_window = std::max(stats_.most_window, deltas_out_);
   }
@@ -766,16 +781,18 @@ class Replay<T>::Engine {
       std::memcpy(next, w, bytes());
       return {};
     }
+    bool finite = true;
     if (one_pass) {
       k.aggregate(0, dim_, w, arrivals, deltas_.data(), weights_.data(), static_cast<T>(rule_.lr / norm), next);
+      finite = k.all_finite(dim_, next);
     } else {
       if (sums_.deviation > 0) {
         add_noise(sums_, dim_, version_, sum_.data());
       }
-      step_model(k, rule_, step_config(rule_, norm, version_), dim_, w, sum_.data(), first_.data(), second_.data(),
-                 next);
+      finite = step_model(k, rule_, step_config(rule_, norm, version_), dim_, w, sum_.data(), first_.data(),
+                          second_.data(), next);
     }
-    if (k.all_finite(dim_, next)) {
+    if (finite) {
       return {};
     }
     const auto bad =
@@ -837,7 +854,7 @@ class Replay<T>::Engine {
 
   SpinLock lock_;
   EventCount changed_;
-  std::exception_ptr error_;
+  std::vector<std::exception_ptr> errors_;  // of the threads, in the order of time
   Divergence divergence_;
   std::int64_t target_ = 0;
   std::int64_t threads_ = 1;

@@ -29,12 +29,24 @@ struct ReplayRow {
   double e;
 };
 
+// Where the models of a replay are.
+class ModelStore {
+ public:
+  // The memory of a version's model, which is not used again: for who keeps it for longer than the task that runs on
+  // it. Called from that task's run.
+  virtual std::shared_ptr<const void> keep(std::int64_t version) = 0;
+
+ protected:
+  ~ModelStore() = default;
+};
+
 // A row with the model that its client downloaded and where its delta goes.
 template <class T>
 struct ClientTask {
   const ReplayRow* row;
   const T* w;
   T* delta_out;
+  ModelStore* store = nullptr;  // null: the model cannot be kept
 };
 
 // What clients do: delta_out = w - (w after the local work), task by task. Called from many threads at once; may throw.

@@ -28,15 +28,14 @@ inline StepConfig step_config(const fb_rule& rule, double norm, std::int64_t ver
 inline bool has_first_moment(const fb_rule& rule) { return rule.optimizer == FB_ADAM || rule.momentum != 0; }
 inline bool has_second_moment(const fb_rule& rule) { return rule.optimizer == FB_ADAM; }
 
-// Moves w to w_out by the sum of a buffer.
+// Moves w to w_out by the sum of a buffer; whether w_out is finite.
 template <class T>
-void step_model(const Kernels<T>& kernels, const fb_rule& rule, const StepConfig& config, std::int64_t dim, const T* w,
+bool step_model(const Kernels<T>& kernels, const fb_rule& rule, const StepConfig& config, std::int64_t dim, const T* w,
                 const T* sum, T* first, T* second, T* w_out) {
   if (rule.optimizer == FB_ADAM) {
-    kernels.adam_step(dim, w, sum, config, first, second, w_out);
-  } else {
-    kernels.sgd_step(dim, w, sum, config, first, w_out);
+    return kernels.adam_step(dim, w, sum, config, first, second, w_out);
   }
+  return kernels.sgd_step(dim, w, sum, config, first, w_out);
 }
 
 }  // namespace fedbuff

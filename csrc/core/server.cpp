@@ -89,6 +89,8 @@ class Server final : public fb_server, private TicketQueue::Sink {
     std::memcpy(model_.get()->data, w0, bytes());
     first_.resize(has_first_moment(rule) ? size() : 0);
     second_.resize(has_second_moment(rule) ? size() : 0);
+    next_first_.resize(first_.size());
+    next_second_.resize(second_.size());
     due_.emplace_back();
     terms_.reserve(TicketQueue::kMaxBatch);
   }
@@ -125,6 +127,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
   fb_status cancel_ticket(std::int64_t ticket) override { return queue_.cancel_ticket(ticket); }
   void set_executor(const fb_executor* executor) override { queue_.set_executor(executor); }
   void close() override { queue_.close(); }
+  bool is_lost() override { return queue_.is_lost(); }
 
   fb_status cancel(std::int64_t version) override {
     const auto lock = queue_.lock();
@@ -241,6 +244,8 @@ class Server final : public fb_server, private TicketQueue::Sink {
         sum_(other.sum_),
         first_(other.first_),
         second_(other.second_),
+        next_first_(first_.size()),
+        next_second_(second_.size()),
         version_(other.version_),
         fill_(other.fill_),
         dropped_(other.dropped_),
@@ -351,7 +356,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
       if (terms_.size() > 1 && status != FB_ERR_HOST) {
         return settle(lock, arrival, 1);
       }
-      arrival[0]->status = status;
+      arrival[0]->status = status == FB_ERR_OVERFLOW ? sum_.reason(terms_[0]) : status;
       return 1;
     }
     Hold next;
@@ -361,10 +366,20 @@ class Server final : public fb_server, private TicketQueue::Sink {
       due_.emplace_back();
     }
     sum_.commit();
+    if (full && !step(lock, norm, next)) {
+      sum_.commit();
+      due_.pop_back();
+      spare_ = std::move(next);
+      if (terms_.size() > 1) {
+        return settle(lock, arrival, 1);
+      }
+      arrival[0]->status = FB_ERR_DIVERGED;
+      return 1;
+    }
     weights_ = after;
     fill_ += static_cast<std::int64_t>(terms_.size());
     if (full) {
-      step(lock, norm, std::move(next));
+      advance(std::move(next));
       arrival[terms_.size() - 1]->outcome = FB_STEPPED;
     }
     for (std::size_t k = 0; k < terms_.size(); ++k) {
@@ -444,38 +459,47 @@ class Server final : public fb_server, private TicketQueue::Sink {
     return ran != FB_OK ? ran : found.load(std::memory_order_relaxed);
   }
 
-  // Where the next model goes: over the present one where nobody holds it, else over the last one that was left, else
-  // into fresh memory, whose first touch costs more than the step.
-  Hold next_model() {
-    const bool keep = rule_.base == FB_BASE_CURRENT && due_.back().tasks > 0;
-    if (!keep && model_.alone()) {
-      return model_.again();
-    }
-    return spare_ && spare_.alone() ? std::move(spare_) : Hold(fb_model::create(bytes()));
-  }
+  // Where the next model goes: over the last one that was left, else into fresh memory, whose first touch costs more
+  // than the step. Not over the present one, which stays where the next is not finite.
+  Hold next_model() { return spare_ && spare_.alone() ? std::move(spare_) : Hold(fb_model::create(bytes())); }
 
-  // Moves the model by the full buffer. The next version's entry stands at the end of due_ already.
-  void step(TicketQueue::Lock& lock, double norm, Hold next) {
+  // The next model and moments from the full buffer; whether the model is finite. A download waits for it.
+  bool step(TicketQueue::Lock& lock, double norm, const Hold& next) {
     const StepConfig config = step_config(rule_, norm, version_);
-    const auto from = [](PlacedVector<T>& moment, std::size_t begin) {
-      return moment.empty() ? nullptr : moment.data() + begin;
+    // A part of the moments, copied to where it is stepped, which keeps it in the cache.
+    const auto copied = [](const PlacedVector<T>& moment, PlacedVector<T>& moment_out, std::size_t begin,
+                           std::size_t n) {
+      if (moment.empty()) {
+        return static_cast<T*>(nullptr);
+      }
+      return std::copy_n(moment.data() + begin, n, moment_out.data() + begin) - n;
     };
+    std::atomic<bool> finite{true};
     stepping_ = true;
     queue_.run(lock, sum_.n_chunks(), true, [&](std::int64_t chunk) {
       const auto [begin, n] = sum_.range(chunk);
       sum_.make_values(chunk);
-      step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), values(model_) + begin,
-                 sum_.values() + begin, from(first_, begin), from(second_, begin), values(next) + begin);
+      T* first = copied(first_, next_first_, begin, n);
+      T* second = copied(second_, next_second_, begin, n);
+      if (!step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), values(model_) + begin,
+                      sum_.values() + begin, first, second, values(next) + begin)) {
+        finite.store(false, std::memory_order_relaxed);
+      }
     });
+    stepping_ = false;
+    return finite.load(std::memory_order_relaxed);
+  }
+
+  // The next model is the present one from now on. Its entry stands at the end of due_ already.
+  void advance(Hold next) {
+    first_.swap(next_first_);
+    second_.swap(next_second_);
     Due& present = due_[due_.size() - 2];
     if (rule_.base == FB_BASE_CURRENT && present.tasks > 0) {
       present.model = model_.again();
     }
-    if (next.get() != model_.get()) {
-      spare_ = std::move(model_);
-    }
+    spare_ = std::move(model_);
     model_ = std::move(next);
-    stepping_ = false;
     ++version_;
     fill_ = 0;
     weights_ = {};
@@ -486,7 +510,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
   mutable TicketQueue queue_;
   Hold model_, spare_;  // the present one, and the last that was left for another: its memory serves again
   DeltaSum<T> sum_;
-  PlacedVector<T> first_, second_;
+  PlacedVector<T> first_, second_, next_first_, next_second_;  // moments, and where the next ones are made
   std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
   Weights weights_;
   bool stepping_ = false;                      // a pass writes the next model

@@ -43,6 +43,7 @@ struct fb_server {
   virtual std::int64_t dropped() const = 0;
   virtual std::int64_t outstanding() const = 0;
   virtual std::int64_t live_models() const = 0;
+  virtual bool is_lost() = 0;  // as TicketQueue's; then all other calls throw fedbuff::Forked
 };
 
 namespace fedbuff {

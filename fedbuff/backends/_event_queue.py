@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-import operator
 
-from .._server_checks import empty_queue, event_kind, event_time
+from .._checks import integer
+from .._server_checks import empty_queue, event_kind, event_time, float_of, wide_error
 
 __all__ = ["EventQueue"]
 
@@ -32,9 +32,9 @@ class EventQueue:
 
     def push(self, time: float, item: int, kind: int = 0) -> None:
         """Adds an event."""
-        at, which, number = float(time), operator.index(kind), operator.index(item)
+        at, number, which = float_of("time", time), integer("item", item), integer("kind", kind)
         if not -(2**63) <= number < 2**63:
-            raise OverflowError(f"item: expected an int of 64 bits, got {number}")
+            raise wide_error("item", number)
         if not (math.isfinite(at) and at >= 0):
             raise event_time(at)
         if not 0 <= which <= 3:

@@ -24,7 +24,7 @@ PRIVACY_NOISE = 4  # the stream, as in csrc/core/philox.hpp
 
 EPSILON = float(np.finfo(np.float64).eps)
 
-ClientFunction = Callable[[int, int, Vector, Vector], None]
+ClientFunction = Callable[[int, int, Vector], Vector]
 
 
 def _system_normals(n: int) -> NDArray[np.float64]:
@@ -150,7 +150,7 @@ class SequentialReplay:
                 finite = self._kernels.accumulate(
                     total, delta, s * e * factor, w if moved else None, start if moved else None, total
                 )
-            if not finite and bad < 0:
+            if not finite and bad < 0 and not np.isfinite(delta).all():
                 bad = self._done + end - self._at
             sum_weights, sum_scaled_weights = sum_weights + e, sum_scaled_weights + s * e
             end += 1
@@ -220,7 +220,7 @@ class SequentialReplay:
         if self._function is not None:
             model = start.view()
             model.flags.writeable = False
-            self._function(client, task, model, delta)
+            delta[:] = self._function(client, task, model)
             return
         assert self._problem is not None and self._local is not None and self._batch is not None
         self._problem.local_sgd(

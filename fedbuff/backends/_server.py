@@ -21,11 +21,13 @@ from .._checks import count, integer
 from .._server_checks import (
     MOST_DIM,
     closed_error,
+    diverged_error,
     float_of,
+    forked_error,
     norm_error,
-    not_finite,
     overflow_error,
     positive,
+    sum_error,
     ticket_error,
     unit_of,
     version_error,
@@ -77,11 +79,18 @@ def accumulate_fixed(total: Units, delta: Units, weight: float) -> Units:
     return result
 
 
+@np.errstate(over="ignore")
+def from_units(total: Units, unit: float, dtype: np.dtype[np.floating]) -> Vector:
+    """The sum as numbers of the model's dtype, infinite where it does not fit."""
+    return (total * unit).astype(dtype)
+
+
 class Turns:
     """Lets threads in one after the other, in the order of their tickets."""
 
     def __init__(self, what: str) -> None:
         self._what = what
+        self._process = os.getpid()
         self._changed = threading.Condition()
         self._waiting: set[int] = set()
         self._over: set[int] = set()  # later than the next one, and used up
@@ -90,24 +99,24 @@ class Turns:
 
     def take_ticket(self) -> int:
         """A place in the order: it ends in one turn, or is cancelled."""
-        with self._changed:
+        with self._lock():
             self._check_open()
             self._given_out += 1
             return self._given_out - 1
 
     def cancel_ticket(self, ticket: int) -> None:
-        with self._changed:
+        with self._lock():
             self._finish(self._check(ticket))
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock():
             self._closed = True
             self._changed.notify_all()
 
     @contextmanager
     def turn(self, ticket: int | None) -> Iterator[None]:
         """The lock, when all earlier tickets are used up; uses this one up, whatever happens inside."""
-        with self._changed:
+        with self._lock():
             self._check_open()
             if ticket is None:
                 number, self._given_out = self._given_out, self._given_out + 1
@@ -125,10 +134,19 @@ class Turns:
     @contextmanager
     def between(self, *, closed: bool = False) -> Iterator[None]:
         """The lock, between two turns; with `closed` also after the end."""
-        with self._changed:
+        with self._lock():
             if not closed:
                 self._check_open()
             yield
+
+    def _lock(self) -> threading.Condition:
+        """The lock, which in a fork's child may be held, or waited for, by threads that stayed with the parent."""
+        if self._process != os.getpid():
+            if self._waiting or not self._changed.acquire(blocking=False):
+                raise forked_error(self._what)
+            self._changed.release()
+            self._process = os.getpid()
+        return self._changed
 
     def _check(self, ticket: int) -> int:
         number = integer("ticket", ticket)
@@ -192,24 +210,26 @@ class Server:
     def _restore(self, state: ServerState) -> None:
         self._state = state
         self._rule = state.rule
-        self._spare = np.empty_like(state.w)  # an arrival is summed here, and kept only where it was finite
-        self._shared = False  # whether someone may hold a view of the current model
+        self._spare = np.empty_like(state.total)  # an arrival is summed here, and kept only where it was finite
         self._turns = Turns("server")
 
     @property
     def version(self) -> int:
         """How many steps were made."""
-        return self._state.version
+        with self._turns.between(closed=True):
+            return self._state.version
 
     @property
     def fill(self) -> int:
         """How many arrivals are in the buffer."""
-        return self._state.fill
+        with self._turns.between(closed=True):
+            return self._state.fill
 
     @property
     def dropped(self) -> int:
         """How many arrivals were refused because they were staler than max_staleness."""
-        return self._state.dropped
+        with self._turns.between(closed=True):
+            return self._state.dropped
 
     @property
     def dim(self) -> int:
@@ -228,7 +248,6 @@ class Server:
     def w(self) -> Vector:
         """The current model, read-only; like a download it stays as it is while the server moves on."""
         with self._turns.between(closed=True):
-            self._shared = True
             return read_only(self._state.w)
 
     @property
@@ -240,13 +259,13 @@ class Server:
     @property
     def live_versions(self) -> int:
         """How many models are kept, the current one included: 1 unless the rule's base is "current"."""
-        return 1 + len(self._state.kept)
+        with self._turns.between(closed=True):
+            return 1 + len(self._state.kept)
 
     def download(self) -> tuple[int, Vector]:
         """The version and its model, read-only, valid and unchanged for as long as it is held."""
         with self._turns.between():
             state = self._state
-            self._shared = True
             state.outstanding[state.version] = state.outstanding.get(state.version, 0) + 1
             return state.version, read_only(state.w)
 
@@ -285,23 +304,25 @@ class Server:
                 raise overflow_error()
             full = state.fill + 1 == rule.buffer_size
             norm = self._norm(weight_sum, scaled_weight_sum) if full else 1.0
-            self._add(array, se, state.kept.get(number))
+            total = self._added(array, se, state.kept.get(number))
+            following = self._stepped(total, norm) if full else None  # all that may raise comes before any change
+            state.total, self._spare = total, state.total
             state.weight_sum, state.scaled_weight_sum = weight_sum, scaled_weight_sum
             state.fill += 1
+            if following is not None:
+                self._advance(*following)
             self._return_download(number)
-            if full:
-                self._step(norm)
             return full
 
-    def _add(self, array: NDArray[Any], weight: float, start: Vector | None) -> None:
+    def _added(self, array: NDArray[Any], weight: float, start: Vector | None) -> NDArray[Any]:
+        """The sum with one more arrival."""
         state = self._state
         if state.unit is not None:
-            state.total = accumulate_fixed(state.total, array, weight)
-            return
+            return accumulate_fixed(state.total, array, weight)
         current = None if start is None else state.w  # where the base is "current" and the model has moved on
         if not self.kernels.accumulate(state.total, array, weight, current, start, self._spare):
-            raise not_finite(array)
-        state.total, self._spare = self._spare, state.total
+            raise sum_error(array)
+        return self._spare
 
     def cancel(self, version: int) -> None:
         """Gives up one download of `version`: its client died."""
@@ -350,26 +371,32 @@ class Server:
             raise norm_error()
         return norm
 
-    def _step(self, norm: float) -> None:
+    def _stepped(self, total: NDArray[Any], norm: float) -> tuple[Vector, Vector | None, Vector | None, Vector | None]:
+        """The next model, and with it velocity, first and second moment, each in memory of its own."""
         state, rule, optimizer = self._state, self._rule, self._rule.optimizer
-        keep = rule.base == "current" and state.version in state.outstanding
-        out = np.empty_like(state.w) if self._shared or keep else state.w
-        total = state.total
+        velocity, first, second = (
+            None if moment is None else moment.copy() for moment in (state.velocity, state.first, state.second)
+        )
+        out = np.empty_like(state.w)
         if state.unit is not None:
-            total = (state.total * state.unit).astype(state.w.dtype)
+            total = from_units(total, state.unit, state.w.dtype)
         if isinstance(optimizer, Adam):
-            assert state.first is not None and state.second is not None
+            assert first is not None and second is not None
             decay, step = optimizer.weight_decay, state.version + 1
             self.kernels.adam_step(
-                state.w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, decay, step, state.first,
-                state.second, out,
-            )  # fmt: skip
+                state.w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, decay, step, first, second, out
+            )
         else:
-            self.kernels.sgd_step(state.w, total, rule.lr, norm, optimizer.momentum, state.velocity, out)
-        if keep:
+            self.kernels.sgd_step(state.w, total, rule.lr, norm, optimizer.momentum, velocity, out)
+        if not np.isfinite(out).all():
+            raise diverged_error(state.version, state.w.dtype)
+        return out, velocity, first, second
+
+    def _advance(self, w: Vector, velocity: Vector | None, first: Vector | None, second: Vector | None) -> None:
+        state = self._state
+        if self._rule.base == "current" and state.version in state.outstanding:
             state.kept[state.version] = state.w
-        state.w = out
-        self._shared = False
+        state.w, state.velocity, state.first, state.second = w, velocity, first, second
         state.total[:] = 0
         state.fill = 0
         state.weight_sum = state.scaled_weight_sum = 0.0
@@ -415,12 +442,14 @@ class DeltaBuffer:
     @property
     def count(self) -> int:
         """How many deltas are in the sum."""
-        return self._count
+        with self._turns.between(closed=True):
+            return self._count
 
     @property
     def sum(self) -> NDArray[Any]:
         """The sum, read-only; valid until the next change of the buffer."""
-        return read_only(self._sum)
+        with self._turns.between(closed=True):
+            return read_only(self._sum)
 
     def take_ticket(self) -> int:
         """A place in the order in which deltas are added: pass it to one `add`, or to `cancel_ticket`."""
@@ -443,7 +472,7 @@ class DeltaBuffer:
             if fixed:
                 self._sum = accumulate_fixed(self._sum, array, fixed_weight(factor))
             elif not self.kernels.accumulate(self._sum, array, factor, None, None, self._spare):
-                raise not_finite(array)
+                raise sum_error(array)
             else:
                 self._sum, self._spare = self._spare, self._sum
             self._count += 1
@@ -463,7 +492,7 @@ class DeltaBuffer:
         if not math.isfinite(factor):
             raise ValueError(f"lr: expected a finite number, got {factor}")
         with self._turns.between(closed=True):
-            total = self._sum if self._unit is None else (self._sum * self._unit).astype(self._dtype)
+            total = self._sum if self._unit is None else from_units(self._sum, self._unit, self._dtype)
             self.kernels.sgd_step(model, total, factor, 1.0, 0.0, None, target)
             self._empty()
         return target if out is None else out

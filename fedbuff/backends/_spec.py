@@ -141,7 +141,7 @@ class Backend(Protocol):
         self, total: Vector, delta: Vector, weight: float, current: Vector | None, start: Vector | None, out: Vector
     ) -> bool:
         """out = total + weight * (delta + (current - start)), the bracket only where start is given. Returns whether
-        every delta was finite. out may be total."""
+        out is finite, which it is not where the delta is not. out may be total."""
 
     def aggregate(
         self, w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector, threads: int

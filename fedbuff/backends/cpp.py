@@ -144,7 +144,7 @@ def replay_engine(
     sums: SumSpec,
     roles: SumRoles | None,
 ) -> _core.ReplayF32 | _core.ReplayF64:
-    """The threaded replay of local SGD on a bound problem, or of a function (client, task, w, delta_out)."""
+    """The threaded replay of local SGD on a bound problem, or of a function (client, task, w) that returns a delta."""
     problem = bound._problem if isinstance(bound, _Bound) else None
     if w0.dtype == np.float32:
         return _core.ReplayF32(rule, w0, problem, function, local, seed, batch, window_bytes, sums, roles)

@@ -677,11 +677,11 @@ def _accumulate(total, delta, weight, current, start, out):
     if len(start) > 0:
         for j in range(len(total)):
             out[j] = total[j] + weight * (delta[j] + (current[j] - start[j]))
-            finite &= math.isfinite(delta[j])
+            finite &= math.isfinite(out[j])
     else:
         for j in range(len(total)):
             out[j] = total[j] + weight * delta[j]
-            finite &= math.isfinite(delta[j])
+            finite &= math.isfinite(out[j])
     return finite
 
 

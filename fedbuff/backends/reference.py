@@ -337,7 +337,7 @@ def accumulate(
 ) -> bool:
     moved = delta if start is None or current is None else delta + (current - start)
     np.add(total, total.dtype.type(weight) * moved, out=out)
-    return bool(np.isfinite(delta).all())
+    return bool(np.isfinite(out).all())
 
 
 @_quiet

@@ -6,6 +6,7 @@ from __future__ import annotations
 import array
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fedbuff as fb
+from fedbuff import backends
 
 Array = NDArray[Any]
 DIM = 3
@@ -401,3 +403,32 @@ def test_other_sparse_formats_are_named() -> None:
     for family in (fb.LeastSquares, fb.Softmax):
         with pytest.raises(TypeError, match=r"^X: .* takes dense rows"):
             family(rows, np.array([0.0, 1.0]), [0, 1])
+
+
+@pytest.mark.parametrize("wrong", [1.9, 2.0, np.float32(1.9), "1"])
+def test_an_int_is_an_int(wrong: Any) -> None:
+    made = fb.uniform_arrivals(n_clients=4, buffer_size=2, max_staleness=1, server_steps=5, seed=0)._state()
+    for name in ("n_clients", "buffer_size", "concurrency", "seed", "started_on_0", "first_step"):
+        with pytest.raises(TypeError, match=f"^{name}: expected an int, got {type(wrong).__name__}$"):
+            fb.Schedule(**{**made, name: wrong})
+    for one in (problem(), fb.Callback(lambda *given: None, w0=good(), n_clients=1)):
+        with pytest.raises(TypeError, match=r"^seed: expected an int"):
+            one.init(wrong)
+
+
+@pytest.mark.skipif(backends.current().name != "cpp", reason="the compiled module")
+@pytest.mark.parametrize("wrong", [1.9, np.float32(1.9), Decimal("1.9")])
+def test_the_compiled_module_cuts_nothing_to_an_int(wrong: Any) -> None:
+    from fedbuff import _core
+
+    words = np.zeros((1, 4), np.uint32)
+    bound = _core.ProblemF64(problem()._spec)
+    for call in (
+        lambda: _core.philox(wrong, words, words),
+        lambda: _core.batch_rows(0, wrong, 0, 0, 1, 1),
+        lambda: _core.normals(0, 0, 0, 0, 0, wrong),
+        lambda: bound.client_gradient(wrong, good(), None),
+        lambda: bound.gradient(good(), None, wrong),
+    ):
+        with pytest.raises(TypeError):
+            call()

@@ -65,10 +65,31 @@ std::vector<double> state_of(Server& server) {
 TEST(server_says_what_it_is) {
   CHECK_EQ(fb_abi_version(), std::uint32_t{FB_ABI_VERSION});
   CHECK(std::strlen(fb_level()) > 0);
-  for (int status = FB_OK; status <= FB_ERR_HOST; ++status) {
+  for (int status = FB_OK; status <= FB_ERR_FORKED; ++status) {
     CHECK(std::strcmp(fb_status_text(status), "unknown status") != 0);
   }
   CHECK(std::strcmp(fb_status_text(99), "unknown status") == 0);
+}
+
+TEST(server_refuses_what_overflows) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  for (const double momentum : {0.0, 0.5}) {
+    fb_rule rule = make_rule(2);
+    rule.momentum = momentum;
+    Server server(rule, {-kMost, 1.0});
+    for (int i = 0; i < 4; ++i) {
+      server.download();
+    }
+    CHECK_EQ(server.upload({0.0, kMost}, 0), FB_OK);
+    const std::vector<double> before = state_of(server);
+    CHECK_EQ(server.upload({0.0, kMost}, 0), FB_ERR_OVERFLOW);
+    CHECK_EQ(server.upload({0.0, kNan}, 0), FB_ERR_NOT_FINITE);
+    CHECK_EQ(server.upload({kMost / 2, 0.0}, 0), FB_ERR_DIVERGED);
+    CHECK(state_of(server) == before);
+    CHECK_EQ(server.upload({-kMost / 2, -kMost}, 0), FB_OK);
+    CHECK_EQ(server.outcome, std::int32_t{FB_STEPPED});
+    CHECK(server.w() == (std::vector<double>{-kMost / 2, 1.0}));
+  }
 }
 
 TEST(server_sums_and_steps) {

@@ -7,6 +7,7 @@ import importlib
 import itertools
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,14 @@ def test_queue_is_a_heap(name: str, steps: list[tuple[float, int] | None]) -> No
         ((float("inf"), 0), ValueError, "time: expected a finite number >= 0, got inf"),
         ((1.0, 0, 4), ValueError, "kind: expected 0, 1, 2 or 3, got 4"),
         ((1.0, 0, -1), ValueError, "kind: expected 0, 1, 2 or 3, got -1"),
-        ((1.0, 2**63), OverflowError, ""),
-        ((1.0, "a"), TypeError, ""),
-        (("a", 1), (TypeError, ValueError), ""),
+        ((1.0, 2**63), OverflowError, "item: expected an int of 64 bits, got 9223372036854775808"),
+        ((1.0, "a"), TypeError, "item: expected an int, got str"),
+        ((1.0, 2.9), TypeError, "item: expected an int, got float"),
+        ((1.0, 2.0), TypeError, "item: expected an int, got float"),
+        ((1.0, np.float32(2.9)), TypeError, "item: expected an int, got float32"),
+        ((1.0, 2, 1.9), TypeError, "kind: expected an int, got float"),
+        (("1.5", 1), TypeError, "time: expected a number, got str"),
+        ((10**400, 1), ValueError, "time: expected a finite number >= 0, got inf"),
     ],
 )
 def test_queue_refuses(parts: Any, event: Any, kind: Any, text: str) -> None:
@@ -82,6 +88,37 @@ def test_queue_refuses(parts: Any, event: Any, kind: Any, text: str) -> None:
     queue.push(1.0, 1)
     queue.clear()
     assert len(queue) == 0
+
+
+@pytest.mark.parametrize("wrong", [1.9, 1.0, np.float64(1.9), np.float32(1.9), Decimal("1.9"), "1"])
+def test_what_is_no_int_is_never_cut_to_one(parts: Any, wrong: Any) -> None:
+    server, buffer = parts.Server(np.zeros(1), fb.FedBuff(buffer_size=9)), parts.DeltaBuffer(1)
+    server.download()
+    calls: dict[str, Callable[[], Any]] = {
+        "version": lambda: server.upload(np.zeros(1), wrong),
+        "ticket": lambda: server.upload(np.zeros(1), 0, ticket=wrong),
+        "dim": lambda: parts.DeltaBuffer(wrong),
+    }
+    others = [
+        ("version", lambda: server.cancel(wrong)),
+        ("ticket", lambda: server.cancel_ticket(wrong)),
+        ("ticket", lambda: buffer.add(np.zeros(1), ticket=wrong)),
+        ("ticket", lambda: buffer.cancel_ticket(wrong)),
+    ]
+    for name, call in [*calls.items(), *others]:
+        with pytest.raises(TypeError, match=f"^{name}: expected an int, got {type(wrong).__name__}$"):
+            call()
+    assert server.outstanding == 1 and server.fill == 0 and buffer.count == 0
+
+
+def test_a_number_is_named(parts: Any) -> None:
+    server, buffer = parts.Server(np.zeros(1), fb.FedBuff(buffer_size=9)), parts.DeltaBuffer(1)
+    with pytest.raises(TypeError, match=r"^n_samples: expected a number, got str$"):
+        server.upload(np.zeros(1), 0, "3")
+    with pytest.raises(TypeError, match=r"^weight: expected a number, got list$"):
+        buffer.add(np.zeros(1), [])
+    with pytest.raises(TypeError, match=r"^lr: expected a number, got NoneType$"):
+        buffer.step(np.zeros(1), None)
 
 
 # ---- Tickets

@@ -42,6 +42,18 @@ std::int64_t until_aligned(std::int64_t dim, const T* p) {
   return n < dim ? n : dim;
 }
 
+// Whether some number was not finite: 0 * x stays 0 otherwise.
+template <class T>
+struct Poison {
+  Vec<T> sum = Vec<T>::zero();
+
+  Vec<T> see(Vec<T> x) {
+    sum = madd(x, Vec<T>::zero(), sum);
+    return x;
+  }
+  bool is_none() const { return sum_lanes(sum) == T(0); }
+};
+
 template <class T>
 void fill_zero(std::int64_t n, T* to) {
   __builtin_memset(to, 0, static_cast<std::size_t>(n) * sizeof(T));
@@ -178,12 +190,10 @@ bool accumulate(std::int64_t dim, const T* sum, const T* delta, T weight, const 
                 T* sum_out) {
   using V = Vec<T>;
   const V factor = V::set(weight);
-  V poison = V::zero();  // 0 * x stays 0 unless some x is not finite
+  Poison<T> poison;
   const auto pass = [=, &poison](auto contribution, auto before) {
     for_each_vec<T>(dim, [=, &poison](std::int64_t j, auto n) {
-      const V d = load(delta + j, n);
-      poison = madd(d, V::zero(), poison);
-      store(madd(factor, contribution(d, j, n), before(j, n)), sum_out + j, n);
+      store(poison.see(madd(factor, contribution(load(delta + j, n), j, n), before(j, n))), sum_out + j, n);
     });
   };
   const auto plain = [](V d, std::int64_t, auto) { return d; };
@@ -195,30 +205,33 @@ bool accumulate(std::int64_t dim, const T* sum, const T* delta, T weight, const 
   } else {
     sum == nullptr ? pass(moved, zero) : pass(moved, so_far);
   }
-  return sum_lanes(poison) == T(0);
+  return poison.is_none();
 }
 
 template <class T>
-void sgd_step(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* velocity, T* w_out) {
+bool sgd_step(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* velocity, T* w_out) {
   using V = Vec<T>;
+  Poison<T> poison;
   if (config.momentum == 0) {
     const V scale = V::set(static_cast<T>(-(config.lr / config.norm)));
-    for_each_vec<T>(
-        dim, [=](std::int64_t j, auto n) { store(madd(scale, load(sum + j, n), load(w + j, n)), w_out + j, n); });
-    return;
+    for_each_vec<T>(dim, [=, &poison](std::int64_t j, auto n) {
+      store(poison.see(madd(scale, load(sum + j, n), load(w + j, n))), w_out + j, n);
+    });
+    return poison.is_none();
   }
   const V keep = V::set(static_cast<T>(config.momentum));
   const V inverse = V::set(static_cast<T>(1.0 / config.norm));
   const V minus_lr = V::set(static_cast<T>(-config.lr));
-  for_each_vec<T>(dim, [=](std::int64_t j, auto n) {
+  for_each_vec<T>(dim, [=, &poison](std::int64_t j, auto n) {
     const V v = madd(inverse, load(sum + j, n), keep * load(velocity + j, n));
     store(v, velocity + j, n);
-    store(madd(minus_lr, v, load(w + j, n)), w_out + j, n);
+    store(poison.see(madd(minus_lr, v, load(w + j, n))), w_out + j, n);
   });
+  return poison.is_none();
 }
 
 template <class T>
-void adam_step(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* first, T* second, T* w_out) {
+bool adam_step(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* first, T* second, T* w_out) {
   using V = Vec<T>;
   const double t = static_cast<double>(config.step);
   const V inverse = V::set(static_cast<T>(1.0 / config.norm));
@@ -228,23 +241,24 @@ void adam_step(std::int64_t dim, const T* w, const T* sum, const StepConfig& con
   const V minus_lr = V::set(static_cast<T>(-(config.lr / (1.0 - ::pow(config.beta1, t)))));
   const V unbias = V::set(static_cast<T>(1.0 / (1.0 - ::pow(config.beta2, t))));
   const V epsilon = V::set(static_cast<T>(config.epsilon));
-  for_each_vec<T>(dim, [=](std::int64_t j, auto n) {
+  Poison<T> poison;
+  for_each_vec<T>(dim, [=, &poison](std::int64_t j, auto n) {
     const V at = load(w + j, n);
     const V g = madd(decay, at, inverse * load(sum + j, n));
     const V m = madd(c1, g, b1 * load(first + j, n));
     const V s = madd(c2 * g, g, b2 * load(second + j, n));
     store(m, first + j, n);
     store(s, second + j, n);
-    store(madd(minus_lr, m / (sqrt(s * unbias) + epsilon), at), w_out + j, n);
+    store(poison.see(madd(minus_lr, m / (sqrt(s * unbias) + epsilon), at)), w_out + j, n);
   });
+  return poison.is_none();
 }
 
 template <class T>
 bool all_finite(std::int64_t dim, const T* x) {
-  using V = Vec<T>;
-  V poison = V::zero();  // 0 * x stays 0 unless some x is not finite
-  for_each_vec<T>(dim, [=, &poison](std::int64_t j, auto n) { poison = madd(load(x + j, n), V::zero(), poison); });
-  return sum_lanes(poison) == T(0);
+  Poison<T> poison;
+  for_each_vec<T>(dim, [=, &poison](std::int64_t j, auto n) { poison.see(load(x + j, n)); });
+  return poison.is_none();
 }
 
 template <class T>

@@ -8,8 +8,22 @@
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#if !defined(_WIN32)
+#include <pthread.h>
+#endif
 
 namespace fedbuff {
+
+// How often this process is a fork's child. What had another number when it was made may have been in the hands of
+// threads that stayed with the parent.
+inline std::uint32_t n_forks() {
+  static std::atomic<std::uint32_t> count{0};
+#if !defined(_WIN32)
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { count.fetch_add(1); });
+  static_cast<void>(registered);
+#endif
+  return count.load(std::memory_order_relaxed);
+}
 
 inline void pause_core() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -39,6 +53,7 @@ class SpinLock {
     }
   }
   void unlock() { held_.store(false, std::memory_order_release); }
+  bool is_held() const { return held_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr int kTriesBeforeYield = 256, kTriesBeforeSleep = 100 * kTriesBeforeYield;

@@ -6,6 +6,9 @@
 // settled at once. A thread whose arrival was settled in the batch of another thread returns without taking the lock.
 // Models of one chunk are settled under the lock.
 //
+// In the child of a fork that happened while threads of the parent were inside, every call throws Forked: those threads
+// are not in the child.
+//
 // A batch may take less time than waking a thread, so threads spin and yield before they sleep.
 #pragma once
 
@@ -34,6 +37,9 @@ struct Arrival {
   std::atomic<Stage> stage{Queued};  // Settled: the thread that ran the batch does not access it any more
 };
 
+// Thrown where the lock, and what it guards, stayed with another process.
+struct Forked {};
+
 class TicketQueue {
  public:
   using Lock = std::unique_lock<SpinLock>;
@@ -55,7 +61,7 @@ class TicketQueue {
 
   // The lock, while `phase`, which is written under the lock, is false. Works on chunks while it waits.
   Lock lock_without(const bool& phase) {
-    Lock lock(mutex_);
+    Lock lock = enter();
     if (phase) {
       const WaiterCount waiter(n_waiting_);
       do {
@@ -69,8 +75,20 @@ class TicketQueue {
   }
   bool closed() const { return closed_; }  // call it with the lock
 
+  // Whether it was made before a fork, and used by threads that are not in this process.
+  bool is_lost() {
+    const std::uint32_t now = n_forks();
+    if (n_forks_.load(std::memory_order_relaxed) != now) {
+      if (mutex_.is_held() || busy_ || n_waiting_.load(std::memory_order_relaxed) > 0) {
+        return true;
+      }
+      n_forks_.store(now, std::memory_order_relaxed);
+    }
+    return false;
+  }
+
   fb_status take_ticket(std::int64_t* ticket_out) {
-    const Lock held(mutex_);
+    const Lock held = enter();
     if (closed_) {
       return FB_ERR_CLOSED;
     }
@@ -80,7 +98,7 @@ class TicketQueue {
   }
 
   fb_status cancel_ticket(std::int64_t ticket) {
-    const Lock held(mutex_);
+    const Lock held = enter();
     Entry* entry = find(ticket);
     if (entry == nullptr) {
       return FB_ERR_TICKET;
@@ -95,7 +113,7 @@ class TicketQueue {
   // FB_ERR_TICKET for a ticket that was not given out or is used.
   fb_status submit(Sink& sink, Arrival& arrival) {
     const std::int64_t ticket = arrival.ticket;
-    Lock lock(mutex_);
+    Lock lock = enter();
     if (closed_) {
       return FB_ERR_CLOSED;
     }
@@ -163,12 +181,19 @@ class TicketQueue {
   }
 
   void close() {
-    const Lock held(mutex_);
+    const Lock held = enter();
     closed_ = true;
     changed_.notify_all();
   }
 
  private:
+  Lock enter() {
+    if (n_forks_.load(std::memory_order_relaxed) != n_forks() && is_lost()) {
+      throw Forked();
+    }
+    return Lock(mutex_);
+  }
+
   struct Entry {
     Arrival* arrival = nullptr;  // null: not submitted yet
     bool cancelled = false;
@@ -257,6 +282,7 @@ class TicketQueue {
     }
   }
 
+  std::atomic<std::uint32_t> n_forks_{n_forks()};
   SpinLock mutex_;
   EventCount changed_;             // notified when a batch ends, a pass opens or an entry changes
   std::atomic<int> n_waiting_{0};  // threads that wait for it

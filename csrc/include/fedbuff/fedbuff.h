@@ -7,7 +7,9 @@
  *
  * Structs begin with `size` and `abi`: start from the FB_..._INIT of the struct. Later versions only append fields;
  * a field that the caller's header did not have yet counts as zero. Servers, buffers and local SGD may be used from
- * many threads at once. The library has no state of its own but the CPU level that it chose.
+ * many threads at once. The library has no state of its own but the CPU level that it chose. A fork's child may go on
+ * with servers and buffers that nobody was using when it was made; all calls on others give FB_ERR_FORKED (-1, null),
+ * and destroying them frees nothing.
  */
 #ifndef FEDBUFF_H
 #define FEDBUFF_H
@@ -40,11 +42,13 @@ enum {
   FB_ERR_ABI = 8,         /* a struct of another ABI, or with fields that this library does not know */
   FB_ERR_DTYPE = 9,       /* an array of another dtype than the object's */
   FB_ERR_SIZE = 10,       /* an array of another size than the object's */
-  FB_ERR_OVERFLOW = 11,   /* a sum of whole numbers beyond 64 bits, or a queue that has counted to its end */
+  FB_ERR_OVERFLOW = 11,   /* a sum beyond its type: floats, or 64 bits; or a queue that has counted to its end */
   FB_ERR_TICKET = 12,     /* a ticket that was never given out, or was used or cancelled already */
   FB_ERR_CLOSED = 13,     /* the object was closed */
   FB_ERR_EMPTY = 14,      /* no event is pending */
-  FB_ERR_HOST = 15        /* a function of the host's failed: an executor or a gradient */
+  FB_ERR_HOST = 15,       /* a function of the host's failed: an executor or a gradient */
+  FB_ERR_DIVERGED = 16,   /* the server step would make the model infinite or NaN */
+  FB_ERR_FORKED = 17      /* a fork's child, made while threads of its parent were inside the object */
 };
 
 typedef int32_t fb_dtype;
@@ -147,7 +151,9 @@ FB_API fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket);
  *
  * Deltas are added in the order of tickets; FB_NO_TICKET takes the next one. The call returns when the delta was added,
  * and its memory is the caller's again. Threads that wait for their turn help with the additions of large models.
- * FB_ERR_ARGUMENT, FB_ERR_DTYPE, FB_ERR_SIZE and FB_ERR_SHORT_TABLE leave the ticket unused; all others use it up. */
+ * FB_ERR_ARGUMENT, FB_ERR_DTYPE, FB_ERR_SIZE and FB_ERR_SHORT_TABLE leave the ticket unused; all others use it up.
+ * FB_ERR_OVERFLOW: with this delta the buffer's sum would not be finite. FB_ERR_DIVERGED: it fills the buffer, and the
+ * step would make a model that is not finite; the buffer stays as it was, one short of full. */
 FB_API fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
                                   double e, int64_t ticket, int32_t* outcome_out);
 
@@ -296,7 +302,8 @@ FB_API fb_status fb_queue_clear(fb_queue* queue);
 
 /* ---- The smallest parts ------------------------------------------------------------------------------------------ */
 
-/* sum_out = sum + weight * delta (sum null: zero; may be sum_out). */
+/* sum_out = sum + weight * delta (sum null: zero; may be sum_out). Whatever is returned, sum_out was written;
+ * FB_ERR_NOT_FINITE, FB_ERR_OVERFLOW: it is not finite, and the delta is not, or is. */
 FB_API fb_status fb_accumulate(fb_dtype dtype, int64_t dim, const void* sum, const void* delta, double weight,
                                void* sum_out);
 /* sum_out = sum + weight * delta in whole numbers: sum and sum_out (dim) int64, delta FB_I32 or FB_I64; weight to a
