@@ -547,7 +547,7 @@ def _read_header(text: str) -> dict[str, Any]:
 def _load_npz(path: Path) -> Schedule:
     with open_npz(path, _WHAT) as file:
         header = _read_header(file.text("fedbuff_schedule"))
-        columns = {name: file[name] for group in Schedule._GROUPS for name in group}
+        columns: dict[str, Any] = {name: file[name] for group in Schedule._GROUPS for name in group}
         return Schedule(**header, **columns, copy=False)
 
 
