@@ -18,7 +18,8 @@ from fedbuff._arrays import as_model, as_units, as_vector, model_dtype
 from fedbuff._server_file import ServerState, read_server, write_server
 from fedbuff._checks import count, integer
 from fedbuff._server_checks import (
-    MOST_DIM, closed_error, float_of, norm_error, not_finite, overflow_error, positive, ticket_error, unit_of, version_error,
+    MOST_DIM, closed_error, float_of, norm_error, not_finite, overflow_error, positive, ticket_error, unit_of,
+    version_error,
 )
 from fedbuff._strategy import Adam, plain_rule_of, rule_of
 
