@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ._checks import number, shown
+from ._checks import count, number, shown
 
 __all__ = [
-    "MOST_DIM",
+    "checked_dim",
     "closed_error",
     "diverged_error",
     "empty_queue",
@@ -30,7 +30,9 @@ __all__ = [
 ]
 
 
-MOST_DIM = 2**56  # of a model: beyond what any machine addresses
+def checked_dim(dim: int) -> int:
+    """How many weights a model has; more than any machine addresses are refused."""
+    return count("dim", dim, high=2**56)
 
 
 def float_of(name: str, value: float) -> float:

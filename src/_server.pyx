@@ -16,9 +16,9 @@ import numpy as np
 
 from fedbuff._arrays import as_model, as_units, as_vector, model_dtype
 from fedbuff._server_file import ServerState, read_server, write_server
-from fedbuff._checks import count, integer
+from fedbuff._checks import integer
 from fedbuff._server_checks import (
-    MOST_DIM, closed_error, diverged_error, float_of, forked_error, norm_error, not_finite, overflow_error, positive,
+    checked_dim, closed_error, diverged_error, float_of, forked_error, norm_error, not_finite, overflow_error, positive,
     ticket_error, unit_of, version_error, wide_error,
 )
 from fedbuff._strategy import Adam, plain_rule_of, rule_of
@@ -462,7 +462,7 @@ cdef class DeltaBuffer:
         self.buffer = NULL
 
     def __init__(self, dim, dtype=np.float64, *, unit=None):
-        n = count("dim", dim, high=MOST_DIM)
+        n = checked_dim(dim)
         if self.buffer != NULL:
             raise TypeError("a buffer is made once; make another one")
         self.dtype = model_dtype("dtype", dtype)

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .._arrays import as_model, as_units, as_vector, model_dtype, read_only
-from .._checks import count, integer
+from .._checks import integer
 from .._server_checks import (
-    MOST_DIM,
+    checked_dim,
     closed_error,
     diverged_error,
     float_of,
@@ -418,7 +418,7 @@ class DeltaBuffer:
     kernels: ClassVar[Kernels]
 
     def __init__(self, dim: int, dtype: DTypeLike = np.float64, *, unit: float | None = None) -> None:
-        size = count("dim", dim, high=MOST_DIM)
+        size = checked_dim(dim)
         self._dtype = model_dtype("dtype", dtype)
         self._unit = unit_of(unit, "start")
         self._sum: NDArray[Any] = np.zeros(size, self._dtype if unit is None else np.int64)

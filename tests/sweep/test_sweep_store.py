@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -401,3 +403,60 @@ def test_without_pyarrow(quadratic: dict[str, Any], tmp_path: Path, monkeypatch:
     assert parts(tmp_path / "npz") == ["part-000000.npz"]
     with pytest.raises(ImportError, match=r"needs pyarrow: pip install fedbuff\[parquet\]"):
         fb.sweep(quadratic, seeds=[0, 1], out=tmp_path / "parquet")
+
+
+def test_what_a_power_cut_may_not_reorder(
+    quadratic: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are written anew: all is on the disk before sweep.json counts it, and the old parts go last."""
+    out = tmp_path / "out"
+    fb.sweep(quadratic, {"local.lr": [0.2, 0.3], "strategy.buffer_size": [2]}, seeds=[0, 1], out=out)
+    order: list[str] = []
+    fsync, replace, rename, rmtree = os.fsync, Path.replace, Path.rename, shutil.rmtree
+
+    def name_of(path: str | os.PathLike[str]) -> str:
+        name = str(Path(path).relative_to(out))
+        return re.sub(r"(^|/)\.([^/]+)\.[0-9a-f]{16}\.part", r"\1\2", name)
+
+    def spy_fsync(descriptor: int) -> None:
+        order.append(f"sync {name_of(os.readlink(f'/proc/self/fd/{descriptor}'))}")
+        fsync(descriptor)
+
+    def spy_rename(self: Path, target: Any) -> Path:
+        order.append(f"rename {name_of(target)}")
+        return (replace if self.name.endswith(".part") else rename)(self, target)
+
+    def spy_rmtree(path: Any, *args: Any, **options: Any) -> None:
+        if Path(path).exists() and Path(path).is_relative_to(out):
+            order.append(f"remove {name_of(path)}")
+        rmtree(path, *args, **options)
+
+    monkeypatch.setattr(os, "fsync", spy_fsync)
+    monkeypatch.setattr(Path, "replace", spy_rename)
+    monkeypatch.setattr(Path, "rename", spy_rename)
+    monkeypatch.setattr(shutil, "rmtree", spy_rmtree)
+    fb.sweep(quadratic, GRID, seeds=[0, 1], out=out)
+    ending = next(part for part in parts(out)).rpartition(".")[2]
+    part, marker = f".parts-new/part-000000.{ending}", ".parts-new/.generation"
+    wanted = [
+        "sync .",  # the new folder's name
+        *(f"sync {part}", f"rename {part}", "sync .parts-new"),
+        *(f"sync {marker}", f"rename {marker}", "sync .parts-new"),
+        *("sync sweep.json", "rename sweep.json", "sync ."),
+        *("rename .parts-old", "rename parts", "sync .", "remove .parts-old"),
+    ]
+    begin = order.index(f"sync {part}") - 1
+    assert order[begin : begin + len(wanted)] == wanted
+
+
+def test_old_parts_come_back_where_the_new_ones_were_lost(
+    quadratic: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    first = fb.sweep(quadratic, {"local.lr": [0.2, 0.3]}, seeds=[0, 1], out=out)
+    (out / "parts").rename(out / ".parts-old")
+    made = count_runs(monkeypatch)
+    again = fb.sweep(quadratic, {"local.lr": [0.2, 0.3]}, seeds=[0, 1], out=out)
+    equal(first, again)
+    assert sum(made) == 0
+    assert sorted(os.listdir(out)) == ["lock", "parts", "sweep.json"]
