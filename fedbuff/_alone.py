@@ -43,14 +43,14 @@ class OneAtATime:
     """An engine that can be asked nothing while it runs."""
 
     def __init__(self, engine: Any) -> None:
-        self._engine = engine
+        self.engine = engine
 
     def __getattr__(self, name: str) -> Any:
         if _RUNNER in self.__dict__:
             raise busy_error()
-        return getattr(self._engine, name)
+        return getattr(self.engine, name)
 
     @alone
     def run(self, max_steps: int, threads: int) -> int:
-        code: int = self._engine.run(max_steps, threads)
+        code: int = self.engine.run(max_steps, threads)
         return code

@@ -575,4 +575,4 @@ def test_the_compiled_engine_is_what_runs() -> None:
     if backends.current().name != "cpp":
         pytest.skip(f"the {backends.current().name} backend runs")
     replay = fb.Replay(PROBLEM, make_schedule(fb.FedBuff(4)), LOCAL)
-    assert type(replay._engine).__name__ == "ReplayF32"
+    assert type(replay._engine.engine).__name__ == "ReplayF32"
