@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ._checks import count, number, seed_of
 from ._delays import DelayModel, Distribution
-from ._schedule import Schedule, ScheduleWriter, Status
+from ._schedule import Schedule, ScheduleWriter, Status, resolved
 from ._server_file import rule_to_json
 from ._strategy import rule_of
 from ._trace import ArrivalLog, Availability, Trace, TraceError
@@ -222,7 +222,7 @@ def uniform_arrivals(
         import_module("fedbuff._core").uniform_arrivals(n, size, bound, staleness == "max", key, columns)
     else:
         _fill_uniform_arrivals(n, size, bound, staleness == "max", key, columns)
-    return Schedule(
+    made = Schedule(
         **{name: getattr(columns, name) for name in _ROW_NAMES},
         step_time=columns.step_time,
         step_started=np.append(columns.started[1:], 0),
@@ -239,6 +239,7 @@ def uniform_arrivals(
             "seed": seed,
         },
     )
+    return resolved(made, object())
 
 
 def _fill_uniform_arrivals(n: int, size: int, bound: int, oldest: bool, seed: int, columns: Columns) -> None:
@@ -323,6 +324,7 @@ class _Request:
         if kind not in ("fedbuff", "fedasync", "fedavg"):
             raise TypeError(f"strategy must be FedBuff, FedAsync or FedAvg, not {type(strategy).__name__}")
         self.source, self.strategy, self.kind = source, strategy, kind
+        self.origin = object()  # of the chunks that this request makes
         self.seed = seed_of(seed)
         self.server_steps = None if server_steps is None else count("server_steps", server_steps)
         self.max_time = None if max_time is None else number("max_time", max_time)
@@ -503,7 +505,7 @@ class _Request:
                 "in_flight_start_time": start[order],
             }
         plan = self.plan
-        return Schedule(
+        made = Schedule(
             **{name: getattr(columns, name)[:rows] for name in _ROW_NAMES},
             step_time=columns.step_time[:steps],
             step_started=started[1:],
@@ -516,6 +518,7 @@ class _Request:
             first_step=first_step,
             description=self.describe(),
         )
+        return resolved(made, self.origin)
 
 
 def _largest(model: DelayModel, name: str) -> float:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ._check_schedule import check_schedule
+from ._check_schedule import check_columns, check_schedule
 from ._delays import Constant, DelayModel, Distribution
 from ._files import file_format, optional, replacing
 from ._trace import PARTS, ArrivalLog, Trace, digest, spread
@@ -136,7 +136,14 @@ class Schedule:
                 array.flags.writeable = False
                 state[name] = array
         for name in SCALARS:
-            state[name] = int(given[name])
+            try:
+                state[name] = given[name].__index__()
+            except AttributeError:
+                raise TypeError(f"{name}: expected an int, got {type(given[name]).__name__}") from None
+        if not isinstance(description, Mapping):
+            raise TypeError(f"description: expected a dictionary, got {type(description).__name__}")
+        # What vouches for the columns: the resolver's run that made them, or a check of columns that nobody can change.
+        state["_origin"], state["_checked"] = None, False
         state["_description"] = json.dumps(description, sort_keys=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -233,7 +240,7 @@ class Schedule:
             state["step_started"][-1] = 0
         else:
             state["started_on_0"] = 0
-        return _from_state(state)
+        return resolved(_from_state(state), self.__dict__["_origin"])
 
     def _step_ends(self) -> NDArray[np.int64]:
         """For every step, how many rows had ended when it was made."""
@@ -373,6 +380,11 @@ class Schedule:
         """
         check_schedule(self)
 
+    def require_sound(self) -> None:
+        """Verifies what a replay depends on, in one pass, unless our own resolver made the schedule in this process."""
+        if self.__dict__["_origin"] is None and not self.__dict__["_checked"]:
+            check_columns(self)
+
     # Files
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -392,6 +404,12 @@ class Schedule:
 
 def _from_state(state: Mapping[str, Any]) -> Schedule:
     return Schedule(**state)
+
+
+def resolved(schedule: Schedule, origin: object) -> Schedule:
+    """The same schedule, marked as one that needs no check; chunks and slices of one resolver's run share `origin`."""
+    schedule.__dict__["_origin"] = origin
+    return schedule
 
 
 def task_parts(
@@ -511,7 +529,10 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
     """Reads what `Schedule.save` wrote."""
     load: Callable[[Path], Schedule] = {"npz": _load_npz, "parquet": _load_parquet}[file_format(path, FORMATS)]
     try:
-        return load(Path(path))
+        loaded = load(Path(path))
+        check_columns(loaded)
+        loaded.__dict__["_checked"] = True
+        return loaded
     except (zipfile.BadZipFile, EOFError, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{Path(path).name} is not a schedule, or not a whole one: {error}") from error
 

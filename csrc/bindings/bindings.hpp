@@ -6,6 +6,7 @@ namespace fedbuff::bind {
 
 void bind_random(pybind11::module_& module);
 void bind_schedule(pybind11::module_& module);
+void bind_check_schedule(pybind11::module_& module);
 void bind_problem(pybind11::module_& module);
 void bind_aggregate(pybind11::module_& module);
 void bind_limits(pybind11::module_& module);

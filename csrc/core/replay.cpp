@@ -926,9 +926,9 @@ class Replay<T>::Engine {
   std::int64_t prefix_ = 0;        // ... are finished
   std::int64_t frontier_ = 0;      // ... were looked at since run began
   std::int64_t rows_known_ = 0;
-  bool passing_ = false;               // over rows of steps that were done before a restore
-  const char* incomplete_ = nullptr;   // what was taken in part
-  std::int64_t scan_ = 0;              // rows before it belong to complete steps
+  bool passing_ = false;              // over rows of steps that were done before a restore
+  const char* incomplete_ = nullptr;  // what was taken in part
+  std::int64_t scan_ = 0;             // rows before it belong to complete steps
   std::int64_t steps_known_ = 0;
   std::int64_t last_step_ = 0;         // of the last row
   std::deque<std::int64_t> step_end_;  // for each complete step from version_ on: the row after its last

@@ -89,8 +89,8 @@ class FB_CORE_API Replay {
   Replay& operator=(const Replay&) = delete;
 
   // More rows, in order of arrival, and the server steps that are complete with them: for each, how many tasks in all
-  // started on the version that it ends. Throws std::invalid_argument for rows out of order, and where more tasks end on
-  // a version than were started on it, so that its model may be gone; then the replay is of no more use.
+  // started on the version that it ends. Throws std::invalid_argument for rows out of order, and where more tasks end
+  // on a version than were started on it, so that its model may be gone; then the replay is of no more use.
   void add(const ReplayRow* rows, std::int64_t n_rows, const std::int64_t* references, std::int64_t n_steps);
   // Tasks that started on these versions ended unused: they need the models no longer.
   void release(const std::int64_t* versions, std::int64_t n);
