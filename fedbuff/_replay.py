@@ -245,7 +245,7 @@ class _Feed:
             # The piece that the stream was asked for, and what came: see _next_chunk.
             self._answer: tuple[int, deque[Any]] = (-1, deque())
             self._first: Schedule | None = None
-            self._check: ChunkCheck | None = None
+            self._check = ChunkCheck()
 
     def piece(self, number: int, first_step: int) -> _Piece | None:
         """The piece of this number, which begins at this step; None where there is none."""
@@ -301,12 +301,10 @@ class _Feed:
         if self._first is None:
             self._first = chunk
         _refuse_another(self._first, chunk)
-        if self._first.__dict__["_origin"] is None:
-            self._check = self._check or ChunkCheck()
-            try:
-                self._check.add(chunk, number)
-            except ValueError as error:
-                raise ValueError(f"schedule: the chunk at step {first_step}: {error}") from error
+        try:
+            self._check.add(chunk, number)
+        except ValueError as error:
+            raise ValueError(f"schedule: the chunk at step {first_step}: {error}") from error
         used = chunk.status == Status.USED
         started = np.concatenate(([chunk.started_on_0], chunk.step_started))[: chunk.n_steps]
         return self._weighed(
@@ -370,9 +368,6 @@ def _refuse_another(first: Schedule, chunk: Schedule) -> None:
     for name in ("source", "strategy"):
         if ours.get(name) != others.get(name):
             raise ValueError(f"{where}: it was made with another {name} than the first chunk")
-    origin = first.__dict__["_origin"]
-    if origin is not None and chunk.__dict__["_origin"] is not origin:
-        raise ValueError(f"{where}: it was not made together with the first chunk")
 
 
 def _step_hash(

@@ -239,7 +239,7 @@ def uniform_arrivals(
             "seed": seed,
         },
     )
-    return resolved(made, object())
+    return resolved(made)
 
 
 def _fill_uniform_arrivals(n: int, size: int, bound: int, oldest: bool, seed: int, columns: Columns) -> None:
@@ -324,7 +324,6 @@ class _Request:
         if kind not in ("fedbuff", "fedasync", "fedavg"):
             raise TypeError(f"strategy must be FedBuff, FedAsync or FedAvg, not {type(strategy).__name__}")
         self.source, self.strategy, self.kind = source, strategy, kind
-        self.origin = object()  # of the chunks that this request makes
         self.seed = seed_of(seed)
         self.server_steps = None if server_steps is None else count("server_steps", server_steps)
         self.max_time = None if max_time is None else number("max_time", max_time)
@@ -518,7 +517,7 @@ class _Request:
             first_step=first_step,
             description=self.describe(),
         )
-        return resolved(made, self.origin)
+        return resolved(made)
 
 
 def _largest(model: DelayModel, name: str) -> float:

@@ -142,8 +142,7 @@ class Schedule:
                 raise TypeError(f"{name}: expected an int, got {type(given[name]).__name__}") from None
         if not isinstance(description, Mapping):
             raise TypeError(f"description: expected a dictionary, got {type(description).__name__}")
-        # What vouches for the columns: the resolver's run that made them, or a check of columns that nobody can change.
-        state["_origin"], state["_checked"] = None, False
+        state["_is_sound"] = False  # nobody has vouched for the columns
         state["_description"] = json.dumps(description, sort_keys=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -240,7 +239,8 @@ class Schedule:
             state["step_started"][-1] = 0
         else:
             state["started_on_0"] = 0
-        return resolved(_from_state(state), self.__dict__["_origin"])
+        made = _from_state(state)
+        return resolved(made) if self.__dict__["_is_sound"] else made
 
     def _step_ends(self) -> NDArray[np.int64]:
         """For every step, how many rows had ended when it was made."""
@@ -382,7 +382,7 @@ class Schedule:
 
     def require_sound(self) -> None:
         """Verifies what a replay depends on, in one pass, unless our own resolver made the schedule in this process."""
-        if self.__dict__["_origin"] is None and not self.__dict__["_checked"]:
+        if not self.__dict__["_is_sound"]:
             check_columns(self)
 
     # Files
@@ -406,9 +406,9 @@ def _from_state(state: Mapping[str, Any]) -> Schedule:
     return Schedule(**state)
 
 
-def resolved(schedule: Schedule, origin: object) -> Schedule:
-    """The same schedule, marked as one that needs no check; chunks and slices of one resolver's run share `origin`."""
-    schedule.__dict__["_origin"] = origin
+def resolved(schedule: Schedule) -> Schedule:
+    """The same schedule, marked as one that needs no check: our own resolver made it, or it was checked and is ours."""
+    schedule.__dict__["_is_sound"] = True
     return schedule
 
 
@@ -531,8 +531,7 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
     try:
         loaded = load(Path(path))
         check_columns(loaded)
-        loaded.__dict__["_checked"] = True
-        return loaded
+        return resolved(loaded)
     except (zipfile.BadZipFile, EOFError, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{Path(path).name} is not a schedule, or not a whole one: {error}") from error
 
