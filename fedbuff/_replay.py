@@ -725,22 +725,22 @@ class Replay:
             raise ValueError(f"it is at server step {at.version}, and the schedule ends at {whole.n_steps}")
         self._engine.pass_over(at.version)
         books = self._pass_over(self._books, at.evaluated_at)
+        looked = books
         if at.history:
-            last = at.history[-1]
-            if (last["time"], last["updates"]) != (books.time, books.updates):
-                raise ValueError("it does not add up: its history is not of this schedule")
-            books = replace(books.looked(last, at.evaluated), n_rows=len(at.history))
+            books = replace(books.looked(at.history[-1], at.evaluated), n_rows=len(at.history))
         books = self._pass_over(books, at.version)
-        found = {"updates": books.updates, "time": books.time, "taken": self._feed.taken(books)}
+        found = {"taken": self._feed.taken(books), "updates": books.updates, "time": books.time}
         for name, value in found.items():
             if getattr(at, name) != value:
-                if at.is_stream and name == "taken":
+                if name == "taken":
                     raise ValueError(
                         f"it was made with another schedule: other arrivals up to server step {at.version}"
                     )
                 raise ValueError(
                     f"it does not add up: {name} is {getattr(at, name)}, by the schedule {value} at step {at.version}"
                 )
+        if at.history and (at.history[-1]["time"], at.history[-1]["updates"]) != (looked.time, looked.updates):
+            raise ValueError("it does not add up: the last row of its history is not of this schedule")
         needed = self._engine.restore(at.w, at.live, at.models, at.first, at.second)
         if whole is not None and needed != len(at.live):
             raise ValueError(f"it does not add up: it holds {len(at.live)} older models, and {needed} are needed")
@@ -772,7 +772,6 @@ class _Position:
     updates: int
     time: float
     taken: str
-    is_stream: bool
     history: list[dict[str, float]]
     secure: dict[str, float]
     staleness_weights: list[Any] | None
@@ -836,7 +835,6 @@ class _Position:
             updates=updates,
             time=float(since),
             taken=str(about["taken"]),
-            is_stream=about["schedule"] is None,
             history=_read_history(arrays["history"], version, require),
             secure=secure,
             staleness_weights=weights,

@@ -239,9 +239,10 @@ class Replay<T>::Engine {
     at_once_ = std::clamp<std::int64_t>(affordable, 1, threads_ == 1 ? kMostAtOnce : kMostAtOnceShared);
     // A step's deltas and some ahead of it, so that no worker waits; few, so that they are still in the cache when
     // added.
-    const std::int64_t ahead = std::max(kAhead * threads_ * at_once_, helped ? 2 * kLag * rule_.buffer_size : 0);
-    const std::int64_t at_hand = std::max(rows_.end() - added_, window());  // a buffer may be larger than all rows
-    set_window(std::min<std::int64_t>(rule_.buffer_size, at_hand) + ahead, 2 * threads_);
+    // A buffer may be larger than all rows that there are.
+    const auto buffer = std::min<std::int64_t>(rule_.buffer_size, std::max(rows_.end() - added_, window()));
+    const std::int64_t ahead = std::max(kAhead * threads_ * at_once_, helped ? 2 * kLag * buffer : 0);
+    set_window(buffer + ahead, 2 * threads_);
     if (helped) {
       post_all(threads - 1);
     }
