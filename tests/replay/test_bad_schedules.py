@@ -79,8 +79,8 @@ def test_a_stream_is_checked_chunk_by_chunk(name: str) -> None:
     chunks = list(stream())
     at = chunks[1].first_step
     shifted = {key: (min(place, 3), value) for key, (place, value) in columns.items()}
-    replay = fb.Replay(PROBLEM, iter([chunks[0], changed(chunks[1], **shifted), *chunks[2:]]), LOCAL, **{
-        "strategy": STRATEGY})  # fmt: skip
+    mixed = iter([chunks[0], changed(chunks[1], **shifted), *chunks[2:]])
+    replay = fb.Replay(PROBLEM, mixed, LOCAL, strategy=STRATEGY)
     what = message.partition(": ")[2]
     for _ in range(2):  # and says it again, rather than to end as if all were well
         with pytest.raises(ValueError, match=rf"schedule: the chunk at step {at}: .*{what}"):
@@ -165,7 +165,7 @@ def test_a_checkpoint_of_a_schedule_and_of_its_stream_fit_each_other(tmp_path: P
             loaded.check()
             loaded.run()
             np.testing.assert_array_equal(loaded.w, expected)
-            with pytest.raises(ValueError, match="it was made with another schedule|does not add up"):
+            with pytest.raises(ValueError, match=r"it was made with another schedule|does not add up"):
                 fb.Replay.load(tmp_path / "r.npz", PROBLEM, second(seed=4))
 
 
