@@ -41,6 +41,10 @@ __all__ = ["Replay", "Stop", "replay", "run"]
 METRICS = ("loss", "grad_norm_sq", "accuracy", "distance", "step_norm")
 FORMAT = "fedbuff-replay"
 FORMAT_NUMBER = 2
+_ABOUT = (  # what a checkpoint says beside its arrays
+    "problem", "function", "kernels", "schedule", "w0", "rule", "local", "staleness_weights", "seed", "version",
+    "updates", "time", "taken", "secure", "metrics",
+)  # fmt: skip
 
 _ROWS_AT_ONCE = 50_000
 _WINDOW_BYTES = 1 << 30
@@ -697,9 +701,10 @@ class Replay:
         try:
             rule = rule_from_json(about["rule"], None if strategy is None else rule_of(strategy))
             local = None if about["local"] is None else LocalSGD(**about["local"])
+            seed = seed_of(about["seed"])
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise ValueError(f"{where}: {error}") from error
-        made = cls(problem, schedule, local, strategy=_Holder(rule), seed=about["seed"], threads=threads)
+        made = cls(problem, schedule, local, strategy=_Holder(rule), seed=seed, threads=threads)
         made._restore(where, about, arrays)
         return made
 
@@ -1021,6 +1026,10 @@ def _read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
             raise ValueError("it holds something else")
         if about.get("format_number") != FORMAT_NUMBER:
             raise ValueError(f"its format is number {about.get('format_number')}, this reader's is {FORMAT_NUMBER}")
+        for name in _ABOUT:
+            about[name]
+        for name in ("w", "live", "models", "history"):
+            arrays[name]
         checksum = arrays.pop("checksum").tobytes()
         if checksum != _digest(arrays):
             raise ValueError("its checksum does not fit its content")

@@ -169,11 +169,13 @@ def test_a_checkpoint_of_a_schedule_and_of_its_stream_fit_each_other(tmp_path: P
                 fb.Replay.load(tmp_path / "r.npz", PROBLEM, second(seed=4))
 
 
-def rewrite(path: Path, about: dict[str, Any] | None = None, **arrays: Any) -> None:
+def rewrite(
+    path: Path, about: dict[str, Any] | None = None, replace_about: dict[str, Any] | None = None, **arrays: Any
+) -> None:
     """The checkpoint with other content and a checksum that fits."""
     with np.load(path) as file:
         content = {name: file[name] for name in file.files if name != "checksum"}
-    known = json.loads(content["about"].tobytes())
+    known = json.loads(content["about"].tobytes()) if replace_about is None else replace_about
     content["about"] = np.frombuffer(json.dumps({**known, **(about or {})}).encode(), np.uint8)
     content |= {name: value for name, value in arrays.items() if value is not None}
     for name, value in arrays.items():
@@ -249,6 +251,26 @@ def test_a_checkpoint_that_does_not_add_up_is_refused(source: Any, tmp_path: Pat
     path.write_bytes(original)
     rewrite(path)
     assert fb.replay(PROBLEM, source(), LOCAL, **options, checkpoint=path).version == 30
+
+
+def test_a_checkpoint_that_lacks_something_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.npz"
+    replay = fb.Replay(PROBLEM, schedule(), LOCAL, strategy=STRATEGY)
+    replay.run(9)
+    replay.save(path)
+    original = path.read_bytes()
+    about = replay._about()
+    for name in set(about) - {"format", "format_number"}:
+        path.write_bytes(original)
+        fewer = {key: value for key, value in about.items() if key != name}
+        rewrite(path, replace_about=fewer)
+        with pytest.raises(ValueError, match=rf"c\.npz: not a saved replay: it lacks '{name}'"):
+            fb.Replay.load(path, PROBLEM, schedule())
+    for name, value in (("seed", "x"), ("rule", "{}"), ("rule", "[1]"), ("local", {"steps": "x"}), ("local", 3)):
+        path.write_bytes(original)
+        rewrite(path, {name: value})
+        with pytest.raises(ValueError, match=r"c\.npz: "):
+            fb.Replay.load(path, PROBLEM, schedule())
 
 
 def test_another_staleness_function_is_refused(tmp_path: Path) -> None:
