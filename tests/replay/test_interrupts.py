@@ -112,6 +112,8 @@ def test_a_replay_interrupted_at_any_instruction_goes_on(source: str) -> None:
     assert n > 40 * step
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of an interrupt just after it was opened
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_checkpoint_written_at_any_interrupt_resumes_to_the_same_bits(source: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {
