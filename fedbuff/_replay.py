@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import json
 import os
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
 
@@ -18,6 +22,7 @@ from numpy.typing import NDArray
 from . import backends
 from ._alone import OneAtATime, alone
 from ._arrays import as_model
+from ._check_schedule import ChunkCheck
 from ._checks import choice, count, flag, instance, list_of, number, path_of, seed_of
 from ._clients import Callback, Custom
 from ._files import open_npz, optional, reading, write_npz
@@ -27,15 +32,19 @@ from ._noise_ledger import NoiseLedger, ledger_path
 from ._problems import Problem
 from ._schedule import Schedule, Status
 from ._secure import OneTimePad
-from ._server_file import rule_from_json, rule_to_json
-from ._strategy import INVERSE_FREQUENCY, FedBuff, Rule, rule_of
+from ._server_file import rule_from_json, rule_is_known, rule_to_json
+from ._strategy import INVERSE_FREQUENCY, Adam, FedBuff, Rule, rule_of
 from .backends._spec import SumSpec
 
 __all__ = ["Replay", "Stop", "replay", "run"]
 
 METRICS = ("loss", "grad_norm_sq", "accuracy", "distance", "step_norm")
 FORMAT = "fedbuff-replay"
-FORMAT_NUMBER = 1
+FORMAT_NUMBER = 2
+_ABOUT = (  # what a checkpoint says beside its arrays
+    "problem", "function", "kernels", "schedule", "w0", "rule", "local", "staleness_weights", "seed", "version",
+    "updates", "time", "taken", "secure", "metrics",
+)  # fmt: skip
 
 _ROWS_AT_ONCE = 50_000
 _WINDOW_BYTES = 1 << 30
@@ -98,110 +107,286 @@ class _Engine(Protocol):
     def check(self) -> None: ...
     def live_versions(self) -> list[int]: ...
     def model(self, version: int) -> Floats: ...
+    def pieces(self) -> int: ...
+    def pass_over(self, version: int) -> None: ...
     def restore(
-        self,
-        version: int,
-        w: Floats,
-        live: list[int],
-        models: Floats,
-        first: Floats | None,
-        second: Floats | None,
-        rows_done: int,
-    ) -> None: ...
+        self, w: Floats, live: list[int], models: Floats, first: Floats | None, second: Floats | None
+    ) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows for the engine, and what is known of their steps."""
+
+    number: int
+    columns: Columns
+    s: NDArray[np.float64]
+    e: NDArray[np.float64]
+    references: NDArray[np.int64]
+    unused: NDArray[np.int64]
+    step_time: NDArray[np.float64]
+    of_stream: bool
+
+    def give(self, engine: _Engine) -> None:
+        columns = self.columns
+        engine.add(
+            columns["client"], columns["task"], columns["version"], columns["step"], self.s, self.e, self.references,
+            self.unused,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Books:
+    """Where a replay stands, all of it in one value that is replaced and never changed.
+
+    So an interrupt finds the old books or the new ones. The engine's version and number of pieces say how far the
+    replay really is; `Replay._settle` brings the books there, whenever it is called.
+    """
+
+    version: int = 0
+    time: float = 0.0
+    updates: int = 0
+    taken: int = 0  # of a stream: a hash of the rows and times of the steps that are made
+    # Since the last evaluation: the updates then, sum and maximum of staleness.
+    updates_before: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+    # The history's length and newest row; and the model that was evaluated.
+    n_rows: int = 0
+    newest: dict[str, float] | None = None
+    evaluated: Floats | None = None
+    # Of steps version, version + 1, ...: time; used rows up to and with the step; sum and maximum of staleness over the
+    # step's rows; a hash of them, of a stream.
+    step_time: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    step_rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    step_staleness: NDArray[np.int64] = field(default_factory=lambda: np.empty((2, 0), np.int64))
+    step_hash: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    pieces: int = 0
+    rows_known: int = 0
+    last: Columns | None = None  # the newest piece
+
+    @property
+    def steps_known(self) -> int:
+        return self.version + len(self.step_time)
+
+    def with_piece(self, piece: _Piece) -> _Books:
+        """The engine was given this piece."""
+        columns = piece.columns
+        ends = np.searchsorted(columns["step"], self.steps_known + np.arange(len(piece.step_time)), side="right")
+        hashes = np.zeros(len(ends), np.uint64)
+        if piece.of_stream:
+            hashes = _step_hash(columns, self.rows_known, ends, piece.step_time)
+        return replace(
+            self,
+            step_time=np.concatenate((self.step_time, piece.step_time)),
+            step_rows=np.concatenate((self.step_rows, self.rows_known + ends)),
+            step_staleness=np.concatenate((self.step_staleness, _by_step(columns["staleness"], ends)), axis=1),
+            step_hash=np.concatenate((self.step_hash, hashes)),
+            pieces=piece.number + 1,
+            rows_known=self.rows_known + len(columns["client"]),
+            last=columns,
+        )
+
+    def advanced(self, version: int) -> _Books:
+        """The server is at this version now."""
+        made = version - self.version
+        if made == 0:
+            return self
+        return replace(
+            self,
+            version=version,
+            time=float(self.step_time[made - 1]),
+            updates=int(self.step_rows[made - 1]),
+            taken=(self.taken + int(self.step_hash[:made].sum())) % 2**64,
+            staleness_sum=self.staleness_sum + int(self.step_staleness[0, :made].sum()),
+            staleness_max=max(self.staleness_max, int(self.step_staleness[1, :made].max())),
+            step_time=self.step_time[made:],
+            step_rows=self.step_rows[made:],
+            step_staleness=self.step_staleness[:, made:],
+            step_hash=self.step_hash[made:],
+        )
+
+    def looked(self, row: dict[str, float] | None, evaluated: Floats | None) -> _Books:
+        """The model was evaluated, with this new row of the history."""
+        return replace(
+            self,
+            updates_before=self.updates,
+            staleness_sum=0,
+            staleness_max=0,
+            n_rows=self.n_rows + (row is not None),
+            newest=row,
+            evaluated=evaluated,
+        )
+
+
+_ASKED, _END = object(), object()
 
 
 class _Feed:
-    """The schedule, piece by piece: rows for the engine, and times and counts of the steps that are not made yet."""
+    """The schedule, piece by piece. A piece is made once and kept until the next one is asked for."""
 
-    def __init__(self, schedule: Schedule | Iterable[Schedule], rule: Rule, e_by_client: NDArray[np.float64]) -> None:
+    def __init__(
+        self, schedule: Schedule | Iterable[Schedule], rule: Rule, e_by_client: NDArray[np.float64], n_clients: int
+    ) -> None:
         self.whole = schedule if isinstance(schedule, Schedule) else None
-        self._pieces = self._cut(schedule) if isinstance(schedule, Schedule) else self._chunks(iter(schedule))
-        self._rule, self._e = rule, e_by_client
+        self._rule, self._e, self._n_clients = rule, e_by_client, n_clients
         self._one_e = bool((e_by_client == e_by_client[:1]).all())  # then no client is looked up
         self._s = np.empty(0)
-        self.version = 0
-        # Of steps self.version, self.version + 1, ...: time, and used rows up to and with the step.
-        self.step_time = np.empty(0)
-        self.step_rows = np.empty(0, np.int64)
-        self.step_staleness = np.empty((2, 0), np.int64)  # sum and maximum over the step's rows
-        self.rows_known = 0
-        self.last: Columns | None = None
+        self._piece: _Piece | None = None
+        self._taken: NDArray[np.uint64] | None = None  # of a whole schedule, by version
+        if isinstance(schedule, Schedule):
+            if schedule.first_step != 0:
+                raise ValueError("schedule: it begins at a later step; replay the whole one")
+            used = schedule.status == Status.USED
+            n_steps = schedule.n_steps
+            self._rows: NDArray[np.int64] | None = None if used.all() else np.flatnonzero(used)
+            version, step = (
+                column if self._rows is None else column[self._rows] for column in (schedule.version, schedule.step)
+            )
+            self._references = np.bincount(version, minlength=n_steps)[:n_steps]
+            self._bounds = np.concatenate(([0], np.bincount(step, minlength=n_steps).cumsum()))
+        else:
+            self._stream = iter(schedule)
+            # The piece that the stream was asked for, and what came: see _next_chunk.
+            self._answer: tuple[int, deque[Any]] = (-1, deque())
+            self._first: Schedule | None = None
+            self._check = ChunkCheck()
 
-    def _cut(self, schedule: Schedule) -> Iterator[tuple[Columns, NDArray[np.int64], NDArray[np.int64], Any]]:
+    def piece(self, number: int, first_step: int) -> _Piece | None:
+        """The piece of this number, which begins at this step; None where there is none."""
+        if self._piece is not None and self._piece.number == number:
+            return self._piece
+        made = self._cut(number, first_step) if self.whole is not None else self._chunk(number, first_step)
+        if made is not None:
+            self._piece = made
+        return made
+
+    def taken(self, books: _Books) -> str:
+        """A hash of the rows and times of the steps that are made: the same for a schedule and a stream of it."""
+        if self.whole is None:
+            return f"{books.taken:016x}"
+        if self._taken is None:
+            total = [np.zeros(1, np.uint64)]
+            number = step = 0
+            while (piece := self._cut(number, step)) is not None:
+                end = step + len(piece.step_time)
+                ends = self._bounds[step + 1 : end + 1] - self._bounds[step]
+                hashes = _step_hash(piece.columns, int(self._bounds[step]), ends, piece.step_time)
+                total.append(np.cumsum(hashes, dtype=np.uint64) + total[-1][-1])
+                number, step = number + 1, end
+            self._taken = np.concatenate(total)
+        return f"{int(self._taken[books.version]):016x}"
+
+    def _cut(self, number: int, begin: int) -> _Piece | None:
         """A schedule at hand: only its used rows matter, and how often they name each version."""
-        if schedule.first_step != 0:
-            raise ValueError("schedule: it begins at a later step; replay the whole one")
-        used = schedule.status == Status.USED
-        n_steps = schedule.n_steps
-        rows: NDArray[np.int64] | None = None if used.all() else np.flatnonzero(used)
-        version, step = (column if rows is None else column[rows] for column in (schedule.version, schedule.step))
-        references = np.bincount(version, minlength=n_steps)[:n_steps]
-        bounds = np.concatenate(([0], np.bincount(step, minlength=n_steps).cumsum()))
-        begin = 0
+        assert self.whole is not None
+        n_steps, bounds = self.whole.n_steps, self._bounds
+        if begin >= n_steps:
+            return None
+        end = int(np.searchsorted(bounds, bounds[begin] + _ROWS_AT_ONCE))
+        end = min(max(end, begin + 1), n_steps)
+        rows: Any = slice(bounds[begin], bounds[end])
+        columns = _columns(self.whole, rows if self._rows is None else self._rows[rows])
         nothing = np.empty(0, np.int64)
-        while begin < n_steps:
-            end = int(np.searchsorted(bounds, bounds[begin] + _ROWS_AT_ONCE))
-            end = min(max(end, begin + 1), n_steps)
-            piece = slice(bounds[begin], bounds[end])
-            columns = _columns(schedule, piece if rows is None else rows[piece])
-            yield columns, references[begin:end], nothing, schedule.step_time[begin:end]
-            begin = end
+        return self._weighed(number, columns, self._references[begin:end], nothing, self.whole.step_time[begin:end])
 
-    def _chunks(
-        self, chunks: Iterator[Schedule]
-    ) -> Iterator[tuple[Columns, NDArray[np.int64], NDArray[np.int64], Any]]:
+    def _chunk(self, number: int, first_step: int) -> _Piece | None:
         """A schedule that comes in chunks: the tasks started on a version are counted, and ended ones let go of it."""
-        step = 0
-        for chunk in chunks:
-            if not isinstance(chunk, Schedule):
-                raise TypeError(f"schedule: expected a Schedule or an iterator of them, got {type(chunk).__name__}")
-            if chunk.first_step != step:
-                raise ValueError(f"schedule: a chunk begins at step {chunk.first_step}, the one before ended at {step}")
-            used = chunk.status == Status.USED
-            started = np.concatenate(([chunk.started_on_0], chunk.step_started))[: chunk.n_steps]
-            yield _columns(chunk, np.flatnonzero(used)), started, chunk.version[~used], chunk.step_time
-            step += chunk.n_steps
+        chunk = self._next_chunk(number)
+        if chunk is None:
+            return None
+        if not isinstance(chunk, Schedule):
+            raise TypeError(f"schedule: expected a Schedule or an iterator of them, got {type(chunk).__name__}")
+        if chunk.n_clients != self._n_clients:
+            raise ValueError(f"schedule: a chunk has {chunk.n_clients} clients, the problem {self._n_clients}")
+        if chunk.first_step != first_step:
+            raise ValueError(
+                f"schedule: a chunk begins at step {chunk.first_step}, the one before ended at {first_step}"
+            )
+        if self._first is None:
+            self._first = chunk
+        _refuse_another(self._first, chunk)
+        try:
+            self._check.add(chunk, number)
+        except ValueError as error:
+            raise ValueError(f"schedule: the chunk at step {first_step}: {error}") from error
+        used = chunk.status == Status.USED
+        started = np.concatenate(([chunk.started_on_0], chunk.step_started))[: chunk.n_steps]
+        return self._weighed(
+            number, _columns(chunk, np.flatnonzero(used)), started, chunk.version[~used], chunk.step_time
+        )
 
-    def more(self, engine: _Engine) -> bool:
-        """Gives the engine the next piece; False where there is none."""
-        piece = next(self._pieces, None)
-        if piece is None:
-            return False
-        columns, references, unused, step_time = piece
-        staleness = columns["staleness"]
-        needed = int(staleness.max(initial=-1)) + 1
-        if needed > len(self._s):
-            self._s = np.array([self._rule.staleness_weight(t) for t in range(max(needed, 2 * len(self._s)))])
-        if columns["client"].size and int(columns["client"].max()) >= len(self._e):
-            raise ValueError(f"schedule: client {columns['client'].max()} of a problem with {len(self._e)} clients")
-        e = np.full(len(staleness), self._e[0]) if self._one_e else self._e[columns["client"]]
-        s = self._s[staleness]
+    def _next_chunk(self, number: int) -> Any:
+        """The chunk of this number; None at the end.
+
+        What the stream gives is kept in one call of C, which no interrupt can cut in two: _ASKED, the chunk if there is
+        one, and _END. An interrupt or error inside the stream leaves _ASKED alone. A generator is at its end after
+        that; whether another stream can go on shows when it is asked again.
+        """
+        if self._answer[0] != number:
+            self._answer = (number, deque())
+        answer = self._answer[1]
+        if not answer or answer[-1] is not _END:
+            answer.extend(itertools.chain((_ASKED,), itertools.islice(self._stream, 1), (_END,)))
+        if answer[-2] is not _ASKED:
+            return answer[-2]
+        if len(answer) > 2:
+            raise ValueError(
+                "schedule: the stream was interrupted while it made a chunk, and ended; go on from a checkpoint with a "
+                "new stream"
+            )
+        return None
+
+    def _weighed(
+        self,
+        number: int,
+        columns: Columns,
+        references: NDArray[np.int64],
+        unused: NDArray[np.int64],
+        step_time: NDArray[np.float64],
+    ) -> _Piece:
+        staleness, client = columns["staleness"], columns["client"]
+        if client.size and not 0 <= int(client.min()) <= int(client.max()) < len(self._e):
+            raise ValueError(f"schedule: clients {client.min()} to {client.max()} of a problem with {len(self._e)}")
+        e = np.full(len(staleness), self._e[0]) if self._one_e else self._e[client]
+        s = self.staleness_weights(int(staleness.max(initial=-1)) + 1)[staleness]
         if self._rule.secure is not None or self._rule.privacy is not None:
             s = _whole_weights(self._rule, s, e, staleness)
-        engine.add(
-            columns["client"], columns["task"], columns["version"], columns["step"], s, e,
-            np.ascontiguousarray(references, np.int64), np.ascontiguousarray(unused, np.int64),
-        )  # fmt: skip
-        first = self.version + len(self.step_time)
-        ends = np.searchsorted(columns["step"], first + np.arange(len(step_time)), side="right")
-        self.step_time = np.concatenate((self.step_time, step_time))
-        self.step_staleness = np.concatenate((self.step_staleness, _by_step(staleness, ends)), axis=1)
-        self.step_rows = np.concatenate((self.step_rows, self.rows_known + ends))
-        self.rows_known += len(columns["client"])
-        self.last = columns
-        return True
+        counts, ended = np.ascontiguousarray(references, np.int64), np.ascontiguousarray(unused, np.int64)
+        return _Piece(number, columns, s, e, counts, ended, step_time, self.whole is None)
 
-    def advance(self, version: int) -> tuple[float, int, int, int] | None:
-        """The server is at this version now: the time of its last step, the rows used by then, and the sum and maximum
-        of their staleness since the version before."""
-        made = version - self.version
-        if made == 0:
-            return None
-        total, most = int(self.step_staleness[0, :made].sum()), int(self.step_staleness[1, :made].max())
-        at = float(self.step_time[made - 1]), int(self.step_rows[made - 1]), total, most
-        self.step_time, self.step_rows, self.version = self.step_time[made:], self.step_rows[made:], version
-        self.step_staleness = self.step_staleness[:, made:]
-        return at
+    def staleness_weights(self, needed: int) -> NDArray[np.float64]:
+        """s of staleness 0, 1, ..., at least so many."""
+        if needed > len(self._s):
+            self._s = np.array([self._rule.staleness_weight(t) for t in range(max(needed, 2 * len(self._s)))])
+        return self._s
+
+
+def _refuse_another(first: Schedule, chunk: Schedule) -> None:
+    """ValueError for a chunk that does not belong to the schedule of the first one."""
+    where = f"schedule: the chunk at step {chunk.first_step} is of another schedule"
+    for name in ("n_clients", "buffer_size", "concurrency", "seed"):
+        ours, others = getattr(first, name), getattr(chunk, name)
+        if ours != others:
+            raise ValueError(f"{where}: its {name} is {others}, that of the first chunk is {ours}")
+    ours, others = first.description, chunk.description
+    for name in ("source", "strategy"):
+        if ours.get(name) != others.get(name):
+            raise ValueError(f"{where}: it was made with another {name} than the first chunk")
+
+
+def _step_hash(
+    columns: Columns, first_row: int, ends: NDArray[np.int64], step_time: NDArray[np.float64]
+) -> NDArray[np.uint64]:
+    """For every step a number made of its rows, which end at `ends`, and its time, that can be added up."""
+    mark = (first_row + np.arange(len(columns["client"]))).astype(np.uint64)
+    for name, odd in (("client", 0x9E3779B97F4A7C15), ("task", 0xBF58476D1CE4E5B9), ("version", 0x94D049BB133111EB)):
+        mark = (mark ^ columns[name].astype(np.uint64)) * np.uint64(odd)
+        mark ^= mark >> np.uint64(31)
+    total = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mark, dtype=np.uint64)))
+    begins = np.concatenate(([0], ends[:-1])).astype(np.int64)[: len(ends)]
+    time = np.ascontiguousarray(step_time, np.float64).view(np.uint64) * np.uint64(0xD6E8FEB86659FD93)
+    return total[ends] - total[begins] + (time ^ (time >> np.uint64(32)))
 
 
 def _whole_weights(
@@ -286,22 +471,25 @@ class Replay:
                 f"schedule: it has {schedule.n_clients} clients, the problem {problem.n_clients}; "
                 "trace.assign(n_clients) maps recorded devices to a problem's clients"
             )
+        if isinstance(schedule, Schedule):
+            try:
+                schedule.require_sound()
+            except ValueError as error:
+                raise ValueError(f"schedule: {error}") from error
         self._w0_hash = hashlib.sha256(start.tobytes()).hexdigest()
         self._metrics: list[str] | None = None  # of the evaluations in the history
         e_by_client = _update_weights(self.rule, problem, schedule)
-        self._feed = _Feed(schedule, self.rule, e_by_client)
+        self._feed = _Feed(schedule, self.rule, e_by_client, problem.n_clients)
         self._engine = _make_engine(
             problem, local, self.rule, start, self.seed, _make_roles(self.rule, start, self.seed, schedule, e_by_client)
         )
+        self._books = _Books()
+        # The version before an evaluation that wants it, and its model.
+        self._previous: tuple[int, Floats] | None = None
         # What noise was drawn, where it cannot be drawn again.
         self._ledger = NoiseLedger() if self.rule.privacy is not None and not self.rule.privacy.repeatable else None
-        self.time = 0.0
-        self.updates = 0
-        # Since the last evaluation: updates then, sum and maximum of staleness; and the model that was evaluated.
-        self._since = {"updates": 0, "staleness_sum": 0, "staleness_max": 0}
         # Numbers cut and seconds spent by secure sums before this engine was made: a checkpoint carries them.
         self._secure_before = {"cut": 0, "seconds": 0.0}
-        self._evaluated: Floats | None = None
         self.history = History()
         self.message = ""
 
@@ -309,6 +497,16 @@ class Replay:
     def version(self) -> int:
         """How many server steps were made."""
         return self._engine.version()
+
+    @property
+    def time(self) -> float:
+        """The virtual time of the last server step, in seconds."""
+        return self._settle().time
+
+    @property
+    def updates(self) -> int:
+        """How many client updates entered these steps."""
+        return self._settle().updates
 
     @property
     def w(self) -> Floats:
@@ -350,19 +548,43 @@ class Replay:
         while target is None or self.version < target:
             steps = 2**62 if target is None else target - self.version
             if self._ledger is not None:
-                self._ledger.draw(self.version, self.version + min(steps, len(self._feed.step_time)))
+                books = self._settle()
+                self._ledger.draw(books.version, min(books.version + steps, books.steps_known))
             code = self._engine.run(steps, self.threads)
-            at = self._feed.advance(self.version)
-            if at is not None:
-                self.time, self.updates, total, most = at
-                self._since["staleness_sum"] += total
-                self._since["staleness_max"] = max(self._since["staleness_max"], most)
+            self._settle()
             if code == _DIVERGED:
                 self._explain_divergence()
                 return ExitReason.DIVERGED
-            if code == _NEED_ROWS and not self._feed.more(self._engine):
+            if code == _NEED_ROWS and not self._more():
                 return ExitReason.SCHEDULE_END
         return ExitReason.SERVER_STEPS
+
+    def _settle(self) -> _Books:
+        """The books, brought to where the engine is: an interrupt may have come between the two."""
+        books, piece = self._books, self._feed._piece
+        if self._engine.pieces() > books.pieces and piece is not None:
+            books = books.with_piece(piece)
+        books = books.advanced(self._engine.version())
+        if books is not self._books:
+            self._books = books
+        if self.history.n_rows < books.n_rows and books.newest is not None:
+            self.history.append(books.newest)
+        return books
+
+    def _more(self) -> bool:
+        """Gives the engine the next piece; False where there is none."""
+        books = self._settle()
+        piece = self._feed.piece(books.pieces, books.steps_known)
+        if piece is None:
+            return False
+        piece.give(self._engine)
+        self._settle()
+        return True
+
+    def _note(self, row: dict[str, float], evaluated: Floats | None) -> None:
+        """A new row of the history, of the model as it is now."""
+        self._books = self._settle().looked(row, evaluated)
+        self._settle()
 
     def record_gradients(self, every: int = 1, offset: int = 0) -> None:
         """From now on the engine notes |grad f(w^t)|^2 for every t with t % every == offset, as server step t is made.
@@ -384,20 +606,22 @@ class Replay:
 
     def steps_within(self, *, time: float | None, updates: int | None) -> int:
         """How many steps from here stay within these limits, as far as the schedule is known so far."""
-        known = len(self._feed.step_time)
+        books = self._settle()
+        known = len(books.step_time)
         if time is not None:
-            known = min(known, int(np.searchsorted(self._feed.step_time, time, side="right")))
+            known = min(known, int(np.searchsorted(books.step_time, time, side="right")))
         if updates is not None:
-            known = min(known, int(np.searchsorted(self._feed.step_rows, updates, side="right")))
+            known = min(known, int(np.searchsorted(books.step_rows, updates, side="right")))
         return known
 
     def _explain_divergence(self) -> None:
         step, row = self._engine.divergence()
         lr = "" if self.local is None else f", local step size {self.local.lr}"
         where = f"server step {step}"
-        if row >= 0 and self._feed.last is not None:
-            columns = self._feed.last
-            at = row - (self._feed.rows_known - len(columns["client"]))
+        books = self._settle()
+        if row >= 0 and books.last is not None:
+            columns = books.last
+            at = row - (books.rows_known - len(columns["client"]))
             if 0 <= at < len(columns["client"]):
                 where += f", arrival {row}: client {columns['client'][at]}, version {columns['version'][at]}"
         self.message = f"the model is not finite after {where}{lr}, server step size {self.rule.lr}"
@@ -413,7 +637,8 @@ class Replay:
     @alone
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes everything that a later `Replay.load` needs, beside `path` first and then in its place."""
-        live = [v for v in self._engine.live_versions() if v != self.version]
+        books = self._settle()
+        live = [v for v in self._engine.live_versions() if v != books.version]
         arrays: dict[str, NDArray[Any]] = {
             "w": self.w,
             "live": np.array(live, np.int64),
@@ -423,35 +648,55 @@ class Replay:
             "history": np.frombuffer(json.dumps(self.history._rows).encode(), np.uint8),
             "about": np.frombuffer(json.dumps(self._about()).encode(), np.uint8),
         }
+        if books.evaluated is not None:
+            arrays["evaluated"] = books.evaluated
+        previous = self._previous
+        if previous is not None and previous[0] == books.version - 1 and not self._is_evaluated():
+            arrays["previous"] = previous[1]
         for name, moment in (("first", self._engine.first_moment()), ("second", self._engine.second_moment())):
             if moment is not None:
                 arrays[name] = moment
-        if self._evaluated is not None:
-            arrays["evaluated"] = self._evaluated
         if self._ledger is not None:
             self._ledger.attach(path)
         arrays["checksum"] = np.frombuffer(_digest(arrays), np.uint8)
         write_npz(path, arrays)
 
+    def _is_evaluated(self) -> bool:
+        """Whether the newest row of the history is of the model as it is now."""
+        return self.history.n_rows > 0 and self.history.last["step"] == self.version
+
     def _about(self) -> dict[str, Any]:
-        local = self.local
+        local, books = self.local, self._settle()
         return {
             "format": FORMAT,
             "format_number": FORMAT_NUMBER,
             "problem": problem_hash(self.problem),
+            "function": _code_hash(self.problem.function) if isinstance(self.problem, Callback) else None,
+            "kernels": _kernels(),
             "schedule": self.schedule.sha256 if isinstance(self.schedule, Schedule) else None,
             "w0": self._w0_hash,
             "rule": rule_to_json(self.rule),
             "local": None if local is None else _local_to_json(local),
+            "staleness_weights": self._staleness_weights(books),
             "seed": self.seed,
-            "version": self.version,
-            "updates": self.updates,
-            "time": self.time,
-            "since": self._since,
+            "version": books.version,
+            "updates": books.updates,
+            "time": books.time,
+            "taken": self._feed.taken(books),
             "secure": dict(zip(("seconds", "cut"), self._secure_spent(), strict=True)),
             "metrics": self._metrics,
             **({} if self._ledger is None else {"noise": self._ledger.run}),
         }
+
+    def _staleness_weights(self, books: _Books, needed: int | None = None) -> list[Any] | None:
+        """How many values of a staleness function of the user's own were looked up, and their hash."""
+        if rule_is_known(self.rule):
+            return None
+        if needed is None:
+            whole = self._feed.whole
+            needed = len(self._feed._s) if whole is None else int(whole.staleness.max(initial=-1)) + 1
+        values = self._feed.staleness_weights(needed)[:needed]
+        return [needed, hashlib.sha256(values.tobytes()).hexdigest()]
 
     @classmethod
     def load(
@@ -477,29 +722,172 @@ class Replay:
         with reading(path, "a saved replay that can go on"):
             rule = rule_from_json(about["rule"], given)
             local = None if about["local"] is None else LocalSGD(**about["local"])
-        made = cls(problem, schedule, local, strategy=_Holder(rule), seed=about["seed"], threads=threads)
+            seed = seed_of(about["seed"])
+        made = cls(problem, schedule, local, strategy=_Holder(rule), seed=seed, threads=threads)
         made._restore(path, about, arrays)
         if made._ledger is not None:
             made._ledger = NoiseLedger.read(path, about["noise"])
         return made
 
     def _restore(self, path: str | os.PathLike[str], about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Goes to where the file stands, over the rows that are done; ValueError where file and schedule differ."""
+        where = os.fspath(path)
+        kernels, function = _kernels(), self._about()["function"]
+        if about["kernels"] != kernels:
+            raise ValueError(
+                f"{where}: it was made with the kernels {about['kernels']}, and {kernels} run, which round "
+                "differently; choose those by FEDBUFF_BACKEND and FEDBUFF_ISA, or begin anew"
+            )
+        if function is not None and about["function"] is not None and about["function"][0] == function[0]:
+            if about["function"] != function:
+                raise ValueError(f"{where}: it was made with another problem: its function has other code")
         with reading(path, "a saved replay that can go on"):
-            self._engine.restore(
-                about["version"], arrays["w"], arrays["live"].tolist(), arrays["models"], arrays.get("first"),
-                arrays.get("second"), about["updates"],
-            )  # fmt: skip
-            self.history = History(json.loads(arrays["history"].tobytes()))
-        # Rows that are done are given again, so that the references to old versions come out right; the engine skips
-        # them. A version whose last row is among them was not kept.
-        while self._feed.version + len(self._feed.step_time) < about["version"]:
-            if not self._feed.more(self._engine):
-                raise ValueError(f"schedule: it ends before server step {about['version']}, where the file stands")
-        self._feed.advance(about["version"])
-        self.time, self.updates, self._since = about["time"], about["updates"], about["since"]
-        self._secure_before = about.get("secure", self._secure_before)
-        self._evaluated = arrays.get("evaluated")
-        self._w0_hash, self._metrics = about["w0"], about["metrics"]
+            self._go_to(_Position.read(about, arrays, self))
+
+    def _go_to(self, at: _Position) -> None:
+        whole = self._feed.whole
+        if whole is not None and at.version > whole.n_steps:
+            raise ValueError(f"it is at server step {at.version}, and the schedule ends at {whole.n_steps}")
+        self._engine.pass_over(at.version)
+        books = self._pass_over(self._books, at.evaluated_at)
+        looked = books
+        if at.history:
+            books = replace(books.looked(at.history[-1], at.evaluated), n_rows=len(at.history))
+        books = self._pass_over(books, at.version)
+        found = {"taken": self._feed.taken(books), "updates": books.updates, "time": books.time}
+        for name, value in found.items():
+            if getattr(at, name) != value:
+                if name == "taken":
+                    raise ValueError(
+                        f"it was made with another schedule: other arrivals up to server step {at.version}"
+                    )
+                raise ValueError(
+                    f"it does not add up: {name} is {getattr(at, name)}, by the schedule {value} at step {at.version}"
+                )
+        if at.history and (at.history[-1]["time"], at.history[-1]["updates"]) != (looked.time, looked.updates):
+            raise ValueError("it does not add up: the last row of its history is not of this schedule")
+        needed = self._engine.restore(at.w, at.live, at.models, at.first, at.second)
+        if whole is not None and needed != len(at.live):
+            raise ValueError(f"it does not add up: it holds {len(at.live)} older models, and {needed} are needed")
+        weights = at.staleness_weights
+        if weights is not None and weights != self._staleness_weights(books, weights[0]):
+            raise ValueError("it was made with another rule: its staleness function gives other weights")
+        self.history = History(at.history)
+        self._books = books
+        self._previous = None if at.previous is None else (at.version - 1, at.previous)
+        self._secure_before = at.secure
+        self._w0_hash, self._metrics = at.w0, at.metrics
+
+    def _pass_over(self, books: _Books, version: int) -> _Books:
+        """The books at a later version, with as many pieces given to the engine, which has no models yet."""
+        while books.steps_known < version:
+            piece = self._feed.piece(books.pieces, books.steps_known)
+            if piece is None:
+                raise ValueError(f"schedule: it ends before server step {version}, where the file stands")
+            piece.give(self._engine)
+            books = books.with_piece(piece)
+        return books.advanced(version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """What a checkpoint says, with the types, shapes and ranges that it must have."""
+
+    version: int
+    updates: int
+    time: float
+    taken: str
+    history: list[dict[str, float]]
+    secure: dict[str, float]
+    staleness_weights: list[Any] | None
+    w0: str
+    metrics: list[str] | None
+    w: Floats
+    live: list[int]
+    models: Floats
+    first: Floats | None
+    second: Floats | None
+    evaluated: Floats | None
+    previous: Floats | None
+
+    @property
+    def evaluated_at(self) -> int:
+        return int(self.history[-1]["step"]) if self.history else 0
+
+    @classmethod
+    def read(cls, about: dict[str, Any], arrays: dict[str, NDArray[Any]], replay: Replay) -> _Position:
+        """ValueError where something is not what `Replay.save` writes."""
+        dim, dtype, optimizer = replay.problem.dim, replay.problem.dtype, replay.rule.optimizer
+        adam = isinstance(optimizer, Adam)
+        momentum = adam or cast(Any, optimizer).momentum != 0
+
+        def require(holds: bool, what: str) -> None:
+            if not holds:
+                raise ValueError(f"it does not add up: {what}")
+
+        def vector(name: str, wanted: bool | None = None) -> Floats | None:
+            value = arrays.get(name)
+            require(wanted is None or (value is not None) == wanted, f"{name}: expected one" if wanted else f"{name}")
+            if value is not None:
+                require(value.dtype == dtype and value.shape == (dim,), f"{name} is {value.dtype} {value.shape}")
+                require(bool(np.isfinite(value).all()), f"{name} is not finite")
+            return value
+
+        version, updates, since = (about[name] for name in ("version", "updates", "time"))
+        for name in ("version", "updates"):
+            require(type(about[name]) is int and about[name] >= 0, f"{name} is {about[name]!r}")
+        require(isinstance(since, int | float) and np.isfinite(since), f"time is {since!r}")
+        live, models = arrays["live"], arrays["models"]
+        require(live.dtype == np.int64 and live.ndim == 1, f"live is {live.dtype} {live.shape}")
+        require(bool(((live >= 0) & (live < version)).all() and (np.diff(live) > 0).all()), f"live is {live}")
+        require(models.dtype == dtype and models.shape == (live.size, dim), f"models is {models.dtype} {models.shape}")
+        secure = about["secure"]
+        require(
+            isinstance(secure, dict) and all(isinstance(secure.get(name), int | float) for name in ("cut", "seconds")),
+            f"secure is {secure!r}",
+        )
+        weights = about["staleness_weights"]
+        require(
+            weights is None or (isinstance(weights, list) and len(weights) == 2 and type(weights[0]) is int
+                                and 0 <= weights[0] <= max(1, 2 * version)),
+            f"staleness_weights is {weights!r}",
+        )  # fmt: skip
+        metrics = about["metrics"]
+        require(metrics is None or isinstance(metrics, list), f"metrics is {metrics!r}")
+        w = vector("w", True)
+        return cls(
+            version=version,
+            updates=updates,
+            time=float(since),
+            taken=str(about["taken"]),
+            history=_read_history(arrays["history"], version, require),
+            secure=secure,
+            staleness_weights=weights,
+            w0=str(about["w0"]),
+            metrics=metrics,
+            w=cast(Floats, w),
+            live=live.tolist(),
+            models=np.ascontiguousarray(models),
+            first=vector("first", momentum),
+            second=vector("second", adam),
+            evaluated=vector("evaluated"),
+            previous=vector("previous"),
+        )
+
+
+def _read_history(content: NDArray[Any], version: int, require: Callable[[bool, str], None]) -> list[dict[str, float]]:
+    """The rows of a history: the same names in each, numbers, and steps that ascend up to the version."""
+    rows = json.loads(content.tobytes())
+    require(isinstance(rows, list) and all(isinstance(row, dict) for row in rows), "history is no list of rows")
+    before = -1
+    for place, row in enumerate(rows):
+        where = f"row {place} of the history"
+        require(list(row) == list(rows[0]), f"{where} has other names than the first")
+        require(all(type(value) in (int, float) for value in row.values()), f"{where} has something else than numbers")
+        require({"step", "time", "updates"} <= set(row), f"{where} has no step, time or updates")
+        require(type(row["step"]) is int and before < row["step"] <= version, f"{where} is of step {row['step']}")
+        before = row["step"]
+    return cast(list[dict[str, float]], rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,7 +911,7 @@ def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
         return FedBuff(buffer_size=schedule.buffer_size).rule
     try:
         return rule_from_json(json.dumps(saved), None)
-    except ValueError as error:
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise ValueError(f"strategy: the schedule's own cannot be used: {error}") from error
 
 
@@ -622,6 +1010,44 @@ def problem_hash(problem: AnyProblem) -> str:
     return digest.hexdigest()
 
 
+def _kernels() -> str:
+    """What computes, as far as the bits depend on it: the backend and, of the compiled one, the CPU level."""
+    backend = backends.current()
+    if backend.name != "cpp":
+        return backend.name
+    from . import _core
+
+    return f"cpp {_core.level()}"
+
+
+def _code_hash(function: Any) -> list[str] | None:
+    """The Python version and a hash of a function's code, by which a changed one is recognised; None where it has none.
+
+    What the function refers to is not part of it.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    if not hasattr(function, "__code__"):
+        function = vars(type(function)).get("__call__")
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    digest = hashlib.sha256()
+
+    def add(code: Any) -> None:
+        digest.update(code.co_code)
+        digest.update(repr((code.co_names, code.co_varnames, code.co_argcount)).encode())
+        for value in code.co_consts:
+            if hasattr(value, "co_code"):
+                add(value)
+            else:
+                digest.update(repr(sorted(value, key=repr) if isinstance(value, frozenset) else value).encode())
+
+    add(code)
+    return [f"{sys.version_info[0]}.{sys.version_info[1]}", digest.hexdigest()]
+
+
 def _local_to_json(local: LocalSGD) -> dict[str, Any]:
     values = {part.name: getattr(local, part.name) for part in fields(local)}
     if isinstance(values["batch_size"], np.ndarray):
@@ -646,23 +1072,13 @@ def _read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
             raise ValueError("it holds something else")
         if about.get("format_number") != FORMAT_NUMBER:
             raise ValueError(f"its format is number {about.get('format_number')}, this reader's is {FORMAT_NUMBER}")
+        for name in _ABOUT:
+            about[name]
+        for name in ("w", "live", "models", "history"):
+            arrays[name]
         checksum = arrays.pop("checksum").tobytes()
         if checksum != _digest(arrays):
             raise ValueError("its checksum does not fit its content")
-        for name in (
-            "problem",
-            "schedule",
-            "w0",
-            "rule",
-            "local",
-            "seed",
-            "metrics",
-            "version",
-            "updates",
-            "time",
-            "since",
-        ):
-            about[name]
     return about, arrays
 
 
@@ -853,7 +1269,6 @@ class _Loop:
         self._stop, self._path, self._checkpoint_every, self._callback = stop, path, checkpoint_every, callback
         self._steps_a_run = 1
         self._wants_previous = "step_norm" in evaluate.metrics
-        self._previous: Floats | None = None  # the model before the last step, where that is wanted
 
     def result(self, reason: ExitReason) -> Result:
         current = self._replay
@@ -888,21 +1303,28 @@ class _Loop:
     def _run(self, bar: Any) -> ExitReason:
         current = self._replay
         bar.update(current.updates)
-        if self._every is not None and current.history.n_rows == 0 and (reason := self._look()) is not None:
-            return reason
+        if self._every is not None:
+            # An evaluation that was due when the replay was interrupted, or what its row says to the stopping rule.
+            history, is_due = current.history, current.version % self._every == 0
+            if history.n_rows == 0 or (is_due and not current._is_evaluated()):
+                reason = self._look()
+            else:
+                reason = self._reached(history.last) if current._is_evaluated() else None
+            if reason is not None:
+                return reason
         while True:
             before = current.updates
             goal, limit = self._goal()
             if goal == current.version:
                 if limit is not None:
                     return self._end(limit)
-                if current._feed.more(current._engine):
+                if current._more():
                     continue
                 return self._end(ExitReason.SCHEDULE_END)
             steps = min(goal - current.version, self._steps_a_run)
             if self._wants_previous:
                 if goal - current.version == 1:
-                    self._previous = current.w
+                    current._previous = (current.version, current.w)
                 else:
                     steps = min(steps, goal - current.version - 1)
             began = time.perf_counter()
@@ -946,34 +1368,37 @@ class _Loop:
     def _end(self, reason: ExitReason) -> ExitReason:
         """The last evaluation, where it was not made at this step already."""
         current = self._replay
-        if self._every is not None and current.history.last["step"] != current.version:
+        if self._every is not None and not current._is_evaluated():
             self._look()
         return reason
 
     def _look(self) -> ExitReason | None:
         """Evaluates, notes it in the history, and asks the callback and the stopping rule."""
         current, history = self._replay, self._replay.history
-        w, since = current.w, current._since
-        values = self._evaluate(w, current._evaluated, self._previous, current.threads)
-        updates = current.updates - since["updates"]
+        w, books, previous = current.w, current._settle(), current._previous
+        before = previous[1] if previous is not None and previous[0] == books.version - 1 else None
+        values = self._evaluate(w, books.evaluated, before, current.threads)
+        updates = books.updates - books.updates_before
         row: dict[str, float] = {
-            "step": current.version,
-            "time": current.time,
-            "updates": current.updates,
-            "staleness_mean": since["staleness_sum"] / updates if updates else 0.0,
-            "staleness_max": since["staleness_max"],
+            "step": books.version,
+            "time": books.time,
+            "updates": books.updates,
+            "staleness_mean": books.staleness_sum / updates if updates else 0.0,
+            "staleness_max": books.staleness_max,
             **values,
             **current.secure_columns(),
         }
-        current._evaluated = w if "distance" in values else None
-        current._since = {"updates": current.updates, "staleness_sum": 0, "staleness_max": 0}
         if "grad_norm_sq" in values:
             seen = history.n_rows
-            before = history.last["grad_norm_sq_mean"] if seen else 0.0
-            row["grad_norm_sq_mean"] = before + (values["grad_norm_sq"] - before) / (seen + 1)
-        history.append(row)
+            mean = history.last["grad_norm_sq_mean"] if seen else 0.0
+            row["grad_norm_sq_mean"] = mean + (values["grad_norm_sq"] - mean) / (seen + 1)
+        current._note(row, w if "distance" in values else None)
         if self._callback is not None:
             self._callback(dict(row))
+        return self._reached(row)
+
+    def _reached(self, row: dict[str, float]) -> ExitReason | None:
+        """What the stopping rule says to this row of the history."""
         stop = self._stop
         if isinstance(stop, Stop):
             if stop.loss is not None and row["loss"] <= stop.loss:

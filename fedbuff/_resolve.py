@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ._checks import as_written, choice, count, number, seed_of
 from ._delays import DelayModel, Distribution
-from ._schedule import Schedule, ScheduleWriter, Status
+from ._schedule import Schedule, ScheduleWriter, Status, resolved
 from ._server_file import rule_to_json
 from ._strategy import rule_of
 from ._trace import ArrivalLog, Availability, Trace, TraceError
@@ -216,7 +216,7 @@ def uniform_arrivals(
         import_module("fedbuff._core").uniform_arrivals(n, size, bound, staleness == "max", key, columns)
     else:
         _fill_uniform_arrivals(n, size, bound, staleness == "max", key, columns)
-    return Schedule(
+    made = Schedule(
         **{name: getattr(columns, name) for name in _ROW_NAMES},
         step_time=columns.step_time,
         step_started=np.append(columns.started[1:], 0),
@@ -234,6 +234,7 @@ def uniform_arrivals(
         },
         copy=False,
     )
+    return resolved(made)
 
 
 def _fill_uniform_arrivals(n: int, size: int, bound: int, oldest: bool, seed: int, columns: Columns) -> None:
@@ -488,7 +489,7 @@ class _Request:
                 "in_flight_start_time": start[order],
             }
         plan = self.plan
-        return Schedule(
+        made = Schedule(
             **{name: getattr(columns, name)[:rows] for name in _ROW_NAMES},
             step_time=columns.step_time[:steps],
             step_started=started[1:],
@@ -502,6 +503,7 @@ class _Request:
             description=self.describe(),
             copy=False,
         )
+        return resolved(made)
 
 
 def _largest(model: DelayModel, name: str) -> float:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ._check_schedule import check_schedule
+from ._check_schedule import check_columns, check_schedule
 from ._checks import count, instance
 from ._delays import Constant, DelayModel, Distribution
 from ._files import check_parquet, file_format, open_npz, open_text, optional, reading, replacing, write_npz
@@ -138,6 +138,8 @@ class Schedule:
                 state[name] = array
         for name in SCALARS:
             state[name] = count(name, given[name], low=0)
+        instance("description", description, Mapping, "a dictionary")
+        state["_is_sound"] = False  # nobody has vouched for the columns
         state["_description"] = json.dumps(description, sort_keys=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -234,7 +236,8 @@ class Schedule:
             state["step_started"][-1] = 0
         else:
             state["started_on_0"] = 0
-        return _from_state(state)
+        made = _from_state(state)
+        return resolved(made) if self.__dict__["_is_sound"] else made
 
     def _step_ends(self) -> NDArray[np.int64]:
         """For every step, how many rows had ended when it was made."""
@@ -382,6 +385,11 @@ class Schedule:
         """
         check_schedule(self)
 
+    def require_sound(self) -> None:
+        """Verifies what a replay depends on, in one pass, unless our own resolver made the schedule in this process."""
+        if not self.__dict__["_is_sound"]:
+            check_columns(self)
+
     # Files
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -400,6 +408,12 @@ class Schedule:
 
 def _from_state(state: Mapping[str, Any]) -> Schedule:
     return Schedule(**state, copy=False)
+
+
+def resolved(schedule: Schedule) -> Schedule:
+    """The same schedule, marked as one that needs no check: our own resolver made it, or it was checked and is ours."""
+    schedule.__dict__["_is_sound"] = True
+    return schedule
 
 
 def task_parts(
@@ -531,7 +545,9 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
     """Reads what `Schedule.save` wrote; a file that is damaged or holds something else is a FileError."""
     load: Callable[[Path], Schedule] = {"npz": _load_npz, "parquet": _load_parquet}[file_format(path, FORMATS)]
     with reading(path, _WHAT):
-        return load(Path(path))
+        loaded = load(Path(path))
+        check_columns(loaded)
+        return resolved(loaded)
 
 
 def _read_header(text: str) -> dict[str, Any]:

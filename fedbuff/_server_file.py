@@ -34,7 +34,16 @@ from ._secure import FixedPoint, Gaussian, OneTimePad, Simulate
 from ._server_checks import unit_of
 from ._strategy import SGD, Adam, Rule
 
-__all__ = ["FORMAT", "FORMAT_NUMBER", "ServerState", "read_server", "rule_from_json", "rule_to_json", "write_server"]
+__all__ = [
+    "FORMAT",
+    "FORMAT_NUMBER",
+    "ServerState",
+    "read_server",
+    "rule_from_json",
+    "rule_is_known",
+    "rule_to_json",
+    "write_server",
+]
 
 FORMAT = "fedbuff-server"
 FORMAT_NUMBER = 1
@@ -168,6 +177,11 @@ def _to_json(value: Any) -> Any:
     if type(value) in _CLASSES.values():
         return [type(value).__name__, {part.name: _to_json(getattr(value, part.name)) for part in fields(value)}]
     return [None, getattr(value, "__qualname__", type(value).__qualname__)] if callable(value) else value
+
+
+def rule_is_known(rule: Rule) -> bool:
+    """Whether JSON holds all of a rule: no function in it is the user's own."""
+    return all(not (isinstance(value, list) and value[0] is None) for value in json.loads(rule_to_json(rule)).values())
 
 
 def rule_from_json(text: str, given: Rule | None) -> Rule:

@@ -204,7 +204,10 @@ class BoundReplay {
       replay_->add(rows, size, nullptr, 0);
     }
     replay_->add(nullptr, 0, static_cast<const std::int64_t*>(counts.data()), counts.size());
+    ++pieces_;
   }
+
+  std::int64_t pieces() const { return pieces_; }
 
   int run(std::int64_t max_steps, int threads) {
     const GilReleased released;
@@ -256,12 +259,13 @@ class BoundReplay {
     return copy(values);
   }
 
-  void restore(std::int64_t version, const py::object& w, const std::vector<std::int64_t>& live,
-               const py::object& models, const py::object& first, const py::object& second, std::int64_t rows_done) {
-    replay_->restore(version, input<T>(w, "w", {dim_}), live,
-                     input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}),
-                     first.is_none() ? nullptr : input<T>(first, "first", {dim_}),
-                     second.is_none() ? nullptr : input<T>(second, "second", {dim_}), rows_done);
+  void pass_over(std::int64_t version) { replay_->pass_over(version); }
+  std::int64_t restore(const py::object& w, const std::vector<std::int64_t>& live, const py::object& models,
+                       const py::object& first, const py::object& second) {
+    return replay_->restore(input<T>(w, "w", {dim_}), live,
+                            input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}),
+                            first.is_none() ? nullptr : input<T>(first, "first", {dim_}),
+                            second.is_none() ? nullptr : input<T>(second, "second", {dim_}));
   }
 
  private:
@@ -273,6 +277,7 @@ class BoundReplay {
   CallbackWork<T>* callback_ = nullptr;  // what work_ is, where it is a function
   std::unique_ptr<ClientWork<T>> work_;
   std::unique_ptr<Replay<T>> replay_;
+  std::int64_t pieces_ = 0;  // calls of add that came to their end
 };
 
 // Lets the garbage collector see what a replay refers to.
@@ -316,8 +321,10 @@ void bind_one(py::module_& module, const char* name) {
       .def("stats", &Bound::stats)
       .def("live_versions", &Bound::live_versions)
       .def("model", &Bound::model, whole("version"))
-      .def("restore", &Bound::restore, whole("version"), py::arg("w"), py::arg("live"), py::arg("models"),
-           py::arg("first").none(true), py::arg("second").none(true), whole("rows_done"));
+      .def("pieces", &Bound::pieces)
+      .def("pass_over", &Bound::pass_over, whole("version"))
+      .def("restore", &Bound::restore, py::arg("w"), py::arg("live"), py::arg("models"), py::arg("first").none(true),
+           py::arg("second").none(true));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ inline pybind11::arg whole(const char* name) { return std::move(pybind11::arg(na
 
 void bind_random(pybind11::module_& module);
 void bind_schedule(pybind11::module_& module);
+void bind_check_schedule(pybind11::module_& module);
 void bind_problem(pybind11::module_& module);
 void bind_aggregate(pybind11::module_& module);
 void bind_limits(pybind11::module_& module);

@@ -5,6 +5,7 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "Compiled kernels of fedbuff. Private: use the names in fedbuff.";
   fedbuff::bind::bind_random(module);
   fedbuff::bind::bind_schedule(module);
+  fedbuff::bind::bind_check_schedule(module);
   fedbuff::bind::bind_problem(module);
   fedbuff::bind::bind_aggregate(module);
   fedbuff::bind::bind_limits(module);

@@ -170,15 +170,21 @@ class Replay<T>::Engine final : private ModelStore {
   }
 
   void add(const ReplayRow* rows, std::int64_t n_rows, const std::int64_t* references, std::int64_t n_steps) {
+    require_whole();
+    incomplete_ = "rows that were refused";  // unless all of them are taken
     for (std::int64_t i = 0; i < n_rows; ++i) {
       if (rows[i].step < std::max(steps_known_, last_step_) || rows[i].version < 0 || rows[i].version > rows[i].step) {
         throw std::invalid_argument("row " + std::to_string(rows_known_) + ": version " +
                                     std::to_string(rows[i].version) + " in step " + std::to_string(rows[i].step) +
                                     " after step " + std::to_string(std::max(steps_known_, last_step_)));
       }
-      if (rows_known_ < skip_rows_) {
+      if (passing_ && rows[i].step < version_) {
         drop_reference(rows[i].version);
+        rows_.restart(rows_known_ + 1);
+        added_ = prefix_ = rows_known_ + 1;
+        ++stats_.rows;
       } else {
+        hold(rows[i].version);
         rows_.push_back(rows[i]);
         last_step_ = rows[i].step;
       }
@@ -195,19 +201,31 @@ class Replay<T>::Engine final : private ModelStore {
       Version& ended = entry(steps_known_);
       ended.references += references[k];
       ended.closed = true;
+      require_covered(ended, steps_known_);
       forget_if_done(steps_known_);
     }
+    incomplete_ = nullptr;
   }
 
   void release(const std::int64_t* versions, std::int64_t n) {
+    require_whole();
+    incomplete_ = "ended tasks that were refused";
     for (std::int64_t i = 0; i < n; ++i) {
+      if (versions[i] < 0) {
+        throw std::invalid_argument("version " + std::to_string(versions[i]) + ": no task can end on it");
+      }
       drop_reference(versions[i]);
     }
+    incomplete_ = nullptr;
   }
 
   ReplayExit run(std::int64_t max_steps, int threads) {
     if (divergence_.step >= 0) {
       return ReplayExit::Diverged;  // part of the step may be in the sum: there is no second try
+    }
+    require_whole();
+    if (passing_) {
+      throw std::logic_error("replay: it passes over rows and has no models yet");
     }
     target_ = version_ + max_steps;
     // Tiny rows have one worker. Whether helpers make it faster depends on how far the cores are from each other.
@@ -222,8 +240,10 @@ class Replay<T>::Engine final : private ModelStore {
     at_once_ = std::clamp<std::int64_t>(affordable, 1, threads_ == 1 ? kMostAtOnce : kMostAtOnceShared);
     // A step's deltas and some ahead of it, so that no worker waits; few, so that they are still in the cache when
     // added.
-    const std::int64_t ahead = std::max(kAhead * threads_ * at_once_, helped ? 2 * kLag * rule_.buffer_size : 0);
-    set_window(rule_.buffer_size + ahead, 2 * threads_);
+    // A buffer may be larger than all rows that there are.
+    const auto buffer = std::min<std::int64_t>(rule_.buffer_size, std::max(rows_.end() - added_, window()));
+    const std::int64_t ahead = std::max(kAhead * threads_ * at_once_, helped ? 2 * kLag * buffer : 0);
+    set_window(buffer + ahead, 2 * threads_);
     if (helped) {
       post_all(threads - 1);
     }
@@ -266,34 +286,58 @@ class Replay<T>::Engine final : private ModelStore {
     return version_ == target_ ? ReplayExit::Steps : ReplayExit::NeedRows;
   }
 
-  void restore(std::int64_t version, const T* w, const std::vector<std::int64_t>& live, const T* models, const T* first,
-               const T* second, std::int64_t rows_done) {
-    versions_.restart(live.empty() ? version : std::min(version, live.front()));
+  void pass_over(std::int64_t version) {
+    if (rows_known_ > 0 || steps_known_ > 0 || version_ > 0 || version < 0) {
+      throw std::logic_error("replay: only a new one can pass over steps");
+    }
+    passing_ = true;
+    version_ = version;
+    spare_.push_back(std::move(entry(0).model));
     live_ = 0;
-    const auto put = [this](std::int64_t v, const T* from) {
-      entry(v).model = take_model();
-      std::memcpy(entry(v).model.get(), from, bytes());
-      ++live_;
-    };
+  }
+
+  std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models, const T* first,
+                       const T* second) {
+    require_whole();
+    if (!passing_ || steps_known_ < version_) {
+      throw std::logic_error("replay: it has not passed over the steps that are done");
+    }
     for (std::size_t i = 0; i < live.size(); ++i) {
-      if (live[i] != version) {
-        put(live[i], models + i * size());
+      if (live[i] < (i == 0 ? 0 : live[i - 1] + 1) || live[i] >= version_) {
+        throw std::invalid_argument("live: version " + std::to_string(live[i]) + " at place " + std::to_string(i) +
+                                    ", expected ascending ones below " + std::to_string(version_));
       }
     }
-    put(version, w);
+    const auto put = [this](std::int64_t v, const T* from) {
+      Memory model = take_model();
+      std::memcpy(model.get(), from, bytes());
+      entry(v).model = std::move(model);
+      ++live_;
+    };
+    std::int64_t n_needed = 0;
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      const bool known = live[i] >= versions_.begin() && live[i] < versions_.end();
+      if (known && versions_[live[i]].references != 0) {
+        put(live[i], models + i * size());
+        ++n_needed;
+      }
+    }
+    put(version_, w);
+    for (std::int64_t v = versions_.begin(); v < version_; ++v) {
+      if (versions_[v].pending > 0 && !versions_[v].model) {
+        throw std::invalid_argument("live: the model of version " + std::to_string(v) +
+                                    " is not there, and a later row needs it");
+      }
+    }
     if (first != nullptr) {
       std::memcpy(first_.data(), first, first_.size() * sizeof(T));
     }
     if (second != nullptr) {
       std::memcpy(second_.data(), second, second_.size() * sizeof(T));
     }
-    version_ = version;
-    divergence_ = {};
-    skip_rows_ = rows_done;
-    rows_.restart(rows_done);
-    added_ = prefix_ = rows_done;
-    stats_.rows = rows_done;
+    passing_ = false;
     stats_.most_versions = live_;
+    return n_needed;
   }
 
   void check() const {
@@ -303,7 +347,7 @@ class Replay<T>::Engine final : private ModelStore {
       }
     };
     require(rows_.begin() <= added_ && added_ <= prefix_ && prefix_ <= rows_.end(), "row order");
-    require(rows_.end() == std::max(rows_known_, skip_rows_), "rows kept");
+    require(rows_.end() == rows_known_, "rows kept");
     std::int64_t deltas = 0;
     for (std::int64_t i = added_; i < std::min(rows_.end(), added_ + window()); ++i) {
       const Place& at = place(i);
@@ -324,9 +368,8 @@ class Replay<T>::Engine final : private ModelStore {
     std::int64_t live = 0;
     for (std::int64_t v = versions_.begin(); v < versions_.end(); ++v) {
       live += versions_[v].model ? 1 : 0;
-      require(
-          !versions_[v].closed || versions_[v].references >= wanted[static_cast<std::size_t>(v - versions_.begin())],
-          "references cover the rows");
+      require(versions_[v].pending == wanted[static_cast<std::size_t>(v - versions_.begin())], "rows of a version");
+      require(!versions_[v].closed || versions_[v].references >= versions_[v].pending, "references cover the rows");
     }
     require(live == live_, "live versions");
     require(versions_[version_].model != nullptr, "the current model is there");
@@ -388,6 +431,7 @@ class Replay<T>::Engine final : private ModelStore {
   struct Version {
     Memory model;
     std::int64_t references = 0;  // tasks that ended or will end on it and are not committed; below zero while open
+    std::int64_t pending = 0;     // of them, rows that are kept; at most `references` once it is closed
     std::int64_t first_blocked = -1, last_blocked = -1;  // rows that wait for it
     bool closed = false;                                 // no task can start on it any more
     bool kept = false;                                   // somebody else has its model too
@@ -402,10 +446,37 @@ class Replay<T>::Engine final : private ModelStore {
   const Place& place(std::int64_t row) const { return places_[static_cast<std::size_t>(row) & (places_.size() - 1)]; }
   std::int64_t step_of(std::int64_t row) const { return row < rows_.begin() ? -1 : rows_[row].step; }
 
+  // Rows or releases that were taken in part, or a sum that was, cannot be gone on with.
+  void require_whole() const {
+    if (incomplete_ != nullptr) {
+      throw std::logic_error(std::string("replay: it holds a part of ") + incomplete_ + "; make it anew");
+    }
+  }
+
+  // A row on this version is kept until it is committed, and its model with it.
+  void hold(std::int64_t version) {
+    Version& wanted = entry(version);
+    if (version <= version_ && !wanted.model && !passing_) {
+      refuse_gone(version);
+    }
+    ++wanted.pending;
+    require_covered(wanted, version);
+  }
+
+  void require_covered(const Version& version, std::int64_t number) const {
+    if (version.closed && version.pending > version.references) {
+      refuse_gone(number);
+    }
+  }
+
+  [[noreturn]] void refuse_gone(std::int64_t version) const {
+    throw std::invalid_argument("row " + std::to_string(rows_known_) + ": the model of version " +
+                                std::to_string(version) + " is gone: more tasks end on it than were started");
+  }
+
   Version& entry(std::int64_t version) {
     if (version < versions_.begin()) {
-      forgotten_.references = 0;  // of a version that a restored replay is past
-      return forgotten_;
+      refuse_gone(version);
     }
     while (version >= versions_.end()) {
       versions_.push_back({});
@@ -424,7 +495,9 @@ class Replay<T>::Engine final : private ModelStore {
 
   void drop_reference(std::int64_t version) {
     Version& old = entry(version);
-    if (--old.references == 0 && old.closed) {
+    --old.references;
+    require_covered(old, version);
+    if (old.references == 0 && old.closed) {
       forget_if_done(version);
     }
   }
@@ -804,6 +877,7 @@ class Replay<T>::Engine final : private ModelStore {
   // whose delta is not finite, or -1; then the step's sum is lost, and cannot be gone on with.
   std::int64_t add_secure(bool complete) {
     Stopwatch watch;
+    incomplete_ = "a secure sum that was interrupted";
     sum_.resize(size());
     for (std::size_t i = 0; i < deltas_.size(); ++i, ++in_sum_) {
       const std::int64_t number = added_ + static_cast<std::int64_t>(i);
@@ -819,6 +893,7 @@ class Replay<T>::Engine final : private ModelStore {
       secure_->finish(version_, sum_.data());
     }
     stats_.secure_seconds += watch.lap();
+    incomplete_ = nullptr;
     return -1;
   }
 
@@ -839,6 +914,7 @@ class Replay<T>::Engine final : private ModelStore {
     stats_.most_versions = std::max(stats_.most_versions, live_);
     const std::int64_t old = version_++;
     for (; rows_.begin() < added_; rows_.pop_front()) {
+      --entry(rows_[rows_.begin()].version).pending;
       drop_reference(rows_[rows_.begin()].version);
       ++stats_.rows;
     }
@@ -868,8 +944,9 @@ class Replay<T>::Engine final : private ModelStore {
   std::int64_t prefix_ = 0;        // ... are finished
   std::int64_t frontier_ = 0;      // ... were looked at since run began
   std::int64_t rows_known_ = 0;
-  std::int64_t skip_rows_ = 0;  // done before a restore
-  std::int64_t scan_ = 0;       // rows before it belong to complete steps
+  bool passing_ = false;              // over rows of steps that were done before a restore
+  const char* incomplete_ = nullptr;  // what was taken in part
+  std::int64_t scan_ = 0;             // rows before it belong to complete steps
   std::int64_t steps_known_ = 0;
   std::int64_t last_step_ = 0;         // of the last row
   std::deque<std::int64_t> step_end_;  // for each complete step from version_ on: the row after its last
@@ -886,7 +963,6 @@ class Replay<T>::Engine final : private ModelStore {
   std::int64_t deltas_out_ = 0;  // places in use
 
   NumberedQueue<Version> versions_;
-  Version forgotten_;
   std::int64_t version_ = 0;
   std::int64_t live_ = 0;
   Blocks blocks_;
@@ -968,9 +1044,13 @@ const T* Replay<T>::model(std::int64_t version) const {
   return engine_->model(version);
 }
 template <class T>
-void Replay<T>::restore(std::int64_t version, const T* w, const std::vector<std::int64_t>& live, const T* models,
-                        const T* first_moment, const T* second_moment, std::int64_t rows_done) {
-  engine_->restore(version, w, live, models, first_moment, second_moment, rows_done);
+void Replay<T>::pass_over(std::int64_t version) {
+  engine_->pass_over(version);
+}
+template <class T>
+std::int64_t Replay<T>::restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
+                                const T* first_moment, const T* second_moment) {
+  return engine_->restore(w, live, models, first_moment, second_moment);
 }
 
 template class Replay<float>;

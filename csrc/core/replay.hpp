@@ -101,7 +101,8 @@ class FB_CORE_API Replay {
   Replay& operator=(const Replay&) = delete;
 
   // More rows, in order of arrival, and the server steps that are complete with them: for each, how many tasks in all
-  // started on the version that it ends. Throws std::invalid_argument for rows out of order.
+  // started on the version that it ends. Throws std::invalid_argument for rows out of order, and where more tasks end
+  // on a version than were started on it, so that its model may be gone; then the replay is of no more use.
   void add(const ReplayRow* rows, std::int64_t n_rows, const std::int64_t* references, std::int64_t n_steps);
   // Tasks that started on these versions ended unused: they need the models no longer.
   void release(const std::int64_t* versions, std::int64_t n);
@@ -124,11 +125,15 @@ class FB_CORE_API Replay {
   void check() const;
 
   // Everything between two server steps: the versions that later rows need, and where it stands. Deltas that wait are
-  // worked out again. A restored replay is given all rows from the first on and passes over those that are done.
+  // worked out again. A new replay that passes over steps is given all rows from the first on, at least those of the
+  // steps below `version`, keeps what later rows need, and goes on after `restore` has given it the models.
   std::vector<std::int64_t> live_versions() const;
   const T* model(std::int64_t version) const;
-  void restore(std::int64_t version, const T* w, const std::vector<std::int64_t>& live, const T* models,
-               const T* first_moment, const T* second_moment, std::int64_t rows_done);
+  void pass_over(std::int64_t version);
+  // live ascends and is below the version; models (live, dim). Returns how many of them later rows may need: the others
+  // are left out. Throws std::invalid_argument where one that a row needs is missing.
+  std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models, const T* first_moment,
+                       const T* second_moment);
 
  private:
   class Engine;

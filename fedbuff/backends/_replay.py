@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,9 +50,22 @@ class _SimulatedSum:
             self._total, delta, weight, sums.range, sums.step, factor, rounding, self._total
         )
 
+    def restart(self) -> None:
+        """Forgets what was added to a sum that was not finished."""
+        self._total[:] = 0
+
     def finish(self, step: int, out: Vector) -> None:
         self._kernels.decode(self._total, self._sums.step / self._sums.weight_unit, out)
         self._total[:] = 0
+
+
+class _Journal(NamedTuple):
+    """What will be: attributes, models, and what is left and kept of versions."""
+
+    values: dict[str, Any]
+    models: dict[int, Vector]
+    references: dict[int, int]
+    pending: dict[int, int]
 
 
 class SequentialReplay:
@@ -72,22 +86,27 @@ class SequentialReplay:
     ) -> None:
         self._sums = sums
         self._roles = _SimulatedSum(kernels, sums, w0.size) if roles is None and sums.modulus else roles
+        self._summing = -1  # the version whose sum was begun
         self._cut = 0
         self._kernels, self._rule = kernels, rule
         self._problem, self._function, self._local, self._seed, self._batch = problem, function, local, seed, batch
+        # What changes in a step or an addition is first noted here, as the values that will be, and then carried out:
+        # an interrupt leaves what `_settle` can finish.
+        self._journal: _Journal | None = None
         self._models: dict[int, Vector] = {0: w0.copy()}
-        self._references: dict[int, int] = {}
-        self._closed = 0  # versions below are known to have no further tasks
+        self._references: dict[int, int] = {}  # tasks that ended or will end on a version and are not committed
+        self._pending: dict[int, int] = {}  # of them, rows that are kept
         self._version = 0
         self._rows: list[tuple[Any, ...]] = []
         self._at = 0  # the next row in _rows
         self._done = 0  # rows of made steps
-        self._skip = 0
+        self._passing = False  # over rows of steps that were done before a restore
         self._steps_known = 0
+        self._pieces = 0
         self._diverged = (-1, -1)
         self._most = 1
         self._record: tuple[int, int] | None = None  # every, offset
-        self._gradients: list[float] = []
+        self._gradients: tuple[float, ...] = ()
         adam = isinstance(rule.optimizer, Adam)
         momentum = adam or rule.optimizer.momentum != 0  # type: ignore[union-attr]
         self._first = np.zeros_like(w0) if momentum else None
@@ -104,20 +123,48 @@ class SequentialReplay:
         references: NDArray[np.int64],
         unused: NDArray[np.int64],
     ) -> None:
-        for old in [*unused.tolist(), *version[: self._skip].tolist()]:
-            self._references[old] = self._references.get(old, 0) - 1
-        skip = min(self._skip, len(client))
-        self._skip -= skip
+        self._settle()
+        skip = int(np.searchsorted(step, self._version)) if self._passing else 0
+        told = dict(enumerate(references.tolist(), self._steps_known))
+        ended, kept = Counter([*unused.tolist(), *version[:skip].tolist()]), Counter(version[skip:].tolist())
+        touched = {*told, *ended, *kept}
+        left = {v: self._references.get(v, 0) + told.get(v, 0) - ended[v] for v in touched}
+        pending = {v: self._pending.get(v, 0) + kept[v] for v in touched}
+        closed = self._steps_known + len(told)
+        for v in sorted(touched):
+            gone = v <= self._version and kept[v] and v not in self._models and not self._passing
+            if gone or (v < closed and pending[v] > left[v]):
+                raise ValueError(f"the model of version {v} is gone: more tasks end on it than were started")
         columns = (client, task, version, step, s, e)
-        self._rows = self._rows[self._at :] + list(zip(*(column[skip:].tolist() for column in columns), strict=True))
-        self._at = 0
-        for count in references.tolist():
-            self._references[self._steps_known] = self._references.get(self._steps_known, 0) + count
-            self._steps_known += 1
-        self._closed = self._steps_known
+        rows = self._rows[self._at :] + list(zip(*(column[skip:].tolist() for column in columns), strict=True))
+        values = {"_rows": rows, "_at": 0, "_steps_known": closed, "_pieces": self._pieces + 1}
+        self._carry_out(_Journal(values | {"_done": self._done + skip}, {}, left, pending))
+
+    def _carry_out(self, journal: _Journal) -> None:
+        self._journal = journal
+        self._settle()
+
+    def _settle(self) -> None:
+        """Carries out what was decided; a second time changes nothing."""
+        journal = self._journal
+        if journal is None:
+            return
+        self.__dict__.update(journal.values)
+        self._models.update(journal.models)
+        self._references.update(journal.references)
+        self._pending.update(journal.pending)
+        self._most = max(self._most, len(self._models))
         self._forget()
+        self._journal = None
+
+    def pieces(self) -> int:
+        self._settle()
+        return self._pieces
 
     def run(self, max_steps: int, threads: int) -> int:
+        self._settle()
+        if self._diverged[0] >= 0:
+            return DIVERGED
         for _ in range(max_steps):
             if self._version >= self._steps_known:
                 return NEED_ROWS
@@ -127,6 +174,13 @@ class SequentialReplay:
 
     def _step(self) -> bool:
         rule, w = self._rule, self._models[self._version]
+        # Moments are changed in copies, which take their places when the step is made.
+        first, second = (None if moment is None else moment.copy() for moment in (self._first, self._second))
+        if isinstance(self._roles, _SimulatedSum):
+            self._roles.restart()
+        elif self._roles is not None and self._summing == self._version:
+            raise RuntimeError("replay: a secure sum was interrupted; go on from a checkpoint")
+        self._summing = self._version
         total, delta = np.zeros_like(w), np.empty_like(w)
         sum_weights = sum_scaled_weights = 0.0
         end = self._at
@@ -159,21 +213,32 @@ class SequentialReplay:
             self._roles.finish(self._version, total)
         if self._sums.deviation > 0:
             total += self._noise(total)
-        new = w.copy() if arrivals == 0 else self._stepped(w, total, arrivals, sum_weights, sum_scaled_weights)
+        sums = (sum_weights, sum_scaled_weights)
+        new = w.copy() if arrivals == 0 else self._stepped(w, total, arrivals, *sums, first, second)
         if not np.isfinite(new).all():
             self._diverged = (self._version, bad)
             return False
+        gradients = self._gradients
         if self._record is not None and self._version % self._record[0] == self._record[1]:
-            self._gradients.append(self._squared_gradient(w))
-        for row in self._rows[self._at : end]:
-            self._references[row[2]] -= 1
-        self._done += arrivals
-        self._cut += cut
-        self._at = end
-        self._version += 1
-        self._models[self._version] = new
-        self._most = max(self._most, len(self._models))
-        self._forget()
+            gradients = (*gradients, self._squared_gradient(w))
+        used = Counter(row[2] for row in self._rows[self._at : end])
+        values = {
+            "_version": self._version + 1,
+            "_at": end,
+            "_done": self._done + arrivals,
+            "_cut": self._cut + cut,
+            "_first": first,
+            "_second": second,
+            "_gradients": gradients,
+        }
+        self._carry_out(
+            _Journal(
+                values,
+                {self._version + 1: new},
+                {v: self._references[v] - n for v, n in used.items()},
+                {v: self._pending[v] - n for v, n in used.items()},
+            )
+        )
         return True
 
     def _clip_factor(self, delta: Vector) -> float:
@@ -228,25 +293,34 @@ class SequentialReplay:
             delta_out=delta,
         )  # fmt: skip
 
-    def _stepped(self, w: Vector, total: Vector, arrivals: int, sum_weights: float, sum_scaled: float) -> Vector:
+    def _stepped(
+        self,
+        w: Vector,
+        total: Vector,
+        arrivals: int,
+        sum_weights: float,
+        sum_scaled: float,
+        first: Vector | None,
+        second: Vector | None,
+    ) -> Vector:
         rule, optimizer, new = self._rule, self._rule.optimizer, np.empty_like(w)
         norm = rule.norm_of(arrivals, sum_weights, sum_scaled)
         if norm == 0.0:
             raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
         if isinstance(optimizer, Adam):
-            assert self._first is not None and self._second is not None
+            assert first is not None and second is not None
             self._kernels.adam_step(
                 w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, optimizer.weight_decay, self._version + 1,
-                self._first, self._second, new,
+                first, second, new,
             )  # fmt: skip
         else:
-            self._kernels.sgd_step(w, total, rule.lr, norm, optimizer.momentum, self._first, new)
+            self._kernels.sgd_step(w, total, rule.lr, norm, optimizer.momentum, first, new)
         return new
 
     def _forget(self) -> None:
-        for version in [v for v in self._models if v < min(self._version, self._closed)]:
+        for version in [v for v in self._models if v < min(self._version, self._steps_known)]:
             if self._references.get(version, 0) == 0:
-                del self._models[version]
+                self._models.pop(version, None)
 
     def record_gradients(self, every: int, offset: int) -> None:
         """From now on notes |grad f(w^t)|^2 for every t with t % every == offset, when server step t is made."""
@@ -254,9 +328,10 @@ class SequentialReplay:
             raise ValueError("only a built-in problem's gradients can be recorded")
         if every < 1 or not 0 <= offset < every:
             raise ValueError(f"every {every}, offset {offset}: expected 0 <= offset < every")
-        self._record, self._gradients = (every, offset), []
+        self._record, self._gradients = (every, offset), ()
 
     def gradients(self) -> NDArray[np.float64]:
+        self._settle()
         return np.array(self._gradients, np.float64)
 
     def _squared_gradient(self, w: Vector) -> float:
@@ -266,9 +341,11 @@ class SequentialReplay:
         return float(np.dot(gradient.astype(np.float64), gradient.astype(np.float64)))
 
     def version(self) -> int:
+        self._settle()
         return self._version
 
     def w(self) -> Vector:
+        self._settle()
         return self._models[self._version].copy()
 
     def first_moment(self) -> Vector | None:
@@ -281,6 +358,7 @@ class SequentialReplay:
         return self._diverged
 
     def stats(self) -> dict[str, float]:
+        self._settle()
         return {
             "rows": self._done,
             "live_versions": len(self._models),
@@ -299,21 +377,26 @@ class SequentialReplay:
             raise AssertionError("replay: a needed version is there")
 
     def live_versions(self) -> list[int]:
+        self._settle()
         return sorted(self._models)
 
     def model(self, version: int) -> Vector:
         return self._models[version].copy()
 
-    def restore(
-        self,
-        version: int,
-        w: Vector,
-        live: list[int],
-        models: Vector,
-        first: Vector | None,
-        second: Vector | None,
-        rows_done: int,
-    ) -> None:
-        self._models = {v: model.copy() for v, model in zip(live, models, strict=True)} | {version: w.copy()}
+    def pass_over(self, version: int) -> None:
+        if self._pieces or self._version:
+            raise RuntimeError("replay: only a new one can pass over steps")
+        self._passing, self._version, self._models = True, version, {}
+
+    def restore(self, w: Vector, live: list[int], models: Vector, first: Vector | None, second: Vector | None) -> int:
+        self._settle()
+        if not self._passing or self._steps_known < self._version:
+            raise RuntimeError("replay: it has not passed over the steps that are done")
+        needed = {v: model.copy() for v, model in zip(live, models, strict=True) if self._references.get(v, 0) != 0}
+        for v in sorted(v for v, n in self._pending.items() if n > 0 and v < self._version):
+            if v not in needed:
+                raise ValueError(f"live: the model of version {v} is not there, and a later row needs it")
+        self._models = needed | {self._version: w.copy()}
         self._first, self._second = first, second
-        self._version, self._done, self._skip = version, rows_done, rows_done
+        self._most, self._passing = len(self._models), False
+        return len(needed)

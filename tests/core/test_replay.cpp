@@ -198,14 +198,18 @@ TEST(replay_restored_anywhere_gives_the_same_bits) {
     Replay<double> first(rule, kDim, w0.data(), work, 1 << 20);
     schedule.give(first);
     first.run(stop, 3);
-    const std::vector<std::int64_t> live = first.live_versions();
+    std::vector<std::int64_t> live = first.live_versions();
+    CHECK_EQ(live.back(), stop);
+    live.pop_back();
     std::vector<double> models;
     for (const std::int64_t version : live) {
       models.insert(models.end(), first.model(version), first.model(version) + kDim);
     }
     Replay<double> second(rule, kDim, w0.data(), work, 1 << 20);
-    second.restore(stop, first.w(), live, models.data(), first.first_moment(), first.second_moment(), stop * kBuffer);
+    second.pass_over(stop);
     schedule.give(second);
+    CHECK_EQ(second.restore(first.w(), live, models.data(), first.first_moment(), first.second_moment()),
+             static_cast<std::int64_t>(live.size()));
     second.check();
     second.run(kSteps, 2);
     second.check();
@@ -328,6 +332,74 @@ TEST(replay_refuses_rows_out_of_order) {
     }
     CHECK(thrown);
   }
+}
+
+template <class Error, class Body>
+bool throws(Body body) {
+  try {
+    body();
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
+}
+
+TEST(replay_refuses_rows_whose_model_is_gone) {
+  const Schedule schedule;
+  Work work;
+  const std::vector<double> w0(kDim, 1.0);
+  for (std::size_t version = 0; version < kSteps; version += 7) {
+    if (schedule.references[version] == 0) {
+      continue;
+    }
+    std::vector<std::int64_t> fewer = schedule.references;
+    --fewer[version];
+    for (const bool tiny : {false, true}) {  // of tiny rows helpers take some
+      Work work_of_both(tiny);
+      Replay<double> replay(make_rule(), kDim, w0.data(), work_of_both, 1 << 20);
+      CHECK(throws<std::invalid_argument>([&] {
+        for (std::int64_t step = 0; step < kSteps; ++step) {
+          replay.add(schedule.rows.data() + step * kBuffer, kBuffer, fewer.data() + step, 1);
+          replay.run(kSteps, 3);
+        }
+      }));
+      CHECK(throws<std::logic_error>([&] { replay.run(kSteps, 3); }));  // what was taken in part is of no use
+    }
+  }
+  Replay<double> replay(make_rule(), kDim, w0.data(), work, 1 << 20);
+  schedule.give(replay);
+  const std::vector<std::int64_t> ended(100, 0);
+  CHECK(throws<std::invalid_argument>([&] { replay.release(ended.data(), 100); }));
+}
+
+TEST(replay_restores_no_models_that_do_not_fit) {
+  const Schedule schedule;
+  const fb_rule rule = make_rule();
+  const std::vector<double> w0(kDim, 1.0);
+  Work work;
+  Replay<double> first(rule, kDim, w0.data(), work, 1 << 20);
+  schedule.give(first);
+  first.run(20, 1);
+  std::vector<std::int64_t> live = first.live_versions();
+  live.pop_back();
+  const std::vector<double> models(live.size() * kDim);
+  CHECK(live.size() >= 2);
+  const auto restore = [&](const std::vector<std::int64_t>& versions) {
+    Replay<double> second(rule, kDim, w0.data(), work, 1 << 20);
+    second.pass_over(20);
+    CHECK(throws<std::logic_error>([&] { second.run(1, 1); }));
+    schedule.give(second);
+    return second.restore(w0.data(), versions, models.data(), nullptr, nullptr);
+  };
+  CHECK_EQ(restore(live), static_cast<std::int64_t>(live.size()));
+  CHECK(throws<std::invalid_argument>([&] { restore({live.begin() + 1, live.end()}); }));
+  CHECK(throws<std::invalid_argument>([&] { restore({live.rbegin(), live.rend()}); }));
+  std::vector<std::int64_t> shifted = live;
+  shifted.back() = 20;
+  CHECK(throws<std::invalid_argument>([&] { restore(shifted); }));
+  shifted = live;
+  shifted.front() = -1;
+  CHECK(throws<std::invalid_argument>([&] { restore(shifted); }));
 }
 
 }  // namespace

@@ -31,7 +31,11 @@ def beta_times_4(problem: Any, schedule: fb.Schedule, local: Any, **options: Any
 def staleness_ignored(problem: Any, schedule: fb.Schedule, local: Any, **options: Any) -> fb.Replay:
     """Every client starts from the server's present model."""
     state = schedule._state()
-    state |= {"version": schedule.step.copy(), "staleness": np.zeros_like(schedule.staleness)}
+    used = schedule.step >= 0
+    version = np.where(used, schedule.step, schedule.version)
+    started = np.bincount(np.append(version, schedule.in_flight_version), minlength=schedule.n_steps + 1)
+    state |= {"version": version, "staleness": np.where(used, 0, schedule.staleness)}
+    state |= {"started_on_0": int(started[0]), "step_started": started[1:]}
     return train(problem, fb.Schedule(**state), local, **options)
 
 
