@@ -17,8 +17,8 @@ import numpy as np
 from fedbuff._arrays import as_model, as_units, as_vector, model_dtype
 from fedbuff._server_file import ServerState, read_server, write_server
 from fedbuff._server_checks import (
-    closed_error, diverged_error, forked_error, norm_error, not_finite, overflow_error, positive, real, ticket_error, unit_of,
-    version_error, whole, wide_error,
+    closed_error, diverged_error, forked_error, norm_error, not_finite, overflow_error, positive, real, ticket_error,
+    unit_of, version_error, whole, wide_error,
 )
 from fedbuff._strategy import Adam, plain_rule_of, rule_of
 
@@ -293,7 +293,7 @@ cdef class Server:
         if status != FB_OK:
             refuse(status, "server", None, None, 0, ticket)
 
-    def upload(self, delta, version, n_samples=1, *, ticket=None):
+    def upload(self, delta, version, n_samples=1.0, *, ticket=None):
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
 
         A delta staler than max_staleness is counted in `dropped` and not read. With a ticket the delta is added in its
