@@ -301,7 +301,7 @@ cdef class Server:
         if status != FB_OK:
             refuse(status, "server", None, None, 0, ticket)
 
-    def upload(self, delta, version, n_samples=1, *, ticket=None):
+    def upload(self, delta, version, n_samples=1.0, *, ticket=None):
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
 
         A delta staler than max_staleness is counted in `dropped` and not read. With a ticket the delta is added in its

@@ -55,7 +55,7 @@ class CallbackWork final : public ClientWork<T> {
     auto* owner = new Owner;
     const py::capsule base(owner, [](void* memory) { delete static_cast<Owner*>(memory); });
     py::array_t<T> model(dim_, task.w, base);
-    py::detail::array_proxy(model.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+    make_read_only(model);
     try {
       const py::object delta = call(function_, task.row->client, task.row->task, model);
       std::copy_n(input<T>(delta, "delta", {dim_}), dim_, task.delta_out);

@@ -55,6 +55,10 @@ py::array checked_array(const py::handle& object, const char* name, std::initial
   return array;
 }
 
+inline void make_read_only(py::array& array) {
+  py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+}
+
 template <class T>
 const T* input(const py::handle& object, const char* name, std::initializer_list<py::ssize_t> shape) {
   return static_cast<const T*>(checked_array<T>(object, name, shape, false).data());
