@@ -742,7 +742,7 @@ class Replay:
             if about["function"] != function:
                 raise ValueError(f"{where}: it was made with another problem: its function has other code")
         with reading(path, "a saved replay that can go on"):
-            self._go_to(_Position.read(about, arrays, self))
+            self._go_to(_Position.read(about, arrays, self.problem, self.rule))
 
     def _go_to(self, at: _Position) -> None:
         whole = self._feed.whole
@@ -815,9 +815,9 @@ class _Position:
         return int(self.history[-1]["step"]) if self.history else 0
 
     @classmethod
-    def read(cls, about: dict[str, Any], arrays: dict[str, NDArray[Any]], replay: Replay) -> _Position:
+    def read(cls, about: dict[str, Any], arrays: dict[str, NDArray[Any]], problem: AnyProblem, rule: Rule) -> _Position:
         """ValueError where something is not what `Replay.save` writes."""
-        dim, dtype, optimizer = replay.problem.dim, replay.problem.dtype, replay.rule.optimizer
+        dim, dtype, optimizer = problem.dim, problem.dtype, rule.optimizer
         adam = isinstance(optimizer, Adam)
         momentum = adam or cast(Any, optimizer).momentum != 0
 
