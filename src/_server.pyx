@@ -139,9 +139,9 @@ cdef int refuse(
     return check(status)
 
 
-cdef int64_t counted(object what, int64_t number) except? -1:
-    """What a handle that is there says of itself."""
-    if number < 0:
+cdef int64_t counted(object what, const void* handle, int64_t number) except? -1:
+    """What a handle says of itself; -1 of null."""
+    if number < 0 and handle != NULL:
         raise forked_error(what)
     return number
 
@@ -233,27 +233,27 @@ cdef class Server:
     @property
     def version(self):
         """How many steps were made."""
-        return counted("server", fb_server_version(self.server))
+        return counted("server", self.server, fb_server_version(self.server))
 
     @property
     def fill(self):
         """How many arrivals are in the buffer."""
-        return counted("server", fb_server_fill(self.server))
+        return counted("server", self.server, fb_server_fill(self.server))
 
     @property
     def dropped(self):
         """How many arrivals were refused because they were staler than max_staleness."""
-        return counted("server", fb_server_dropped(self.server))
+        return counted("server", self.server, fb_server_dropped(self.server))
 
     @property
     def outstanding(self):
         """How many downloads were neither returned nor cancelled."""
-        return counted("server", fb_server_outstanding(self.server))
+        return counted("server", self.server, fb_server_outstanding(self.server))
 
     @property
     def live_versions(self):
         """How many models are kept, the current one included: 1 unless the rule's base is "current"."""
-        return counted("server", fb_server_live_models(self.server))
+        return counted("server", self.server, fb_server_live_models(self.server))
 
     @property
     def w(self):
@@ -264,7 +264,7 @@ cdef class Server:
         cdef Model holder = Model.__new__(Model)
         cdef cnp.npy_intp shape = self.dim
         if model == NULL:
-            refuse(FB_ERR_FORKED, "server", None, None, 0, None)
+            refuse(FB_ERR_ARGUMENT if self.server == NULL else FB_ERR_FORKED, "server", None, None, 0, None)
         holder.model = model
         cdef object array = cnp.PyArray_SimpleNewFromData(
             1, &shape, cnp.NPY_FLOAT32 if self.dtype_code == FB_F32 else cnp.NPY_FLOAT64, <void*> fb_model_data(model))
@@ -490,7 +490,7 @@ cdef class DeltaBuffer:
     @property
     def count(self):
         """How many deltas are in the sum."""
-        return counted("buffer", fb_buffer_count(self.buffer))
+        return counted("buffer", self.buffer, fb_buffer_count(self.buffer))
 
     @property
     def sum(self):
@@ -501,7 +501,7 @@ cdef class DeltaBuffer:
             kind = <int> cnp.NPY_INT64
         cdef const void* values = fb_buffer_sum(self.buffer)
         if values == NULL:
-            refuse(FB_ERR_FORKED, "buffer", None, None, 0, None)
+            refuse(FB_ERR_ARGUMENT if self.buffer == NULL else FB_ERR_FORKED, "buffer", None, None, 0, None)
         cdef object array = cnp.PyArray_SimpleNewFromData(1, &shape, kind, <void*> values)
         cnp.set_array_base(array, self)
         cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
