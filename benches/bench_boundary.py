@@ -24,7 +24,8 @@ import pytest
 from record import note
 
 import fedbuff as fb
-from fedbuff import _core, _embedding
+from fedbuff import _core
+from fedbuff._machine import embedding as _embedding
 
 ROOT = Path(__file__).resolve().parents[1]
 K = 10

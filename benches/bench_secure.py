@@ -18,7 +18,15 @@ from record import note
 
 import fedbuff as fb
 from fedbuff import backends
-from fedbuff.secure import Aggregator, Client, FixedPoint, OneTimePad, Parameters, Server, Simulate
+from fedbuff.secure import (
+    Aggregator,
+    Client,
+    FixedPoint,
+    OneTimePad,
+    Parameters,
+    Server,
+    Simulate,
+)
 
 DIM = 1_000_000
 K = 10

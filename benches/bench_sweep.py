@@ -17,8 +17,8 @@ import pytest
 from record import note
 
 import fedbuff as fb
-from fedbuff._pool import map_in_threads
-from fedbuff._resolve import make_resolver, new_columns
+from fedbuff._base.threads import map_in_threads
+from fedbuff._schedule.plan import make_resolver, new_columns
 
 TURNS = 5
 TINY: dict[str, Any] = {

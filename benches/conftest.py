@@ -10,7 +10,7 @@ import machine
 import pytest
 from compare import Measured, Missing, Ratio, compare, present, ratio
 
-from fedbuff import _bench
+from fedbuff._machine import bench as _bench
 
 FULL = os.environ.get("FEDBUFF_BENCH_FULL") == "1"
 TURNS = 7 if FULL else 3

@@ -11,7 +11,7 @@ import importlib.metadata
 import os
 from typing import Any
 
-from fedbuff import _bench
+from fedbuff._machine import bench as _bench
 
 RIVALS = ("numba", "scipy", "jax", "torch")
 

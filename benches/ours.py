@@ -12,7 +12,7 @@ from rivals.data import FOLDER, Workload, answer_path, initial_model, rows_of, s
 from rivals.with_numpy import checked, moved, vectors
 
 import fedbuff as fb
-from fedbuff import _bench
+from fedbuff._machine import bench as _bench
 
 Turn = Callable[[], dict[str, Any]]
 

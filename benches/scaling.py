@@ -30,7 +30,7 @@ from rivals.data import WORKLOADS, Workload
 from scipy.optimize import nnls
 
 import fedbuff as fb
-from fedbuff import _bench
+from fedbuff._machine import bench as _bench
 
 FAMILIES = ("logistic", "softmax", "mlp")
 CLIENTS = 100_000_000

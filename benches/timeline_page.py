@@ -14,7 +14,7 @@ from selenium import webdriver
 
 import fedbuff as fb
 from fedbuff._report import write_report
-from fedbuff._run_folder import run_study
+from fedbuff._study.run_folder import run_study
 
 N_CLIENTS = 1000
 TABLES = {

@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import partition, staleness
-from ._aggregate import aggregate
-from ._clients import Callback, Custom
-from ._config import show_config
-from ._delays import (
+from ._base.files import FileError
+from ._delays.arrival_log import ArrivalLog
+from ._delays.availability import Availability
+from ._delays.bad_rows import TraceError
+from ._delays.distributions import (
     Constant,
-    DelayModel,
     Distribution,
     Empirical,
     Exponential,
@@ -22,29 +22,57 @@ from ._delays import (
     Uniform,
     Weibull,
 )
-from ._embedding import get_cmake_dir, get_include
-from ._files import FileError
-from ._history import ExitReason, History, Interrupted, Result
-from ._local import LocalSGD
-from ._problems import MLP, LeastSquares, Logistic, Problem, Quadratic, Softmax
-from ._recorder import Recorder, sample_log
-from ._replay import Replay, Stop, replay, run
-from ._resolve import iter_schedule, schedule, uniform_arrivals
-from ._schedule import Schedule, Status, load_schedule
-from ._strategy import SGD, Adam, FedAsync, FedAvg, FedBuff
-from ._svmlight import read_svmlight
-from ._trace import ArrivalLog, Availability, Trace, TraceError, read_arrival_log, read_trace
+from ._delays.model import DelayModel
+from ._delays.read import read_arrival_log, read_trace
+from ._delays.recorder import Recorder, sample_log
+from ._delays.trace import Trace
+from ._machine.config import show_config
+from ._machine.embedding import get_cmake_dir, get_include
+from ._problems.base import Problem
+from ._problems.external import Callback, Custom
+from ._problems.linear import LeastSquares, Logistic
+from ._problems.local import LocalSGD
+from ._problems.mlp import MLP, Softmax
+from ._problems.quadratic import Quadratic
+from ._replay.aggregate import aggregate
+from ._replay.history import (
+    ExitReason,
+    History,
+    Interrupted,
+    Result,
+)
+from ._replay.loop import replay, run
+from ._replay.replay import Replay
+from ._replay.stop import Stop
+from ._rule.strategies import (
+    SGD,
+    Adam,
+    FedAsync,
+    FedAvg,
+    FedBuff,
+)
+from ._schedule.columns import Status
+from ._schedule.file import load_schedule
+from ._schedule.resolve import iter_schedule, schedule
+from ._schedule.schedule import Schedule
+from ._schedule.uniform import uniform_arrivals
+from ._study.svmlight import read_svmlight
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import plots, secure, theory, traces
+    from . import (
+        plots,
+        secure,
+        theory,
+        traces,
+    )
     from ._event_queue import EventQueue
     from ._server import DeltaBuffer, Server
-    from ._study_config import StudyConfig
-    from ._study_data import sample_digits
-    from ._sweep import sweep
-    from ._sweep_results import SweepResults, load_sweep
-    from ._tune import tune
+    from ._study.config import StudyConfig
+    from ._study.data import sample_digits
+    from ._sweep.results import SweepResults, load_sweep
+    from ._sweep.sweep import sweep
+    from ._sweep.tune import tune
 
 __all__ = [
     "MLP",
@@ -121,12 +149,12 @@ __all__ = [
 # Not everybody's, and slow to import: on first use.
 _LATER_MODULES = ("plots", "secure", "theory", "traces")
 _LATER_NAMES = {
-    "StudyConfig": "._study_config",
-    "SweepResults": "._sweep_results",
-    "load_sweep": "._sweep_results",
-    "sample_digits": "._study_data",
-    "sweep": "._sweep",
-    "tune": "._tune",
+    "StudyConfig": "._study.config",
+    "SweepResults": "._sweep.results",
+    "load_sweep": "._sweep.results",
+    "sample_digits": "._study.data",
+    "sweep": "._sweep.sweep",
+    "tune": "._sweep.tune",
 }
 
 

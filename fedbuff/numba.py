@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from . import backends
-from ._embedding import library
-from ._files import optional
+from ._base.files import optional
+from ._machine.embedding import library
 
 _numba = optional("numba", "numba", "fedbuff.numba")
 ir = optional("llvmlite.ir", "numba", "fedbuff.numba")

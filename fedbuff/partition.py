@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._arrays import to_array
-from ._checks import count, number
+from ._base.arrays import to_array
+from ._base.checks import count, number
 
 __all__ = ["by_column", "dirichlet", "iid", "shards"]
 

@@ -28,11 +28,23 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import backends
-from ._arrays import all_finite, as_array, as_vector, model_dtype, round_down
-from ._checks import count, number, seed_of
-from ._files import optional
-from ._schedule import Schedule, Status
-from ._secure import FixedPoint, Gaussian, OneTimePad, Simulate
+from ._base.arrays import (
+    all_finite,
+    as_array,
+    as_vector,
+    model_dtype,
+    round_down,
+)
+from ._base.checks import count, number, seed_of
+from ._base.files import optional
+from ._rule.secure_values import (
+    FixedPoint,
+    Gaussian,
+    OneTimePad,
+    Simulate,
+)
+from ._schedule.columns import Status
+from ._schedule.schedule import Schedule
 
 __all__ = [
     "Aggregator",

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ._checks import number
+from ._base.checks import number
 
 __all__ = ["Constant", "DelayAdaptive", "Hinge", "InverseOnePlusSqrt", "Polynomial", "StalenessFunction", "Threshold"]
 

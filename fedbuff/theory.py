@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from ._constants import Constants, Tag, Value
-from ._theorem import (
+from ._problems.constants import Constants, Tag, Value
+from ._theory.theorem import (
     TABLE_1,
     Analysis,
     Bound,
@@ -23,7 +23,14 @@ from ._theorem import (
     stationary_gradient,
     step_sizes,
 )
-from ._verify import Plan, Rate, Verification, plan, rate, verify
+from ._theory.verify import (
+    Plan,
+    Rate,
+    Verification,
+    plan,
+    rate,
+    verify,
+)
 
 __all__ = [
     "TABLE_1",

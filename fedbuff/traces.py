@@ -16,29 +16,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _checks, _pickles
-from ._arrays import to_array
-from ._checks import count, path_of, seed_of, shortened, shown
-from ._files import FileError, file_format, read_json, read_npy
-from ._fit import Fit, fit
-from ._read_columns import (
+from ._base import checks as _checks
+from ._base import pickles as _pickles
+from ._base.arrays import to_array
+from ._base.checks import (
+    count,
+    path_of,
+    seed_of,
+    shortened,
+    shown,
+)
+from ._base.files import (
+    FileError,
+    file_format,
+    read_json,
+    read_npy,
+)
+from ._delays.arrival_log import ArrivalLog
+from ._delays.availability import Availability, Policy
+from ._delays.bad_rows import Reasons, TraceError, bad_rows
+from ._delays.columns import check_missing, in_file
+from ._delays.fit import Fit, fit
+from ._delays.read import in_seconds
+from ._delays.table import (
     MISSING,
-    ColumnCells,
     Labels,
     Missing,
-    Reasons,
-    TextFile,
-    TraceError,
-    as_delimiter,
-    bad_rows,
-    check_missing,
-    in_file,
     labels_from_text,
     parse_cell,
 )
-from ._trace import ArrivalLog, Availability, End, Policy, Trace, in_seconds
-from .backends._philox import STREAM_DELAYS, multiply_high, philox
-from .backends._portable_math import draw
+from ._delays.text_file import ColumnCells, TextFile, as_delimiter
+from ._delays.trace import End, Trace
+from .backends.python.philox import STREAM_DELAYS, multiply_high, philox
+from .backends.python.portable_math import draw
 
 __all__ = ["Fit", "fit", "from_delay_matrix", "from_fedscale", "from_flash", "from_gradient_ages", "load_pickle"]
 

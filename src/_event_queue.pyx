@@ -1,6 +1,6 @@
 """EventQueue: the event queue of the schedule's own loop, for somebody else's.
 
-It behaves, to the text of its exceptions, as the one in fedbuff/backends/_event_queue.py.
+It behaves, to the text of its exceptions, as the one in fedbuff/backends/python/event_queue.py.
 """
 
 from libc.math cimport isfinite
@@ -9,8 +9,8 @@ from libc.stdint cimport int32_t, int64_t
 from fedbuff._fedbuff_h cimport *
 from fedbuff._server cimport as_double, as_int64, check
 
-from fedbuff._checks import integer
-from fedbuff._server_checks import empty_queue, event_kind, event_time
+from fedbuff._base.checks import integer
+from fedbuff._rule.server_errors import empty_queue, event_kind, event_time
 
 
 cdef class EventQueue:

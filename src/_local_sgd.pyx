@@ -7,8 +7,8 @@ from fedbuff._server cimport address, as_int64, check
 
 import numpy as np
 
-from fedbuff._arrays import as_output, as_vector
-from fedbuff._checks import seed_of
+from fedbuff._base.arrays import as_output, as_vector
+from fedbuff._base.checks import seed_of
 
 
 cdef class LocalSGD:

@@ -1,6 +1,6 @@
 """Server and DeltaBuffer: what is called once per arrival, so through Cython and not through pybind11.
 
-They behave, to the text of their exceptions, as the ones in fedbuff/backends/_server.py.
+They behave, to the text of their exceptions, as the ones in fedbuff/backends/python/server.py.
 """
 
 cimport numpy as cnp
@@ -14,14 +14,11 @@ from fedbuff._fedbuff_h cimport *
 
 import numpy as np
 
-from fedbuff._arrays import as_model, as_units, as_vector, model_dtype
-from fedbuff._server_file import ServerState, read_server, write_server
-from fedbuff._checks import integer
-from fedbuff._server_checks import (
-    checked_dim, closed_error, diverged_error, float_of, forked_error, norm_error, not_finite, overflow_error, positive,
-    ticket_error, unit_of, version_error, wide_error,
-)
-from fedbuff._strategy import Adam, plain_rule_of, rule_of
+from fedbuff._base.arrays import as_model, as_units, as_vector, model_dtype
+from fedbuff._rule.server_file import ServerState, read_server, write_server
+from fedbuff._base.checks import integer
+from fedbuff._rule.server_errors import checked_dim, closed_error, diverged_error, float_of, forked_error, norm_error, not_finite, overflow_error, positive, ticket_error, unit_of, version_error, wide_error
+from fedbuff._rule.strategies import Adam, plain_rule_of, rule_of
 
 
 cnp.import_array()

@@ -28,8 +28,8 @@ CHECK
 )
 
 LD_PRELOAD=$preload "$python" -m pytest -q -p no:cacheprovider \
-    tests/unit/test_server.py tests/unit/test_problems.py tests/unit/test_presets.py tests/boundary/test_inputs.py \
+    tests/rule/test_server.py tests/problems/test_problems.py tests/rule/test_presets.py tests/boundary/test_inputs.py \
     tests/embedding/test_parts.py tests/embedding/test_bad_use.py \
     -k "not numba and not threads_may_share"
 # The C++ tests work the edges of every level; this one is what the bindings reach.
-LD_PRELOAD=$preload "$python" -m pytest -q -p no:cacheprovider tests/kernels/test_conformance.py -k "cpp-$level"
+LD_PRELOAD=$preload "$python" -m pytest -q -p no:cacheprovider tests/backends/test_conformance.py -k "cpp-$level"

@@ -15,7 +15,13 @@ if not hasattr(jax, "tree_map"):  # which JAX removed, and FedJAX 0.0.17 still c
 from fedjax import ClientDataset, ShuffleRepeatBatchHParams, optimizers
 from fedjax.algorithms import fed_avg
 
-from .data import initial_model, learning, parts_of, rows_of, workload
+from .data import (
+    initial_model,
+    learning,
+    parts_of,
+    rows_of,
+    workload,
+)
 
 
 def replay(name: str, updates: str) -> Callable[[], dict[str, Any]]:

@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from .data import initial_model, learning, parts_of, rows_of, workload
+from .data import (
+    initial_model,
+    learning,
+    parts_of,
+    rows_of,
+    workload,
+)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,13 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNTrainHyperParams
 from pfl.model.pytorch import PyTorchModel
 
-from .data import initial_model, learning, parts_of, rows_of, workload
+from .data import (
+    initial_model,
+    learning,
+    parts_of,
+    rows_of,
+    workload,
+)
 
 
 def replay(name: str, updates: str) -> Callable[[], dict[str, Any]]:

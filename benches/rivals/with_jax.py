@@ -14,7 +14,13 @@ import numpy as np
 from jax import lax
 
 from . import with_heapq
-from .data import check_delta, initial_model, parts_of, rows_of, workload
+from .data import (
+    check_delta,
+    initial_model,
+    parts_of,
+    rows_of,
+    workload,
+)
 from .with_numpy import checked, moved, vectors
 
 

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .data import Workload, check_delta, initial_model, rows_of, sparse_rows_of, workload
+from .data import (
+    Workload,
+    check_delta,
+    initial_model,
+    rows_of,
+    sparse_rows_of,
+    workload,
+)
 from .with_numpy import checked, moved, vectors
 
 FAST = {"fastmath": True, "nogil": True}

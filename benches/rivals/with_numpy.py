@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from . import with_heapq
-from .data import check_delta, initial_model, parts_of, rows_of, workload
+from .data import (
+    check_delta,
+    initial_model,
+    parts_of,
+    rows_of,
+    workload,
+)
 
 
 class Trainer:

@@ -9,7 +9,13 @@ import numpy as np
 import torch
 
 from . import with_heapq
-from .data import check_delta, initial_model, parts_of, rows_of, workload
+from .data import (
+    check_delta,
+    initial_model,
+    parts_of,
+    rows_of,
+    workload,
+)
 from .with_numpy import checked, moved, vectors
 
 

@@ -5,9 +5,9 @@
 #include <tuple>
 #include <vector>
 
-#include "aggregate.hpp"
+#include "server/aggregate.hpp"
 #include "bindings.hpp"
-#include "dispatch.hpp"
+#include "kernels/dispatch.hpp"
 #include "gil.hpp"
 #include "numpy_views.hpp"
 

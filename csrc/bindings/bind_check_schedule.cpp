@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "bindings.hpp"
-#include "check_schedule.hpp"
+#include "schedule/check_schedule.hpp"
 #include "numpy_views.hpp"
 
 namespace fedbuff::bind {

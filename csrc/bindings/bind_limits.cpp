@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bindings.hpp"
-#include "dispatch.hpp"
+#include "kernels/dispatch.hpp"
 #include "gil.hpp"
 #include "numpy_views.hpp"
 

@@ -9,7 +9,7 @@
 #include "bound_problem.hpp"
 #include "gil.hpp"
 #include "numpy_views.hpp"
-#include "packed_runs.hpp"
+#include "replay/packed_runs.hpp"
 #include "read_plan.hpp"
 #include "read_rule.hpp"
 

@@ -1,7 +1,7 @@
 #include "bindings.hpp"
-#include "normal.hpp"
+#include "numbers/normal.hpp"
 #include "numpy_views.hpp"
-#include "philox.hpp"
+#include "numbers/philox.hpp"
 
 namespace fedbuff::bind {
 

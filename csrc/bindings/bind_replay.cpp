@@ -8,11 +8,11 @@
 
 #include "bindings.hpp"
 #include "bound_problem.hpp"
-#include "custom.hpp"
+#include "clients/custom.hpp"
 #include "gil.hpp"
 #include "numpy_views.hpp"
 #include "read_rule.hpp"
-#include "replay.hpp"
+#include "replay/replay.hpp"
 
 namespace fedbuff::bind {
 
@@ -76,7 +76,7 @@ class CallbackWork final : public ClientWork<T> {
   py::ssize_t dim_;
 };
 
-// The fields of fedbuff.backends._spec.SumSpec.
+// The fields of fedbuff.backends.spec.SumSpec.
 SumConfig read_sums(const py::object& sums) {
   SumConfig c;
   c.modulus = sums.attr("modulus").cast<int>();

@@ -8,8 +8,8 @@
 #include "gil.hpp"
 #include "numpy_views.hpp"
 #include "read_plan.hpp"
-#include "resolver.hpp"
-#include "uniform_arrivals.hpp"
+#include "schedule/resolver.hpp"
+#include "schedule/uniform_arrivals.hpp"
 
 namespace fedbuff::bind {
 

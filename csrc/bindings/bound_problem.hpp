@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "bindings.hpp"
-#include "local.hpp"
+#include "clients/local_sgd.hpp"
 #include "gil.hpp"
 #include "numpy_views.hpp"
-#include "workspace.hpp"
+#include "clients/workspace.hpp"
 
 namespace fedbuff::bind {
 

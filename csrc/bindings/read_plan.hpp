@@ -4,13 +4,13 @@
 #include <cstring>
 #include <string>
 
-#include "dispatch.hpp"
+#include "kernels/dispatch.hpp"
 #include "numpy_views.hpp"
-#include "resolver.hpp"
+#include "schedule/resolver.hpp"
 
 namespace fedbuff::bind {
 
-// Reads the plan's fields (fedbuff.backends._resolver_reference.Plan); the arrays stay those of the Python object.
+// Reads the plan's fields (fedbuff.backends.python.resolver.Plan); the arrays stay those of the Python object.
 class PlanReader {
  public:
   explicit PlanReader(const py::object& plan) : plan_(plan) {}

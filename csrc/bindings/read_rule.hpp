@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "fedbuff/fedbuff.h"
-#include "problem.hpp"
+#include "kernels/problem.hpp"
 
 namespace fedbuff::bind {
 
@@ -32,7 +32,7 @@ inline fb_rule read_rule(const py::object& rule) {
   return c;
 }
 
-// The fields of fedbuff.backends._spec.LocalSpec.
+// The fields of fedbuff.backends.spec.LocalSpec.
 inline LocalConfig read_local(const py::object& local) {
   const auto number = [&](const char* name) { return local.attr(name).cast<double>(); };
   return {local.attr("steps").cast<std::int64_t>(), number("lr"), number("momentum"), number("weight_decay"),

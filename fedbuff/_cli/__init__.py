@@ -69,7 +69,7 @@ def cli(ctx: click.Context, cflags: bool, libs: bool, cmakedir: bool) -> None:
     """
     asked = {"cflags": cflags, "libs": libs, "get_cmake_dir": cmakedir}
     if any(asked.values()):
-        embedding = importlib.import_module("fedbuff._embedding")
+        embedding = importlib.import_module("fedbuff._machine.embedding")
         click.echo(" ".join(getattr(embedding, name)() for name, wanted in asked.items() if wanted))
     elif ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

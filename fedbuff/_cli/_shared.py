@@ -12,15 +12,18 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from .. import _files, load_schedule, read_arrival_log, read_trace
-from .._read_columns import labels_from_text
-from .._resolve import schedule as resolve
-from .._run_folder import Run, find_runs, plain
-from .._schedule import Schedule
-from .._strategy import FedAsync, FedAvg, FedBuff
-from .._study_config import StudyConfig
-from .._text_table import aligned, show
-from .._trace import ArrivalLog, Trace
+from .._base import files as _files
+from .._base.text_table import aligned, show
+from .._delays.arrival_log import ArrivalLog
+from .._delays.read import read_arrival_log, read_trace
+from .._delays.table import labels_from_text
+from .._delays.trace import Trace
+from .._rule.strategies import FedAsync, FedAvg, FedBuff
+from .._schedule.file import load_schedule
+from .._schedule.resolve import schedule as resolve
+from .._schedule.schedule import Schedule
+from .._study.config import StudyConfig
+from .._study.run_folder import Run, find_runs, plain
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .. import _bench
+from .._machine import bench as _bench
 
 __all__ = ["bench"]
 

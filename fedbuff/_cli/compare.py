@@ -6,11 +6,19 @@ from pathlib import Path
 
 import click
 
-from .._compare import compare as run_all
-from .._compare import grid
-from .._run_folder import find_runs
-from .._study_config import StudyConfig
-from ._shared import A_FILE, NEW_PATH, allow_code_option, echo_json, echo_table, json_option, set_option
+from .._study.compare import compare as run_all
+from .._study.compare import grid
+from .._study.config import StudyConfig
+from .._study.run_folder import find_runs
+from ._shared import (
+    A_FILE,
+    NEW_PATH,
+    allow_code_option,
+    echo_json,
+    echo_table,
+    json_option,
+    set_option,
+)
 from .replay import exit_code
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from .._compare import compare
 from .._report import write_report
-from .._run_folder import find_runs
-from .._study_config import StudyConfig
+from .._study.compare import compare
+from .._study.config import StudyConfig
+from .._study.run_folder import find_runs
 from ._shared import NEW_PATH, echo_table
 
 FOLDER = Path("fedbuff-demo")

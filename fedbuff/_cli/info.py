@@ -6,7 +6,7 @@ import importlib.util
 
 import click
 
-from .._config import config
+from .._machine.config import config
 from ._shared import echo_facts, echo_json, json_option
 
 EXTRAS = {

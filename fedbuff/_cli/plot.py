@@ -13,11 +13,16 @@ import click
 import numpy as np
 
 from .. import plots
-from .._files import file_format, optional, reading, replacing
-from .._run_folder import find_runs
-from .._sweep_results import load_sweep
-from .._sweep_statistics import Axis
-from .._trace import ArrivalLog
+from .._base.files import (
+    file_format,
+    optional,
+    reading,
+    replacing,
+)
+from .._delays.arrival_log import ArrivalLog
+from .._study.run_folder import find_runs
+from .._sweep.results import load_sweep
+from .._sweep.statistics import Axis
 from ._shared import (
     A_FILE,
     EXISTING,

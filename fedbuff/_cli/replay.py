@@ -7,10 +7,18 @@ from typing import Any
 
 import click
 
-from .._run_folder import Run, SeedRun, run_study
-from .._study_config import StudyConfig
+from .._study.config import StudyConfig
+from .._study.run_folder import Run, SeedRun, run_study
 from . import DIVERGED
-from ._shared import A_FILE, NEW_PATH, allow_code_option, echo_json, echo_table, json_option, set_option
+from ._shared import (
+    A_FILE,
+    NEW_PATH,
+    allow_code_option,
+    echo_json,
+    echo_table,
+    json_option,
+    set_option,
+)
 
 
 @click.command()

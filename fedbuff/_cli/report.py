@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .._report import write_report
-from .._run_folder import find_runs
+from .._study.run_folder import find_runs
 from ._shared import NEW_PATH
 
 A_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)

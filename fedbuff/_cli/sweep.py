@@ -8,9 +8,10 @@ from typing import Any
 import click
 import numpy as np
 
-from .._study_config import ConfigError, StudyConfig, parse_setting, seeds_of
-from .._sweep import sweep as run_sweep
-from .._sweep_results import SweepResults
+from .._study.config import StudyConfig
+from .._study.tables import ConfigError, parse_setting, seeds_of
+from .._sweep.results import SweepResults
+from .._sweep.sweep import sweep as run_sweep
 from . import FAILED_RUNS
 from ._shared import (
     A_FILE,

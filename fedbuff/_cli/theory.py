@@ -9,8 +9,17 @@ from typing import Any
 
 import click
 
-from .._study_config import ConfigError, StudyConfig
-from ._shared import A_FILE, allow_code_option, echo_facts, echo_json, echo_table, json_option, set_option
+from .._study.config import StudyConfig
+from .._study.tables import ConfigError
+from ._shared import (
+    A_FILE,
+    allow_code_option,
+    echo_facts,
+    echo_json,
+    echo_table,
+    json_option,
+    set_option,
+)
 
 CONSTANTS = ("smoothness", "local_steps", "buffer_size", "tau")
 VARIANCES = ("clients", "gap", "sigma2", "gamma2")

@@ -9,10 +9,12 @@ import click
 import numpy as np
 
 from .. import traces
-from .._delays import DelayModel, Distribution
-from .._schedule import task_parts
-from .._study_config import DISTRIBUTIONS
-from .._trace import PARTS, ArrivalLog, Trace
+from .._delays.arrival_log import ArrivalLog
+from .._delays.distributions import Distribution
+from .._delays.model import DelayModel
+from .._delays.trace import PARTS, Trace
+from .._schedule.schedule import task_parts
+from .._study.build import DISTRIBUTIONS
 from ._shared import (
     A_FILE,
     NEW_PATH,

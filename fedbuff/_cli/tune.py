@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from .._study_config import StudyConfig, parse_setting
-from .._tune import about
-from .._tune import tune as run_all
+from .._study.config import StudyConfig
+from .._study.tables import parse_setting
+from .._sweep.tune import about
+from .._sweep.tune import tune as run_all
 from . import FAILED_RUNS
 from ._shared import (
     A_FILE,

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._files import optional, replacing
-from .._run_folder import Run, plain
-from .._schedule import Schedule, Status
+from .._base.files import optional, replacing
+from .._schedule.columns import Status
+from .._schedule.schedule import Schedule
+from .._study.run_folder import Run, plain
 from ._levels import Timeline
 
 __all__ = ["write_report"]

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._schedule import Schedule, Status
+from .._schedule.columns import Status
+from .._schedule.schedule import Schedule
 
 __all__ = ["Timeline", "packed"]
 

@@ -14,7 +14,7 @@ import warnings
 from functools import cache
 from typing import Any, cast
 
-from ._spec import Backend
+from .spec import Backend
 
 __all__ = ["NAMES", "build_info", "current", "default_threads"]
 

@@ -24,7 +24,14 @@ from .._core import (
 from .._event_queue import EventQueue
 from .._local_sgd import LocalSGD
 from .._server import DeltaBuffer, Server
-from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vector
+from .spec import (
+    BoundProblem,
+    LocalSpec,
+    ProblemSpec,
+    SumRoles,
+    SumSpec,
+    Vector,
+)
 
 __all__ = [
     "DeltaBuffer",

@@ -14,12 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _server
-from ._event_queue import EventQueue
-from ._philox import key_words, philox_words, unit_double
-from ._portable_math import log_positive, sincos2pi
-from ._replay import SequentialReplay
-from ._spec import BoundProblem, LocalSpec, ProblemSpec, SumRoles, SumSpec, Vector, Words
+from .python import server as _server
+from .python.event_queue import EventQueue
+from .python.philox import key_words, philox_words, unit_double
+from .python.portable_math import log_positive, sincos2pi
+from .python.replay import SequentialReplay
+from .spec import (
+    BoundProblem,
+    LocalSpec,
+    ProblemSpec,
+    SumRoles,
+    SumSpec,
+    Vector,
+    Words,
+)
 
 __all__ = [
     "DeltaBuffer",

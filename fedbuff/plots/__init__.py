@@ -4,8 +4,20 @@ Each function draws into `ax` (a new figure where it is None) and returns the ax
 it. Lines differ in colour, in lightness and in dashes, so that they stay apart in grey and for the colour-blind.
 """
 
-from ._curves import bound, convergence, rate, sweep
-from ._measures import buffer_fill, contribution, in_flight, staleness, staleness_over_time, trace
+from ._curves import (
+    bound,
+    convergence,
+    rate,
+    sweep,
+)
+from ._measures import (
+    buffer_fill,
+    contribution,
+    in_flight,
+    staleness,
+    staleness_over_time,
+    trace,
+)
 from ._timeline import schedule
 
 __all__ = [

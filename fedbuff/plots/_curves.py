@@ -8,11 +8,17 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._checks import choice
-from .._history import Result
-from .._sweep_results import SweepResults
-from .._sweep_statistics import Axis
-from ._style import COLOURS, add_legend, line_style, named, new_axes
+from .._base.checks import choice
+from .._replay.history import Result
+from .._sweep.results import SweepResults
+from .._sweep.statistics import Axis
+from ._style import (
+    COLOURS,
+    add_legend,
+    line_style,
+    named,
+    new_axes,
+)
 
 Columns = Mapping[str, NDArray[Any]]
 Curves = Result | Columns | Sequence[Result | Columns]

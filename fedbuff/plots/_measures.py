@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._schedule import Schedule, Status
-from .._trace import PARTS, Trace
-from ._style import COLOURS, add_legend, line_style, named, new_axes
+from .._delays.trace import PARTS, Trace
+from .._schedule.columns import Status
+from .._schedule.schedule import Schedule
+from ._style import (
+    COLOURS,
+    add_legend,
+    line_style,
+    named,
+    new_axes,
+)
 
 _POINTS = 2000  # of a line; more could not be seen
 

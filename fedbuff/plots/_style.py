@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from .._files import optional
+from .._base.files import optional
 
 Value = TypeVar("Value")
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._delays import DelayModel
-from .._files import optional
-from .._schedule import Schedule, Status, task_parts
-from .._trace import Trace
+from .._base.files import optional
+from .._delays.model import DelayModel
+from .._delays.trace import Trace
+from .._schedule.columns import Status
+from .._schedule.schedule import Schedule, task_parts
 
 __all__ = ["schedule"]
 

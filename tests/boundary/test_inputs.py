@@ -1,5 +1,5 @@
 """What users pass by mistake, to every public callable that takes arrays: the error's type, and a text that names the
-argument. `tests/unit/test_server.py` does the same for the deltas of servers and buffers on every backend."""
+argument. `tests/rule/test_server.py` does the same for the deltas of servers and buffers on every backend."""
 
 from __future__ import annotations
 

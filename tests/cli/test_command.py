@@ -21,7 +21,7 @@ import pytest
 
 import fedbuff as fb
 from fedbuff._cli import cli
-from fedbuff._run_folder import find_runs, load_run, run_study
+from fedbuff._study.run_folder import find_runs, load_run, run_study
 
 Run = Callable[..., Any]
 
@@ -338,7 +338,7 @@ def test_theory(fedbuff: Run) -> None:
 
 
 def test_flags_for_compilers(fedbuff: Run) -> None:
-    from fedbuff import _embedding
+    from fedbuff._machine import embedding as _embedding
 
     assert fedbuff("--cflags", "--libs").out == f"{_embedding.cflags()} {_embedding.libs()}\n"
     assert fedbuff("--cmakedir").out == f"{_embedding.get_cmake_dir()}\n"

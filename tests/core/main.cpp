@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "check.hpp"
-#include "dispatch.hpp"
+#include "kernels/dispatch.hpp"
 
 namespace {
 std::string answers;

@@ -10,7 +10,8 @@ from pathlib import Path
 import installs
 import pytest
 
-from fedbuff import _embedding, backends
+from fedbuff import backends
+from fedbuff._machine import embedding as _embedding
 
 ROOT = installs.ROOT
 PROGRAM = """

@@ -1,5 +1,5 @@
 """What a host may do wrong from Python and Cython: an exception, never a crash. Under ASan by tests/run_sanitized.sh;
-tests/core/test_embedding.cpp does the same for C."""
+tests/core/abi/test_embedding.cpp does the same for C."""
 
 from __future__ import annotations
 

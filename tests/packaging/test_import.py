@@ -27,10 +27,10 @@ HEAVY = [
     "fedbuff.secure",
     "fedbuff.theory",
     "fedbuff.traces",
-    "fedbuff._study_config",
-    "fedbuff._bench",
-    "fedbuff._pool",
-    "fedbuff._sweep",
+    "fedbuff._study.config",
+    "fedbuff._machine.bench",
+    "fedbuff._sweep.batches",
+    "fedbuff._sweep.sweep",
     "distributed",
 ]
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff import _replay, backends
+from fedbuff import backends
+from fedbuff._replay import loop as _replay
 
 N_CLIENTS = 12
 STRATEGY = fb.FedBuff(3)
@@ -90,7 +91,7 @@ def test_a_stream_is_checked_chunk_by_chunk(name: str) -> None:
 
 def test_what_the_resolver_made_is_not_checked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     checked = []
-    monkeypatch.setattr("fedbuff._schedule.check_columns", checked.append)
+    monkeypatch.setattr("fedbuff._schedule.schedule.check_columns", checked.append)
     whole = schedule()
     uniform = fb.uniform_arrivals(n_clients=N_CLIENTS, buffer_size=3, max_staleness=2, server_steps=5)
     for sound in (whole, whole[:7], uniform):

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff import _replay, backends
+from fedbuff import backends
+from fedbuff._replay import loop as _replay
 
 N_CLIENTS = 5
 STRATEGY = fb.FedBuff(2, optimizer=fb.SGD(0.9))

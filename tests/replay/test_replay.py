@@ -19,7 +19,7 @@ import pytest
 import fedbuff as fb
 from fedbuff import backends
 from fedbuff.backends import reference
-from fedbuff.backends._spec import SumSpec
+from fedbuff.backends.spec import SumSpec
 
 N_CLIENTS, ROWS, FEATURES, CLASSES = 20, 12, 7, 3
 LOCAL = fb.LocalSGD(steps=5, lr=0.1, batch_size=5)  # not so little that the engine would keep to one thread
@@ -163,7 +163,7 @@ def test_a_buffer_larger_than_the_window(monkeypatch: pytest.MonkeyPatch) -> Non
     strategy = fb.FedBuff(40)
     schedule = make_schedule(strategy, steps=5)
     expected = fb.replay(PROBLEM, schedule, LOCAL, strategy=strategy).w
-    monkeypatch.setattr("fedbuff._replay._WINDOW_BYTES", 1)
+    monkeypatch.setattr("fedbuff._replay.engine._WINDOW_BYTES", 1)
     for threads in (1, 2):
         replay = fb.Replay(PROBLEM, schedule, LOCAL, strategy=strategy, threads=threads)
         replay.run()

@@ -10,7 +10,12 @@ import pytest
 
 import fedbuff as fb
 from fedbuff._report import _levels
-from fedbuff._report._levels import IN_FLIGHT, Timeline, packed, shades
+from fedbuff._report._levels import (
+    IN_FLIGHT,
+    Timeline,
+    packed,
+    shades,
+)
 
 DELAYS = fb.DelayModel(
     n_clients=30, compute=fb.Exponential(1.0), client_speed=fb.LogNormal(0.0, 1.0), wait=fb.Constant(0.1)

@@ -16,7 +16,7 @@ import pytest
 
 import fedbuff as fb
 from fedbuff._report import _levels, write_report
-from fedbuff._run_folder import Run, load_run, run_study
+from fedbuff._study.run_folder import Run, load_run, run_study
 
 pytest.importorskip("plotly")
 

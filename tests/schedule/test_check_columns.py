@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff._check_schedule import FAULTS, ScheduleCheck, check_columns
-from fedbuff._schedule import IN_FLIGHT_COLUMNS, ROW_COLUMNS, STEP_COLUMNS
+from fedbuff._schedule.check import FAULTS, ScheduleCheck, check_columns
+from fedbuff._schedule.columns import IN_FLIGHT_COLUMNS, ROW_COLUMNS, STEP_COLUMNS
 
 _core = pytest.importorskip("fedbuff._core")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff._strategy import FedAsync, FedAvg, FedBuff
-from fedbuff.backends._portable_math import COMPONENT_SPEED, draw
+from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
+from fedbuff.backends.python.portable_math import COMPONENT_SPEED, draw
 
 EXPONENTIAL = fb.Exponential(1.0)
 

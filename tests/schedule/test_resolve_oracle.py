@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fedbuff as fb
-from fedbuff import _resolve
-from fedbuff._strategy import FedAsync, FedAvg, FedBuff
-from fedbuff.backends import _resolver_reference as reference
+from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
+from fedbuff._schedule import resolve as _resolve
+from fedbuff.backends.python import resolver as reference
 
 COLUMNS = [
     *("client", "task", "version", "step", "staleness", "start_time", "arrive_time", "status", "step_time"),
@@ -282,7 +282,7 @@ def level(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def test_draws_have_the_same_bits_at_every_level(level: str) -> None:
     from fedbuff import _core
-    from fedbuff.backends import _portable_math as pm
+    from fedbuff.backends.python import portable_math as pm
 
     # Not a whole number of batches, so that single draws take part.
     client, task = np.arange(500, dtype=np.uint32), np.arange(500, dtype=np.uint32) % 7
@@ -308,7 +308,7 @@ def test_few_and_many_in_flight_agree_at_every_level(level: str, law: Any, concu
 
 def test_cpp_math_has_the_same_bits() -> None:
     from fedbuff import _core
-    from fedbuff.backends import _portable_math as pm
+    from fedbuff.backends.python import portable_math as pm
 
     x = np.random.default_rng(0).random(2000)
     values = np.empty((5, x.size))

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff._schedule import IN_FLIGHT_COLUMNS, ROW_COLUMNS, STEP_COLUMNS, ScheduleWriter
+from fedbuff._schedule.columns import IN_FLIGHT_COLUMNS, ROW_COLUMNS, STEP_COLUMNS
+from fedbuff._schedule.file import ScheduleWriter
 
 
 def columns_of(rows, steps, flying):

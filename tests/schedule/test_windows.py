@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff import _resolve
-from fedbuff._checks import as_written, share_of
-from fedbuff._strategy import FedAsync, FedAvg, FedBuff
-from fedbuff._study_data import Rows, hold_out
-from fedbuff.backends import _resolver_reference as reference
+from fedbuff._base.checks import as_written, share_of
+from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
+from fedbuff._schedule import resolve as _resolve
+from fedbuff._study.data import Rows, hold_out
+from fedbuff.backends.python import resolver as reference
 
 
 @pytest.fixture(params=["cpp", "numba", "reference"])

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fedbuff as fb
-from fedbuff._noise_ledger import NoiseLedger, ledger_path
+from fedbuff._replay.noise_ledger import NoiseLedger, ledger_path
 from fedbuff.secure import Gaussian
 
 N, K, STEPS = 6, 2, 30

@@ -10,7 +10,15 @@ import pytest
 from numpy.typing import NDArray
 
 import fedbuff as fb
-from fedbuff.secure import Aggregator, Client, FixedPoint, OneTimePad, Parameters, Refused, Server
+from fedbuff.secure import (
+    Aggregator,
+    Client,
+    FixedPoint,
+    OneTimePad,
+    Parameters,
+    Refused,
+    Server,
+)
 
 pytest.importorskip("cryptography")
 

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 import fedbuff as fb
 from fedbuff import backends
-from fedbuff.secure import Aggregator, Client, FixedPoint, OneTimePad, Parameters, Server, Simulate
+from fedbuff.secure import (
+    Aggregator,
+    Client,
+    FixedPoint,
+    OneTimePad,
+    Parameters,
+    Server,
+    Simulate,
+)
 
 N_CLIENTS = 12
 LOCAL = fb.LocalSGD(steps=5, lr=0.1, batch_size=5)  # not so little that the engine would keep to one thread

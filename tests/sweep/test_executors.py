@@ -18,11 +18,11 @@ import pytest
 from sweep_checks import equal
 
 import fedbuff as fb
-from fedbuff import _sweep_store
-from fedbuff._pool import Batches
-from fedbuff._study_data import Rows, load_rows, save_rows
-from fedbuff._svmlight import CSR
-from fedbuff._sweep_store import FolderStore
+from fedbuff._study.data import Rows, load_rows, save_rows
+from fedbuff._study.svmlight import CSR
+from fedbuff._sweep import store as _sweep_store
+from fedbuff._sweep.batches import Batches
+from fedbuff._sweep.store import FolderStore
 
 GRID = {"strategy.buffer_size": [1, 2, 0], "problem.l2": [0.0, 0.1]}
 

@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff import _sweep_statistics as statistics
-from fedbuff._student import student
-from fedbuff._sweep_statistics import carried_forward, interval, pair, survival_median
+from fedbuff._base.student_t import student
+from fedbuff._sweep import statistics
+from fedbuff._sweep.statistics import (
+    carried_forward,
+    interval,
+    pair,
+    survival_median,
+)
 
 scipy_stats = pytest.importorskip("scipy.stats")
 

@@ -14,8 +14,9 @@ from sweep_checks import equal, same_as_alone
 
 import fedbuff as fb
 from fedbuff import backends
-from fedbuff._study_config import ConfigError, merged
-from fedbuff._sweep_worker import Arms, Workshop
+from fedbuff._study.tables import ConfigError, merged
+from fedbuff._sweep.arms import Arms
+from fedbuff._sweep.worker import Workshop
 
 RECORDED = "client,task,compute\n" + "".join(f"{c},{t},{1 + (c * 5 + t * 3) % 7}\n" for c in range(5) for t in range(6))
 
@@ -117,7 +118,7 @@ def test_recorded_delays_follow_the_seed(
     assert len(set(results.column("time").tolist())) > 1
     for row in range(5):
         same_as_alone(results, row, config)
-    monkeypatch.setattr("fedbuff._sweep_worker._TRACE_BYTES", 1)
+    monkeypatch.setattr("fedbuff._sweep.worker._TRACE_BYTES", 1)
     equal(fb.sweep(config, seeds=range(5)), results)
 
 
@@ -189,7 +190,7 @@ def test_arms_that_share_a_schedule_resolve_it_once(base: dict[str, Any], monkey
 
 
 def test_data_is_read_once(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedbuff import _study_config
+    from fedbuff._study import config as _study_config
 
     made = []
     original = _study_config._read_rows

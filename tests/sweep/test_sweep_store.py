@@ -18,9 +18,9 @@ import pytest
 from sweep_checks import equal
 
 import fedbuff as fb
-from fedbuff import _sweep_store
-from fedbuff._study_config import ConfigError
-from fedbuff._sweep_store import FolderStore
+from fedbuff._study.tables import ConfigError
+from fedbuff._sweep import store as _sweep_store
+from fedbuff._sweep.store import FolderStore
 
 GRID = {"local.lr": [0.1, 0.2, 0.3], "strategy.buffer_size": [1, 2]}
 FORMS = ["parquet", "npz"]
@@ -42,7 +42,7 @@ def parts(out: Path) -> list[str]:
 
 def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many runs each batch makes from now on."""
-    from fedbuff._sweep_worker import Workshop
+    from fedbuff._sweep.worker import Workshop
 
     made: list[int] = []
     original = Workshop.run

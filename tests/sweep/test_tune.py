@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff import _tune
+from fedbuff._sweep import tune as _tune
 
 BASE: dict[str, Any] = {
     "problem": {"kind": "quadratic", "centers": [[4.0 + i % 2, float(i % 3)] for i in range(12)]},

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff._pool import map_in_threads
-from fedbuff._student import student
-from fedbuff._verify import _interval
+from fedbuff._base.student_t import student
+from fedbuff._base.threads import map_in_threads
+from fedbuff._theory.verify import _interval
 
 theory = fb.theory
 RNG = np.random.default_rng(0)

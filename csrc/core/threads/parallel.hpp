@@ -11,8 +11,8 @@
 
 namespace fedbuff {
 
-// Calls work(0) .. work(n - 1) on up to `threads` threads, this one included. After an exception no more calls are begun;
-// the first one that was caught is thrown here after all threads have stopped.
+// Calls work(0) .. work(n - 1) on up to `threads` threads, this one included. After an exception no more calls are
+// begun; the first one that was caught is thrown here after all threads have stopped.
 template <class Work>
 void run_parallel(std::int64_t n, int threads, Work work) {
   std::atomic<std::int64_t> next{0};

@@ -1,0 +1,604 @@
+// The C ABI: checks what a C caller may get wrong, and turns exceptions into status codes. No algorithm here.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <iterator>
+#include <new>
+#include <stdexcept>
+#include <type_traits>
+#include <vector>
+
+#include "server/buffer.hpp"
+#include "kernels/dispatch.hpp"
+#include "fedbuff/fedbuff.h"
+#include "numbers/fixed_point.hpp"
+#include "clients/local_sgd.hpp"
+#include "threads/core_chunks.hpp"
+#include "abi/queue.hpp"
+#include "server/server.hpp"
+#include "threads/ticket_queue.hpp"
+
+namespace {
+
+// The one place where exceptions end: ours are about memory, the others come out of the host's functions.
+template <class Body>
+fb_status guarded(Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return FB_ERR_MEMORY;
+  } catch (const std::length_error&) {
+    return FB_ERR_MEMORY;
+  } catch (const fedbuff::Forked&) {
+    return FB_ERR_FORKED;
+  } catch (...) {
+    return FB_ERR_HOST;
+  }
+}
+
+// What body(object) gives; `nothing` where there is no object, or it stayed with the process that this one is forked
+// of.
+template <class Object, class Body, class Result>
+Result read(Object* object, Body body, Result nothing) {
+  try {
+    return object == nullptr ? nothing : body(*object);
+  } catch (const fedbuff::Forked&) {
+    return nothing;
+  }
+}
+
+constexpr int64_t kNoNumber = -1;
+
+// How large each struct was when this ABI began: fields after that were appended, and callers may not know them.
+constexpr std::size_t kFirstRule = offsetof(fb_rule, unit) + sizeof(double);
+constexpr std::size_t kFirstState = offsetof(fb_server_state, kept) + sizeof(void*);
+constexpr std::size_t kFirstExecutor = offsetof(fb_executor, run) + sizeof(void*);
+constexpr std::size_t kFirstProblem = offsetof(fb_problem, noise_variance) + sizeof(double);
+constexpr std::size_t kFirstLocalConfig = offsetof(fb_local_config, prox) + sizeof(double);
+
+// A caller's struct as this library has it. Fields that the caller does not know are zero; fields that this library
+// does not know must be.
+template <class Struct>
+fb_status read_struct(const Struct* given, std::size_t first_size, Struct& out) {
+  if (given == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  if (given->abi != FB_ABI_VERSION || given->size < first_size) {
+    return FB_ERR_ABI;
+  }
+  const std::size_t known = std::min<std::size_t>(given->size, sizeof(Struct));
+  const char* bytes = reinterpret_cast<const char*>(given);
+  if (std::any_of(bytes + known, bytes + given->size, [](char byte) { return byte != 0; })) {
+    return FB_ERR_ABI;
+  }
+  out = Struct{};
+  std::memcpy(&out, given, known);
+  return FB_OK;
+}
+
+bool is_float(fb_dtype dtype) { return dtype == FB_F32 || dtype == FB_F64; }
+
+bool finite_at_least(double x, double low) { return std::isfinite(x) && x >= low; }
+
+bool valid_unit(double unit) { return finite_at_least(unit, 0); }
+
+bool valid_rule(const fb_rule& rule) {
+  return rule.base >= FB_BASE_START && rule.base <= FB_BASE_CURRENT && rule.norm >= FB_NORM_ONE &&
+         rule.norm <= FB_NORM_CLIENTS && (rule.optimizer == FB_SGD || rule.optimizer == FB_ADAM) &&
+         rule.buffer_size >= 1 && (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 &&
+         finite_at_least(rule.lr, 0) && finite_at_least(rule.momentum, 0) && finite_at_least(rule.beta1, 0) &&
+         finite_at_least(rule.beta2, 0) && finite_at_least(rule.epsilon, 0) && finite_at_least(rule.weight_decay, 0) &&
+         valid_unit(rule.unit) && (rule.unit == 0 || rule.base == FB_BASE_START);
+}
+
+// A rule that was read and holds, for a model that can be.
+fb_status read_rule(const fb_rule* given, fb_dtype dtype, std::int64_t dim, fb_rule& rule_out) {
+  const fb_status status = read_struct(given, kFirstRule, rule_out);
+  return status != FB_OK ? status : valid_rule(rule_out) && is_float(dtype) && dim >= 1 ? FB_OK : FB_ERR_ARGUMENT;
+}
+
+// Reads an executor; none where it is null.
+fb_status read_executor(const fb_executor* given, fb_executor& executor_out) {
+  executor_out = fb_executor{};
+  if (given == nullptr) {
+    return FB_OK;
+  }
+  const fb_status status = read_struct(given, kFirstExecutor, executor_out);
+  return status != FB_OK ? status : executor_out.run == nullptr ? FB_ERR_ARGUMENT : FB_OK;
+}
+
+// Calls body with a typed null pointer for the dtype: static_cast<T*>.
+template <class Body>
+auto with_dtype(fb_dtype dtype, Body body) {
+  return dtype == FB_F32 ? body(static_cast<float*>(nullptr)) : body(static_cast<double*>(nullptr));
+}
+
+// Gives a new object to the caller.
+template <class Handle, class Make>
+fb_status create(Handle** handle_out, Make make) {
+  return guarded([&] {
+    *handle_out = make().release();
+    return FB_OK;
+  });
+}
+
+template <class Handle>
+void destroy(Handle** handle) {
+  if (handle != nullptr) {
+    delete *handle;
+    *handle = nullptr;
+  }
+}
+
+// The same, but leaves alone what threads of another process were using.
+template <class Handle>
+void destroy_unless_lost(Handle** handle) {
+  if (handle != nullptr && *handle != nullptr && (*handle)->is_lost()) {
+    *handle = nullptr;
+  }
+  destroy(handle);
+}
+
+template <class Object>
+fb_status set_executor(Object* object, const fb_executor* given) {
+  if (object == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  fb_executor executor;
+  const fb_status status = read_executor(given, executor);
+  if (status != FB_OK) {
+    return status;
+  }
+  return guarded([&] {
+    object->set_executor(given == nullptr ? nullptr : &executor);
+    return FB_OK;
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+uint32_t fb_abi_version(void) { return FB_ABI_VERSION; }
+
+fb_status fb_require_abi(uint32_t abi) { return abi == FB_ABI_VERSION ? FB_OK : FB_ERR_ABI; }
+
+const char* fb_level(void) { return fedbuff::kernels().name; }
+
+const char* fb_status_text(fb_status status) {
+  switch (status) {
+    case FB_OK: return "ok";
+    case FB_ERR_ARGUMENT: return "an argument is null or out of range";
+    case FB_ERR_MEMORY: return "out of memory";
+    case FB_ERR_NEVER_GIVEN: return "the server never gave out that version";
+    case FB_ERR_NOTHING_DUE: return "that version has no download left to return";
+    case FB_ERR_NOT_FINITE: return "the delta holds a NaN or an infinity";
+    case FB_ERR_ZERO_NORM: return "the weights of this buffer sum to zero";
+    case FB_ERR_SHORT_TABLE: return "the table of staleness weights is too short";
+    case FB_ERR_ABI: return "a struct of another version of fedbuff.h than this library's";
+    case FB_ERR_DTYPE: return "the array has another dtype";
+    case FB_ERR_SIZE: return "the array has another size";
+    case FB_ERR_OVERFLOW: return "a sum does not fit its type";
+    case FB_ERR_TICKET: return "that ticket was never given out, or was used already";
+    case FB_ERR_CLOSED: return "closed";
+    case FB_ERR_EMPTY: return "no event is pending";
+    case FB_ERR_HOST: return "a function of the host's failed";
+    case FB_ERR_DIVERGED: return "the server step would make the model infinite or NaN";
+    case FB_ERR_FORKED: return "the process was forked while other threads used it";
+  }
+  return "unknown status";
+}
+
+fb_status fb_server_create(const fb_rule* rule, fb_dtype dtype, int64_t dim, const void* w0, fb_server** server_out) {
+  fb_rule read;
+  if (const fb_status status = read_rule(rule, dtype, dim, read); status != FB_OK) {
+    return status;
+  }
+  if (w0 == nullptr || server_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return create(server_out, [&] { return fedbuff::make_server(read, dtype, dim, w0); });
+}
+
+void fb_server_destroy(fb_server** server) { destroy_unless_lost(server); }
+
+fb_status fb_server_close(fb_server* server) {
+  if (server == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] {
+    server->close();
+    return FB_OK;
+  });
+}
+
+fb_dtype fb_server_dtype(const fb_server* server) { return server == nullptr ? -1 : server->dtype(); }
+int64_t fb_server_dim(const fb_server* server) { return server == nullptr ? -1 : server->dim(); }
+int64_t fb_server_version(const fb_server* server) {
+  return read(server, [](auto& s) { return s.version(); }, kNoNumber);
+}
+int64_t fb_server_fill(const fb_server* server) {
+  return read(server, [](auto& s) { return s.fill(); }, kNoNumber);
+}
+int64_t fb_server_dropped(const fb_server* server) {
+  return read(server, [](auto& s) { return s.dropped(); }, kNoNumber);
+}
+int64_t fb_server_outstanding(const fb_server* server) {
+  return read(server, [](auto& s) { return s.outstanding(); }, kNoNumber);
+}
+int64_t fb_server_live_models(const fb_server* server) {
+  return read(server, [](auto& s) { return s.live_models(); }, kNoNumber);
+}
+
+fb_model* fb_server_model(fb_server* server) {
+  return read(server, [](auto& s) { return s.model(); }, static_cast<fb_model*>(nullptr));
+}
+const void* fb_model_data(const fb_model* model) { return model == nullptr ? nullptr : model->data; }
+void fb_model_release(fb_model* model) {
+  if (model != nullptr) {
+    model->release();
+  }
+}
+
+fb_status fb_server_download(fb_server* server, int64_t* version_out, fb_model** model_out) {
+  if (server == nullptr || version_out == nullptr || model_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return server->download(version_out, model_out); });
+}
+
+fb_status fb_server_download_to(fb_server* server, fb_dtype dtype, int64_t dim, void* w_out, int64_t* version_out) {
+  if (server == nullptr || w_out == nullptr || version_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  if (dtype != server->dtype() || dim != server->dim()) {
+    return dtype != server->dtype() ? FB_ERR_DTYPE : FB_ERR_SIZE;
+  }
+  fb_model* model = nullptr;
+  const fb_status status = guarded([&] { return server->download(version_out, &model); });
+  if (status == FB_OK) {
+    std::memcpy(w_out, model->data, static_cast<std::size_t>(dim) * (dtype == FB_F32 ? sizeof(float) : sizeof(double)));
+    model->release();
+  }
+  return status;
+}
+
+fb_status fb_server_cancel(fb_server* server, int64_t version) {
+  return server == nullptr ? FB_ERR_ARGUMENT : guarded([&] { return server->cancel(version); });
+}
+
+fb_status fb_server_set_staleness(fb_server* server, const double* weight, int64_t n_weights) {
+  if (server == nullptr || weight == nullptr || n_weights < 1 ||
+      !std::all_of(weight, weight + n_weights, [](double s) { return finite_at_least(s, 0); })) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] {
+    server->set_staleness(weight, n_weights);
+    return FB_OK;
+  });
+}
+
+fb_status fb_server_set_staleness_at(fb_server* server, int64_t staleness, double weight) {
+  if (server == nullptr || staleness < 0 || !finite_at_least(weight, 0)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] {
+    server->set_staleness_at(staleness, weight);
+    return FB_OK;
+  });
+}
+
+fb_status fb_server_take_ticket(fb_server* server, int64_t* ticket_out) {
+  if (server == nullptr || ticket_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return server->take_ticket(ticket_out); });
+}
+
+fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket) {
+  return server == nullptr ? FB_ERR_ARGUMENT : guarded([&] { return server->cancel_ticket(ticket); });
+}
+
+fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version, double e,
+                           int64_t ticket, int32_t* outcome_out) {
+  if (server == nullptr || delta == nullptr || !finite_at_least(e, 0)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return server->upload(dtype, dim, delta, version, e, ticket, outcome_out); });
+}
+
+fb_status fb_server_set_executor(fb_server* server, const fb_executor* executor) {
+  return set_executor(server, executor);
+}
+
+fb_status fb_server_clone(fb_server* server, fb_server** server_out) {
+  if (server == nullptr || server_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return create(server_out, [&] { return server->clone(); });
+}
+
+fb_status fb_server_get_state(fb_server* server, fb_server_state* state) {
+  fb_server_state wanted_state;
+  if (const fb_status status = read_struct(state, kFirstState, wanted_state); status != FB_OK) {
+    return status;
+  }
+  const bool wanted = wanted_state.due != nullptr;
+  if (server == nullptr || wanted != (wanted_state.due_version != nullptr) ||
+      wanted != (wanted_state.kept != nullptr)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] {
+    server->get_state(wanted_state);
+    std::memcpy(state, &wanted_state, std::min<std::size_t>(wanted_state.size, sizeof wanted_state));
+    return FB_OK;
+  });
+}
+
+fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, const fb_server_state* state,
+                            fb_server** server_out) {
+  fb_rule r;
+  fb_server_state s;
+  if (const fb_status status = read_rule(rule, dtype, dim, r); status != FB_OK) {
+    return status;
+  }
+  if (const fb_status status = read_struct(state, kFirstState, s); status != FB_OK) {
+    return status;
+  }
+  if (s.w == nullptr || s.sum == nullptr || s.version < 0 || s.fill < 0 || s.fill >= r.buffer_size || s.n_due < 0 ||
+      server_out == nullptr || (s.n_due > 0 && (s.due == nullptr || s.due_version == nullptr || s.kept == nullptr))) {
+    return FB_ERR_ARGUMENT;
+  }
+  const bool momentum = r.optimizer == FB_ADAM || r.momentum != 0;
+  if ((momentum && s.first == nullptr) || (r.optimizer == FB_ADAM && s.second == nullptr)) {
+    return FB_ERR_ARGUMENT;
+  }
+  for (int64_t i = 0; i < s.n_due; ++i) {
+    const int64_t version = s.due_version[i];
+    const bool needs_model = r.base == FB_BASE_CURRENT && version != s.version;
+    if (version < 0 || version > s.version || (i > 0 && version <= s.due_version[i - 1]) || s.due[i] < 1 ||
+        (needs_model && s.kept[i] == nullptr)) {
+      return FB_ERR_ARGUMENT;
+    }
+  }
+  return create(server_out, [&] {
+    auto server = fedbuff::make_server(r, dtype, dim, s.w);
+    server->restore(s);
+    return server;
+  });
+}
+
+fb_status fb_buffer_create(fb_dtype dtype, int64_t dim, double unit, fb_buffer** buffer_out) {
+  if (!is_float(dtype) || dim < 1 || !valid_unit(unit) || buffer_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return create(buffer_out, [&] { return fedbuff::make_buffer(dtype, dim, unit); });
+}
+
+void fb_buffer_destroy(fb_buffer** buffer) { destroy_unless_lost(buffer); }
+
+fb_status fb_buffer_close(fb_buffer* buffer) {
+  if (buffer == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] {
+    buffer->close();
+    return FB_OK;
+  });
+}
+
+fb_status fb_buffer_set_executor(fb_buffer* buffer, const fb_executor* executor) {
+  return set_executor(buffer, executor);
+}
+
+fb_status fb_buffer_take_ticket(fb_buffer* buffer, int64_t* ticket_out) {
+  if (buffer == nullptr || ticket_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return buffer->take_ticket(ticket_out); });
+}
+
+fb_status fb_buffer_cancel_ticket(fb_buffer* buffer, int64_t ticket) {
+  return buffer == nullptr ? FB_ERR_ARGUMENT : guarded([&] { return buffer->cancel_ticket(ticket); });
+}
+
+fb_status fb_buffer_add(fb_buffer* buffer, fb_dtype dtype, int64_t dim, const void* delta, double weight,
+                        int64_t ticket) {
+  if (buffer == nullptr || delta == nullptr || !std::isfinite(weight)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return buffer->add(dtype, dim, delta, weight, ticket); });
+}
+
+int64_t fb_buffer_dim(const fb_buffer* buffer) { return buffer == nullptr ? -1 : buffer->dim(); }
+int64_t fb_buffer_count(const fb_buffer* buffer) {
+  return read(buffer, [](auto& b) { return b.count(); }, kNoNumber);
+}
+const void* fb_buffer_sum(fb_buffer* buffer) {
+  return read(buffer, [](auto& b) { return b.sum(); }, static_cast<const void*>(nullptr));
+}
+
+fb_status fb_buffer_clear(fb_buffer* buffer) {
+  if (buffer == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] {
+    buffer->clear();
+    return FB_OK;
+  });
+}
+
+fb_status fb_buffer_step(fb_buffer* buffer, fb_dtype dtype, int64_t dim, const void* w, double lr, void* w_out) {
+  if (buffer == nullptr || w == nullptr || w_out == nullptr || !std::isfinite(lr)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return buffer->step(dtype, dim, w, lr, w_out); });
+}
+
+fb_status fb_local_create(const fb_problem* problem, const fb_local_config* config, fb_dtype dtype,
+                          fb_local** local_out) {
+  fb_problem p;
+  fb_local_config c;
+  if (const fb_status status = read_struct(problem, kFirstProblem, p); status != FB_OK) {
+    return status;
+  }
+  if (const fb_status status = read_struct(config, kFirstLocalConfig, c); status != FB_OK) {
+    return status;
+  }
+  if (!is_float(dtype) || local_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] {
+    std::unique_ptr<fb_local> local;
+    const fb_status status = fedbuff::make_local(p, c, dtype, local);
+    *local_out = local.release();
+    return status;
+  });
+}
+
+fb_status fb_local_create_custom(fb_gradient gradient, void* context, int64_t n_clients, const int64_t* samples,
+                                 const fb_local_config* config, fb_dtype dtype, int64_t dim, fb_local** local_out) {
+  fb_local_config c;
+  if (const fb_status status = read_struct(config, kFirstLocalConfig, c); status != FB_OK) {
+    return status;
+  }
+  if (!is_float(dtype) || local_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] {
+    std::unique_ptr<fb_local> local;
+    const fb_status status = fedbuff::make_custom_local(gradient, context, n_clients, samples, c, dtype, dim, local);
+    *local_out = local.release();
+    return status;
+  });
+}
+
+void fb_local_destroy(fb_local** local) { destroy(local); }
+
+int64_t fb_local_dim(const fb_local* local) { return local == nullptr ? -1 : local->dim(); }
+int64_t fb_local_n_clients(const fb_local* local) { return local == nullptr ? -1 : local->n_clients(); }
+
+fb_status fb_local_delta(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task, const void* w,
+                         void* delta_out) {
+  if (local == nullptr || w == nullptr || delta_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return local->delta(dtype, dim, client, task, w, delta_out); });
+}
+
+fb_status fb_queue_create(fb_queue** queue_out) {
+  if (queue_out == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  return create(queue_out, [] { return std::make_unique<fb_queue>(); });
+}
+
+void fb_queue_destroy(fb_queue** queue) { destroy(queue); }
+
+fb_status fb_queue_push(fb_queue* queue, double time, int64_t item, int32_t kind) {
+  if (queue == nullptr || !finite_at_least(time, 0) || kind < 0 || kind > 3) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return queue->push(time, item, kind); });
+}
+
+fb_status fb_queue_pop(fb_queue* queue, fb_event* event_out) {
+  return queue == nullptr || event_out == nullptr ? FB_ERR_ARGUMENT : queue->pop(*event_out);
+}
+
+fb_status fb_queue_peek(fb_queue* queue, fb_event* event_out) {
+  return queue == nullptr || event_out == nullptr ? FB_ERR_ARGUMENT : queue->peek(*event_out);
+}
+
+int64_t fb_queue_size(const fb_queue* queue) { return queue == nullptr ? -1 : queue->size(); }
+
+fb_status fb_queue_clear(fb_queue* queue) {
+  if (queue == nullptr) {
+    return FB_ERR_ARGUMENT;
+  }
+  queue->clear();
+  return FB_OK;
+}
+
+fb_status fb_accumulate(fb_dtype dtype, int64_t dim, const void* sum, const void* delta, double weight, void* sum_out) {
+  if (!is_float(dtype) || dim < 1 || delta == nullptr || sum_out == nullptr || !std::isfinite(weight)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return with_dtype(dtype, [&](auto* tag) -> fb_status {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const auto& k = fedbuff::kernels().of<T>();
+    const T* add = static_cast<const T*>(delta);
+    const bool finite = k.accumulate(dim, static_cast<const T*>(sum), add, static_cast<T>(weight), nullptr, nullptr,
+                                     static_cast<T*>(sum_out));
+    return finite ? FB_OK : k.all_finite(dim, add) ? FB_ERR_OVERFLOW : FB_ERR_NOT_FINITE;
+  });
+}
+
+fb_status fb_accumulate_fixed(fb_dtype delta_dtype, int64_t dim, const int64_t* sum, const void* delta, double weight,
+                              int64_t* sum_out) {
+  if (delta_dtype != FB_I32 && delta_dtype != FB_I64) {
+    return FB_ERR_DTYPE;
+  }
+  if (dim < 1 || delta == nullptr || sum_out == nullptr || !std::isfinite(weight)) {
+    return FB_ERR_ARGUMENT;
+  }
+  const double w = fedbuff::fixed_weight(weight);
+  const bool fits = delta_dtype == FB_I32
+                        ? fedbuff::fixed_accumulate(dim, sum, static_cast<const int32_t*>(delta), w, sum_out)
+                        : fedbuff::fixed_accumulate(dim, sum, static_cast<const int64_t*>(delta), w, sum_out);
+  return fits ? FB_OK : FB_ERR_OVERFLOW;
+}
+
+fb_status fb_step(fb_dtype dtype, int64_t dim, const void* w, const void* sum, double scale, void* w_out) {
+  if (!is_float(dtype) || dim < 1 || w == nullptr || sum == nullptr || w_out == nullptr || !std::isfinite(scale)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return with_dtype(dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    fedbuff::StepConfig config{};
+    config.lr = scale;
+    config.norm = 1;
+    fedbuff::kernels().of<T>().sgd_step(dim, static_cast<const T*>(w), static_cast<const T*>(sum), config, nullptr,
+                                        static_cast<T*>(w_out));
+    return FB_OK;
+  });
+}
+
+fb_status fb_aggregate(fb_dtype dtype, int64_t dim, const void* w, int64_t n_deltas, const void* const* delta,
+                       const void* weight, double scale, const fb_executor* executor, void* w_out) {
+  if (!is_float(dtype) || dim < 1 || w == nullptr || n_deltas < 0 || w_out == nullptr || !std::isfinite(scale) ||
+      (n_deltas > 0 && (delta == nullptr || weight == nullptr)) ||
+      std::any_of(delta, delta + n_deltas, [](const void* one) { return one == nullptr; })) {
+    return FB_ERR_ARGUMENT;
+  }
+  fb_executor host;
+  if (const fb_status status = read_executor(executor, host); status != FB_OK) {
+    return status;
+  }
+  return guarded([&] {
+    return with_dtype(dtype, [&](auto* tag) -> fb_status {
+      using T = std::remove_pointer_t<decltype(tag)>;
+      const std::int64_t n_chunks = executor == nullptr ? 1 : fedbuff::count_chunks(dim);
+      std::vector<const T*> typed;
+      std::transform(delta, delta + n_deltas, std::back_inserter(typed),
+                     [](const void* one) { return static_cast<const T*>(one); });
+      auto work = [&](std::int64_t chunk) {
+        const std::int64_t begin = chunk * fedbuff::kChunkSize;
+        const std::int64_t end = n_chunks == 1 ? dim : std::min(begin + fedbuff::kChunkSize, dim);
+        fedbuff::kernels().of<T>().aggregate(begin, end, static_cast<const T*>(w), n_deltas, typed.data(),
+                                             static_cast<const T*>(weight), static_cast<T>(scale),
+                                             static_cast<T*>(w_out));
+      };
+      if (n_chunks == 1) {
+        work(0);
+        return FB_OK;
+      }
+      fedbuff::CoreChunks chunks;
+      chunks.open(n_chunks, work);
+      return chunks.finish(&host, false);
+    });
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,121 @@
+#include "clients/custom.hpp"
+
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+#include "numbers/philox.hpp"
+
+namespace fedbuff {
+
+namespace {
+
+template <class T>
+void call(const CustomProblem<T>& problem, std::int64_t client, const std::vector<std::int64_t>& rows, const T* w,
+          T* gradient_out) {
+  const std::int32_t code =
+      problem.gradient(client, static_cast<std::int64_t>(rows.size()), rows.data(), w, gradient_out, problem.context);
+  if (code != 0) {
+    throw std::runtime_error("gradient: it returned " + std::to_string(code) + " for client " + std::to_string(client));
+  }
+}
+
+std::vector<std::int64_t> all_rows(std::int64_t n) {
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(n));
+  std::iota(rows.begin(), rows.end(), 0);
+  return rows;
+}
+
+template <class T>
+class CustomWork final : public ClientWork<T> {
+ public:
+  CustomWork(CustomProblem<T> problem, const LocalConfig& config, std::uint64_t seed, std::vector<std::int64_t> batch)
+      : problem_(std::move(problem)), config_(config), seed_(seed), batch_(std::move(batch)) {}
+
+  std::size_t scratch_bytes() const override { return 0; }
+  double flops() const override { return 4.0 * static_cast<double>(config_.steps * problem_.dim); }
+
+  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
+    for (std::int64_t i = 0; i < n_tasks; ++i) {
+      run_one(*tasks[i].row, tasks[i].w, tasks[i].delta_out);
+    }
+  }
+
+ private:
+  void run_one(const ReplayRow& row, const T* start, T* delta_out) const {
+    const auto dim = static_cast<std::size_t>(problem_.dim);
+    const auto client = static_cast<std::size_t>(row.client);
+    std::vector<T> w(start, start + dim);
+    std::vector<T> gradient(dim);
+    std::vector<T> velocity(dim);
+    const bool whole = batch_[client] == 0;
+    std::vector<std::int64_t> rows = all_rows(whole ? problem_.samples[client] : batch_[client]);
+    const T lr = static_cast<T>(config_.lr);
+    const T momentum = static_cast<T>(config_.momentum);
+    const T decay = static_cast<T>(config_.weight_decay);
+    const T prox = static_cast<T>(config_.prox);
+    for (std::int64_t q = 0; q < config_.steps; ++q) {
+      if (!whole) {
+        draw(row, q, rows);
+      }
+      call(problem_, row.client, rows, w.data(), gradient.data());
+      for (std::size_t j = 0; j < dim; ++j) {
+        velocity[j] = momentum * velocity[j] + (gradient[j] + decay * w[j] + prox * (w[j] - start[j]));
+        w[j] -= lr * velocity[j];
+      }
+    }
+    for (std::size_t j = 0; j < dim; ++j) {
+      delta_out[j] = start[j] - w[j];
+    }
+  }
+
+  void draw(const ReplayRow& row, std::int64_t step, std::vector<std::int64_t>& rows_out) const {
+    const auto n = static_cast<std::uint32_t>(problem_.samples[static_cast<std::size_t>(row.client)]);
+    for (std::size_t i = 0; i < rows_out.size(); i += 4) {
+      const PhiloxBlock block =
+          philox4x32(seed_, static_cast<std::uint32_t>(row.client), row.task, static_cast<std::uint32_t>(step),
+                     stream_word(Stream::Batches, static_cast<std::uint32_t>(i / 4)));
+      for (std::size_t k = 0; k < 4 && i + k < rows_out.size(); ++k) {
+        rows_out[i + k] = index_below(block.word[k], n);
+      }
+    }
+  }
+
+  const CustomProblem<T> problem_;
+  const LocalConfig config_;
+  const std::uint64_t seed_;
+  const std::vector<std::int64_t> batch_;
+};
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<ClientWork<T>> make_custom(CustomProblem<T> problem, const LocalConfig& config, std::uint64_t seed,
+                                           std::vector<std::int64_t> batch) {
+  return std::make_unique<CustomWork<T>>(std::move(problem), config, seed, std::move(batch));
+}
+
+template <class T>
+void custom_gradient(const CustomProblem<T>& problem, const double* weight, const T* w, T* gradient_out) {
+  const auto dim = static_cast<std::size_t>(problem.dim);
+  std::vector<T> one(dim);
+  std::vector<double> sum(dim);
+  for (std::size_t i = 0; i < problem.samples.size(); ++i) {
+    call(problem, static_cast<std::int64_t>(i), all_rows(problem.samples[i]), w, one.data());
+    for (std::size_t j = 0; j < dim; ++j) {
+      sum[j] += weight[i] * static_cast<double>(one[j]);
+    }
+  }
+  for (std::size_t j = 0; j < dim; ++j) {
+    gradient_out[j] = static_cast<T>(sum[j]);
+  }
+}
+
+template std::unique_ptr<ClientWork<float>> make_custom(CustomProblem<float>, const LocalConfig&, std::uint64_t,
+                                                        std::vector<std::int64_t>);
+template std::unique_ptr<ClientWork<double>> make_custom(CustomProblem<double>, const LocalConfig&, std::uint64_t,
+                                                         std::vector<std::int64_t>);
+template void custom_gradient(const CustomProblem<float>&, const double*, const float*, float*);
+template void custom_gradient(const CustomProblem<double>&, const double*, const double*, double*);
+
+}  // namespace fedbuff

@@ -1,0 +1,241 @@
+#include "clients/local_sgd.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "clients/custom.hpp"
+#include "clients/workspace.hpp"
+
+namespace fedbuff {
+
+namespace {
+
+template <class T>
+constexpr fb_dtype kDtype = sizeof(T) == 4 ? FB_F32 : FB_F64;
+
+fb_status check(fb_dtype own, std::int64_t own_dim, std::int64_t n_clients, fb_dtype dtype, std::int64_t dim,
+                std::int64_t client) {
+  return dtype != own                        ? FB_ERR_DTYPE
+         : dim != own_dim                    ? FB_ERR_SIZE
+         : client < 0 || client >= n_clients ? FB_ERR_ARGUMENT
+                                             : FB_OK;
+}
+
+template <class T>
+class Local final : public fb_local {
+ public:
+  Local(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed, std::vector<std::int64_t> batch)
+      : work_(problem), config_(config), seed_(seed), batch_(std::move(batch)) {}
+
+  fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, const void* w,
+                  void* delta_out) override {
+    if (const fb_status status = check(kDtype<T>, this->dim(), n_clients(), dtype, dim, client); status != FB_OK) {
+      return status;
+    }
+    const Task one{seed_, client, task, batch_[static_cast<std::size_t>(client)], nullptr};
+    work_.local_sgd(config_, one, static_cast<const T*>(w), static_cast<T*>(delta_out));
+    return FB_OK;
+  }
+  std::int64_t dim() const override { return work_.problem().dim; }
+  std::int64_t n_clients() const override { return work_.problem().n_clients; }
+
+ private:
+  Workspace<T> work_;
+  const LocalConfig config_;
+  const std::uint64_t seed_;
+  const std::vector<std::int64_t> batch_;
+};
+
+template <class T>
+class CustomLocal final : public fb_local {
+ public:
+  CustomLocal(fb_gradient gradient, void* context, std::int64_t dim, std::vector<std::int64_t> samples,
+              const LocalConfig& config, std::uint64_t seed, std::vector<std::int64_t> batch)
+      : gradient_(gradient),
+        context_(context),
+        dim_(dim),
+        n_clients_(static_cast<std::int64_t>(samples.size())),
+        work_(make_custom<T>({&call, this, dim, std::move(samples)}, config, seed, std::move(batch))) {}
+
+  fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, const void* w,
+                  void* delta_out) override {
+    if (const fb_status status = check(kDtype<T>, dim_, n_clients_, dtype, dim, client); status != FB_OK) {
+      return status;
+    }
+    const ReplayRow row{static_cast<std::int32_t>(client), task, 0, 0, 1.0, 1.0};
+    const ClientTask<T> one{&row, static_cast<const T*>(w), static_cast<T*>(delta_out)};
+    work_->run(&one, 1, nullptr);
+    return FB_OK;
+  }
+  std::int64_t dim() const override { return dim_; }
+  std::int64_t n_clients() const override { return n_clients_; }
+
+ private:
+  static std::int32_t call(std::int64_t client, std::int64_t n_rows, const std::int64_t* rows, const T* w,
+                           T* gradient_out, void* self) {
+    const auto* local = static_cast<CustomLocal*>(self);
+    return local->gradient_(client, n_rows, rows, w, gradient_out, local->context_);
+  }
+
+  const fb_gradient gradient_;
+  void* const context_;
+  const std::int64_t dim_, n_clients_;
+  const std::unique_ptr<ClientWork<T>> work_;
+};
+
+bool finite_from_zero(double x) { return std::isfinite(x) && x >= 0; }
+
+bool is_flag(std::int32_t x) { return x == 0 || x == 1; }
+
+// Whether start[0] .. start[n] ascend from 0, by at least `step`.
+bool ascends(const std::int64_t* start, std::int64_t n, std::int64_t step) {
+  if (start == nullptr || start[0] != 0) {
+    return false;
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (start[i + 1] < start[i] || start[i + 1] - start[i] < step) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool all_below(const std::int32_t* number, std::int64_t n, std::int32_t bound) {
+  return number != nullptr && std::all_of(number, number + n, [=](std::int32_t x) { return x >= 0 && x < bound; });
+}
+
+bool valid_config(const fb_local_config& c, std::int64_t n_clients) {
+  const auto valid_batch = [](std::int64_t b) { return b >= 0 && b <= std::int64_t{1} << 30; };
+  return c.steps >= 1 && c.steps <= std::numeric_limits<std::uint32_t>::max() && finite_from_zero(c.lr) &&
+         finite_from_zero(c.momentum) && finite_from_zero(c.weight_decay) && finite_from_zero(c.prox) &&
+         (c.batch_sizes == nullptr ? valid_batch(c.batch_size)
+                                   : std::all_of(c.batch_sizes, c.batch_sizes + n_clients, valid_batch));
+}
+
+LocalConfig config_of(const fb_local_config& c) { return {c.steps, c.lr, c.momentum, c.weight_decay, c.prox}; }
+
+std::vector<std::int64_t> batches_of(const fb_local_config& c, std::int64_t n_clients) {
+  const auto n = static_cast<std::size_t>(n_clients);
+  return c.batch_sizes == nullptr ? std::vector<std::int64_t>(n, c.batch_size)
+                                  : std::vector<std::int64_t>(c.batch_sizes, c.batch_sizes + n);
+}
+
+// The problem as the kernels want it; false where something is missing or does not fit.
+template <class T>
+bool read_problem(const fb_problem& given, Problem<T>& p) {
+  p.family = static_cast<Family>(given.family);
+  p.n_clients = given.n_clients;
+  if (p.family == Family::Quadratic) {
+    p.dim = given.layer_size[0];
+    p.center = static_cast<const T*>(given.center);
+    p.curvature = static_cast<const T*>(given.curvature);
+    p.curvature_form = static_cast<Curvature>(given.curvature_form);
+    p.curvature_shared = given.curvature_shared != 0;
+    p.noise_variance = given.noise_variance;
+    return p.dim >= 1 && given.curvature_form >= FB_SCALAR && given.curvature_form <= FB_DENSE &&
+           is_flag(given.curvature_shared) && p.center != nullptr && p.curvature != nullptr &&
+           finite_from_zero(p.noise_variance);
+  }
+  const bool known = given.n_layers >= 1 && given.n_layers <= kMaxLayers && given.head >= FB_SQUARED &&
+                     given.head <= FB_SOFTMAX && (given.activation == FB_RELU || given.activation == FB_TANH) &&
+                     is_flag(given.intercept) && finite_from_zero(given.l2) && finite_from_zero(given.nonconvex) &&
+                     given.x != nullptr && ascends(given.offsets, given.n_clients, 1);
+  if (!known) {
+    return false;
+  }
+  std::copy(given.layer_size, given.layer_size + given.n_layers + 1, p.size);
+  p.n_layers = given.n_layers;
+  p.n_features = p.size[0];
+  p.intercept = given.intercept != 0;
+  p.activation = static_cast<Activation>(given.activation);
+  p.head = static_cast<Head>(given.head);
+  p.l2 = given.l2;
+  p.nonconvex = given.nonconvex;
+  for (int l = 0; l <= p.n_layers; ++l) {
+    if (p.size[l] < 1) {
+      return false;
+    }
+    p.dim += l == 0 ? 0 : (std::int64_t{p.size[l - 1]} + (p.intercept ? 1 : 0)) * p.size[l];
+  }
+  p.offsets = given.offsets;
+  for (std::int64_t i = 0; i < p.n_clients; ++i) {
+    p.max_rows = std::max(p.max_rows, p.rows(i));
+  }
+  const std::int64_t n_rows = p.offsets[p.n_clients];
+  const std::int32_t n_outputs = p.size[p.n_layers];
+  p.x = static_cast<const T*>(given.x);
+  p.target = static_cast<const T*>(given.target);
+  p.label = given.label;
+  p.column = given.column;
+  p.row_start = given.row_start;
+  if (p.max_rows > std::numeric_limits<std::int32_t>::max() ||
+      (p.head == Head::Softmax ? !all_below(p.label, n_rows, n_outputs) : p.target == nullptr || n_outputs != 1)) {
+    return false;
+  }
+  return p.family == Family::Net || (p.n_layers == 1 && p.head != Head::Softmax && ascends(p.row_start, n_rows, 0) &&
+                                     all_below(p.column, p.row_start[n_rows], p.size[0]));
+}
+
+template <class T>
+fb_status make_checked(const fb_problem& given, const fb_local_config& config, std::unique_ptr<fb_local>& local_out) {
+  Problem<T> problem{};
+  if (!read_problem(given, problem)) {
+    return FB_ERR_ARGUMENT;
+  }
+  local_out = make_local(problem, config_of(config), config.seed, batches_of(config, given.n_clients));
+  return FB_OK;
+}
+
+constexpr std::int64_t kMostClients = std::numeric_limits<std::int32_t>::max();
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<fb_local> make_local(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed,
+                                     std::vector<std::int64_t> batch) {
+  return std::make_unique<Local<T>>(problem, config, seed, std::move(batch));
+}
+
+template std::unique_ptr<fb_local> make_local(const Problem<float>&, const LocalConfig&, std::uint64_t,
+                                              std::vector<std::int64_t>);
+template std::unique_ptr<fb_local> make_local(const Problem<double>&, const LocalConfig&, std::uint64_t,
+                                              std::vector<std::int64_t>);
+
+fb_status make_local(const fb_problem& problem, const fb_local_config& config, fb_dtype dtype,
+                     std::unique_ptr<fb_local>& local_out) {
+  if (problem.family < FB_NET || problem.family > FB_QUADRATIC || problem.n_clients < 1 ||
+      problem.n_clients > kMostClients || problem.layer_size == nullptr || !valid_config(config, problem.n_clients)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return dtype == FB_F32 ? make_checked<float>(problem, config, local_out)
+                         : make_checked<double>(problem, config, local_out);
+}
+
+fb_status make_custom_local(fb_gradient gradient, void* context, std::int64_t n_clients, const std::int64_t* samples,
+                            const fb_local_config& config, fb_dtype dtype, std::int64_t dim,
+                            std::unique_ptr<fb_local>& local_out) {
+  if (gradient == nullptr || samples == nullptr || n_clients < 1 || n_clients > kMostClients || dim < 1 ||
+      !valid_config(config, n_clients) ||
+      std::any_of(
+          samples, samples + n_clients,
+          [](std::int64_t n) { return n < 1 || n > std::numeric_limits<std::int32_t>::max(); })) {
+    return FB_ERR_ARGUMENT;
+  }
+  const auto make = [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    local_out = std::make_unique<CustomLocal<T>>(gradient, context, dim,
+                                                 std::vector<std::int64_t>(samples, samples + n_clients),
+                                                 config_of(config), config.seed, batches_of(config, n_clients));
+  };
+  if (dtype == FB_F32) {
+    make(static_cast<float*>(nullptr));
+  } else {
+    make(static_cast<double*>(nullptr));
+  }
+  return FB_OK;
+}
+
+}  // namespace fedbuff

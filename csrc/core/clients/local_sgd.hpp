@@ -1,0 +1,36 @@
+// A problem and a way to work on it: what a client does with the model that it downloaded.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "export.hpp"
+#include "fedbuff/fedbuff.h"
+#include "kernels/problem.hpp"
+
+// All calls are thread-safe.
+struct fb_local {
+  virtual ~fb_local() = default;
+  // Throws where memory or the host's gradient fails.
+  virtual fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, const void* w,
+                          void* delta_out) = 0;
+  virtual std::int64_t dim() const = 0;
+  virtual std::int64_t n_clients() const = 0;
+};
+
+namespace fedbuff {
+
+// batch holds one number per client, 0 for all rows. The problem's arrays must outlive it. Throws std::bad_alloc.
+template <class T>
+FB_CORE_API std::unique_ptr<fb_local> make_local(const Problem<T>& problem, const LocalConfig& config,
+                                                 std::uint64_t seed, std::vector<std::int64_t> batch);
+
+// From the C ABI's structs, which were read and not checked.
+fb_status make_local(const fb_problem& problem, const fb_local_config& config, fb_dtype dtype,
+                     std::unique_ptr<fb_local>& local_out);
+fb_status make_custom_local(fb_gradient gradient, void* context, std::int64_t n_clients, const std::int64_t* samples,
+                            const fb_local_config& config, fb_dtype dtype, std::int64_t dim,
+                            std::unique_ptr<fb_local>& local_out);
+
+}  // namespace fedbuff

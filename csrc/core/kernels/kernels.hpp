@@ -1,0 +1,142 @@
+// The table of kernels: one per CPU level and dtype, chosen once, above every loop.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/problem.hpp"
+
+namespace fedbuff {
+
+// How the sum of a buffer moves the model.
+//   SGD   v <- momentum v + sum / norm;  w <- w - lr v        (momentum 0: w <- w - (lr / norm) sum, v unused)
+//   Adam  as in the paper of that name on g = sum / norm + weight_decay w, with bias correction
+struct StepConfig {
+  double lr;
+  double norm;
+  double momentum;
+  double beta1;
+  double beta2;
+  double epsilon;
+  double weight_decay;
+  std::int64_t step;  // 1 at the first server step; Adam's bias correction
+};
+
+// Loops that do one thing as fast as the level can: what a kernel's speed is measured against.
+template <class T>
+struct Limits {
+  // The sum of n_streams vectors x[k] (dim), read side by side.
+  T (*read)(std::int64_t dim, std::int64_t n_streams, const T* const* x);
+
+  // Writes value to out (dim), or copies x (dim) there; with past_caches by stores that leave no trace in the caches.
+  void (*write)(std::int64_t dim, T value, bool past_caches, T* out);
+  void (*copy)(std::int64_t dim, const T* x, bool past_caches, T* out);
+
+  // rounds times c <- c * factor + addend in as many independent registers as keep the CPU busy; the sum of all
+  // numbers. Number j of them, j < flops_per_round / 2, starts at j.
+  T (*multiply_add)(std::int64_t rounds, T factor, T addend);
+  std::int64_t flops_per_round;
+
+  // rounds times additions_per_round additions of step, each to the sum of those before it: a clock cycle each.
+  std::uint64_t (*dependent_additions)(std::int64_t rounds, std::uint64_t step);
+  std::int64_t additions_per_round;
+
+  std::int64_t lanes;  // numbers in a vector of this level
+};
+
+// How numbers become words. x = factor * number, rounded in the number's type; cut to [-clip, clip]; divided by step, a
+// power of two; and rounded to a whole number: the nearest, ties to even, or by chance to the one on the other side of
+// it, with the probability that makes the mean right. Number j takes word j % 4 of the counter (client, task,
+// block >> 28, Rounding << 28 | block), block = j / 4, and moves where (word + 1/2) / 2^32 is below its distance.
+// clip is a float32 number, and clip / step at most 2^30 for words of 32 bits and 2^50 for words of 64.
+struct FixedPointConfig {
+  double clip;
+  double step;
+  double factor;
+  bool stochastic;
+  std::uint64_t seed;
+  std::uint32_t client;
+  std::uint32_t task;
+};
+
+// Every function is total on finite and non-finite numbers, allocates nothing and throws nothing. Outputs are last and
+// end in _out; they alias no input unless said.
+template <class T>
+struct Kernels {
+  // Bytes of scratch memory that one thread needs, 64-byte aligned and zero before its first use with a problem.
+  std::size_t (*scratch_bytes)(const Problem<T>& problem);
+
+  // delta_out = w - (w after config.steps steps), for each task. What a task gives does not depend on the others.
+  void (*local_sgd)(const Problem<T>& problem, const LocalConfig& config, const LocalTask<T>* tasks,
+                    std::int64_t n_tasks, void* scratch);
+
+  // sum (dim), unless null, += the gradient at w of the sum of weight[i] f_i over clients begin .. end; its value is
+  // returned. A null weight is one. Rows in their order, short ones in a few sums that take them in turn; a few hundred
+  // at a time in T, those sums in double.
+  double (*clients_gradient)(const Problem<T>& problem, std::int64_t begin, std::int64_t end, const double* weight,
+                             const T* w, void* scratch, double* sum);
+
+  // How many of rows [begin, end) the model puts in the right class. Net and Sparse with Logistic or Softmax heads.
+  std::int64_t (*count_correct)(const Problem<T>& problem, std::int64_t begin, std::int64_t end, const T* w,
+                                void* scratch);
+
+  // sum_out = sum + weight * (delta + (current - start)), the inner bracket only where start is not null; a null sum is
+  // zero. Returns whether sum_out is finite; it is not where the delta is not. sum_out may be sum.
+  bool (*accumulate)(std::int64_t dim, const T* sum, const T* delta, T weight, const T* current, const T* start,
+                     T* sum_out);
+
+  // w_out = w - scale * sum_k weight[k] * delta[k], elements begin .. end of each, in one pass, added in the order of
+  // k. w_out may be w.
+  void (*aggregate)(std::int64_t begin, std::int64_t end, const T* w, std::int64_t n_deltas, const T* const* delta,
+                    const T* weight, T scale, T* w_out);
+
+  // Moves w to w_out (which may be w) by the sum of a buffer. velocity (dim) is read and written where momentum != 0.
+  // Returns whether w_out is finite.
+  bool (*sgd_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* velocity, T* w_out);
+
+  // The same with Adam; first and second (dim) are its moments.
+  bool (*adam_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* first, T* second,
+                    T* w_out);
+
+  // Whether no element is NaN or infinite.
+  bool (*all_finite)(std::int64_t dim, const T* x);
+
+  // sum of x[j] * y[j] in double: norms and distances.
+  double (*dot)(std::int64_t dim, const T* x, const T* y);
+
+  // total_out = total + weight * (delta in fixed point), modulo 2^32 or 2^64; a null total is zero. Returns how many
+  // numbers were cut to the range; one that is not finite is among them. total_out may be total.
+  std::int64_t (*encode_add_32)(std::int64_t dim, const std::uint32_t* total, const T* delta, std::uint32_t weight,
+                                const FixedPointConfig& config, std::uint32_t* total_out);
+  std::int64_t (*encode_add_64)(std::int64_t dim, const std::uint64_t* total, const T* delta, std::uint64_t weight,
+                                const FixedPointConfig& config, std::uint64_t* total_out);
+
+  // total_out = total + weight * words, modulo 2^32 (in the table of float) or 2^64 (of double). total_out may be total
+  // or words.
+  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  void (*add_words)(std::int64_t dim, const Word* total, const Word* words, Word weight, Word* total_out);
+
+  // values_out = scale * words, taken as signed numbers; the product is made in double.
+  void (*decode_32)(std::int64_t dim, const std::uint32_t* words, double scale, T* values_out);
+  void (*decode_64)(std::int64_t dim, const std::uint64_t* words, double scale, T* values_out);
+
+  Limits<T> limits;
+};
+
+struct KernelTable {
+  const char* name;
+  Kernels<float> f32;
+  Kernels<double> f64;
+
+  template <class T>
+  const Kernels<T>& of() const {
+    if constexpr (sizeof(T) == 4) {
+      return f32;
+    } else {
+      return f64;
+    }
+  }
+};
+
+}  // namespace fedbuff

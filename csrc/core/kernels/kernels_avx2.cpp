@@ -1,0 +1,33 @@
+// The kernels for x86-64 CPUs with AVX2 and FMA.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.hpp"
+#include "numbers/normal.hpp"
+#include "numbers/philox.hpp"
+
+// Everything above is compiled for any CPU; everything below for this level only.
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma")
+#endif
+
+namespace fedbuff::avx2 {
+
+#include "kernels/level/simd_avx2.hpp"
+#include "kernels/level/kernels.inl"
+
+extern const KernelTable table;
+const KernelTable table = {"avx2", make_kernels<float>(), make_kernels<double>()};
+
+}  // namespace fedbuff::avx2
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,0 +1,156 @@
+// The sum of a buffer: deltas of the model's dtype, or whole numbers that count units.
+//
+// A delta that is refused must leave no trace, so terms are added from one vector into another, and the two change
+// places when all went well. Chunks of the vectors may be added on different threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "kernels/dispatch.hpp"
+#include "fedbuff/fedbuff.h"
+#include "numbers/fixed_point.hpp"
+#include "threads/core_chunks.hpp"
+#include "memory/placement.hpp"
+
+namespace fedbuff {
+
+// Vectors placed by alignment_of.
+template <class T>
+struct PlacedAllocator {
+  using value_type = T;
+  PlacedAllocator() = default;
+  template <class U>
+  PlacedAllocator(const PlacedAllocator<U>&) {}
+  T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), alignment(n))); }
+  void deallocate(T* memory, std::size_t n) { ::operator delete(memory, alignment(n)); }
+  friend bool operator==(const PlacedAllocator&, const PlacedAllocator&) { return true; }
+  friend bool operator!=(const PlacedAllocator&, const PlacedAllocator&) { return false; }
+
+ private:
+  static std::align_val_t alignment(std::size_t n) { return std::align_val_t{alignment_of(n * sizeof(T))}; }
+};
+template <class T>
+using PlacedVector = std::vector<T, PlacedAllocator<T>>;
+
+template <class T>
+class DeltaSum {
+ public:
+  struct Term {
+    const void* delta;
+    fb_dtype dtype;
+    double weight;
+    const T* start;  // where not null, the way from there to the current model is added to the delta
+  };
+
+  DeltaSum(std::int64_t dim, double unit) : dim_(dim), unit_(unit), sum_(size()) {
+    next_.resize(fixed() ? 0 : size());
+    fixed_.resize(fixed() ? size() : 0);
+    next_fixed_.resize(fixed() ? size() : 0);
+  }
+
+  std::int64_t dim() const { return dim_; }
+  bool fixed() const { return unit_ > 0; }
+  std::int64_t n_chunks() const { return count_chunks(dim_); }
+
+  // FB_OK where such an array can be a delta here.
+  fb_status accepts(fb_dtype dtype, std::int64_t dim) const {
+    constexpr fb_dtype kOwn = sizeof(T) == 4 ? FB_F32 : FB_F64;
+    const bool good = fixed() ? dtype == FB_I32 || dtype == FB_I64 : dtype == kOwn;
+    return !good ? FB_ERR_DTYPE : dim != dim_ ? FB_ERR_SIZE : FB_OK;
+  }
+
+  // Chunk `chunk` of the next sum: this one (zero where `empty`) and the terms, in their order.
+  fb_status add_chunk(std::int64_t chunk, bool empty, const std::vector<Term>& terms, const T* current) {
+    const Range r = range(chunk);
+    bool good = true;
+    for (std::size_t k = 0; k < terms.size(); ++k) {
+      good = (fixed() ? add_fixed(r, k == 0 && empty, k > 0, terms[k])
+                      : add_floats(r, k == 0 && empty, k > 0, terms[k], current)) &&
+             good;
+    }
+    return good ? FB_OK : FB_ERR_OVERFLOW;
+  }
+
+  // What to call a term whose pass gave FB_ERR_OVERFLOW: FB_ERR_NOT_FINITE where that was in its delta already.
+  fb_status reason(const Term& term) const {
+    return fixed() || kernels().of<T>().all_finite(dim_, static_cast<const T*>(term.delta)) ? FB_ERR_OVERFLOW
+                                                                                            : FB_ERR_NOT_FINITE;
+  }
+
+  // The next sum is the sum from now on. Once more: the sum is what it was before.
+  void commit() {
+    if (fixed()) {
+      fixed_.swap(next_fixed_);
+    } else {
+      sum_.swap(next_);
+    }
+  }
+
+  // A chunk of the sum as numbers of the dtype, at its place in values().
+  void make_values(std::int64_t chunk) {
+    if (fixed()) {
+      const Range r = range(chunk);
+      for (std::size_t j = r.begin; j < r.begin + r.n; ++j) {
+        sum_[j] = static_cast<T>(static_cast<double>(fixed_[j]) * unit_);
+      }
+    }
+  }
+  const T* values() const { return sum_.data(); }
+
+  // The sum as it is kept: (dim) of the dtype, or int64.
+  const void* raw() const { return fixed() ? static_cast<const void*>(fixed_.data()) : sum_.data(); }
+  void set_raw(const void* from) {
+    if (fixed()) {
+      std::memcpy(fixed_.data(), from, size() * sizeof(std::int64_t));
+    } else {
+      std::memcpy(sum_.data(), from, size() * sizeof(T));
+    }
+  }
+  void clear() {
+    std::fill(sum_.begin(), sum_.end(), T(0));
+    std::fill(fixed_.begin(), fixed_.end(), 0);
+  }
+
+  struct Range {
+    std::size_t begin, n;
+  };
+  Range range(std::int64_t chunk) const {
+    if (n_chunks() == 1) {
+      return {0, size()};
+    }
+    const std::int64_t begin = chunk * kChunkSize;
+    return {static_cast<std::size_t>(begin), static_cast<std::size_t>(std::min(kChunkSize, dim_ - begin))};
+  }
+
+ private:
+  std::size_t size() const { return static_cast<std::size_t>(dim_); }
+
+  bool add_floats(Range r, bool from_zero, bool go_on, const Term& term, const T* current) {
+    T* out = next_.data() + r.begin;
+    const T* from = from_zero ? nullptr : go_on ? out : sum_.data() + r.begin;
+    const T* start = term.start == nullptr ? nullptr : term.start + r.begin;
+    return kernels().of<T>().accumulate(static_cast<std::int64_t>(r.n), from,
+                                        static_cast<const T*>(term.delta) + r.begin, static_cast<T>(term.weight),
+                                        current == nullptr ? nullptr : current + r.begin, start, out);
+  }
+
+  bool add_fixed(Range r, bool from_zero, bool go_on, const Term& term) {
+    std::int64_t* out = next_fixed_.data() + r.begin;
+    const std::int64_t* from = from_zero ? nullptr : go_on ? out : fixed_.data() + r.begin;
+    const auto n = static_cast<std::int64_t>(r.n);
+    return term.dtype == FB_I32
+               ? fixed_accumulate(n, from, static_cast<const std::int32_t*>(term.delta) + r.begin, term.weight, out)
+               : fixed_accumulate(n, from, static_cast<const std::int64_t*>(term.delta) + r.begin, term.weight, out);
+  }
+
+  std::int64_t dim_;
+  double unit_;
+  PlacedVector<T> sum_, next_;  // with a unit: the sum in the dtype, and nothing
+  PlacedVector<std::int64_t> fixed_, next_fixed_;
+};
+
+}  // namespace fedbuff

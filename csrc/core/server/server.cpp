@@ -1,0 +1,533 @@
+#include "server/server.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <new>
+#include <vector>
+
+#include "server/delta_sum.hpp"
+#include "memory/placement.hpp"
+#include "server/rule.hpp"
+#include "threads/ticket_queue.hpp"
+
+fb_model* fb_model::create(std::size_t bytes) {
+  auto* model = new fb_model;
+  const std::size_t alignment = fedbuff::alignment_of(bytes);
+  model->data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (model->data == nullptr) {
+    delete model;
+    throw std::bad_alloc();
+  }
+  return model;
+}
+
+void fb_model::release() {
+  if (holders.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    std::free(data);
+    delete this;
+  }
+}
+
+namespace fedbuff {
+
+namespace {
+
+// A held model.
+class Hold {
+ public:
+  Hold() = default;
+  explicit Hold(fb_model* model) : model_(model) {}  // takes over a count
+  Hold(Hold&& other) noexcept : model_(other.model_) { other.model_ = nullptr; }
+  Hold& operator=(Hold&& other) noexcept {
+    std::swap(model_, other.model_);
+    return *this;
+  }
+  ~Hold() { reset(); }
+
+  void reset() {
+    if (model_ != nullptr) {
+      model_->release();
+      model_ = nullptr;
+    }
+  }
+  Hold again() const {
+    model_->hold();
+    return Hold(model_);
+  }
+  fb_model* get() const { return model_; }
+  bool alone() const { return model_->holders.load(std::memory_order_acquire) == 1; }
+  explicit operator bool() const { return model_ != nullptr; }
+
+ private:
+  fb_model* model_ = nullptr;
+};
+
+// One version that somebody may still owe an update on.
+struct Due {
+  std::int64_t tasks = 0;
+  Hold model;  // kept only where an update is taken against the current model
+};
+
+// Versions that lie side by side in memory, the newest included. Of older ones only those with tasks due are kept, and
+// of greater staleness only the weights that were asked for: memory follows what is due and not how long ago it began.
+constexpr std::size_t kMostVersions = 1 << 16;
+constexpr std::size_t kMostFarWeights = 1 << 12;
+
+// Of the arrivals in the buffer: sum of e, and of s e.
+struct Weights {
+  double sum = 0, scaled_sum = 0;
+};
+
+template <class T>
+class Server final : public fb_server, private TicketQueue::Sink {
+ public:
+  Server(const fb_rule& rule, std::int64_t dim, const void* w0)
+      : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), sum_(dim, rule.unit) {
+    std::memcpy(model_.get()->data, w0, bytes());
+    first_.resize(has_first_moment(rule) ? size() : 0);
+    second_.resize(has_second_moment(rule) ? size() : 0);
+    next_first_.resize(first_.size());
+    next_second_.resize(second_.size());
+    due_.emplace_back();
+    terms_.reserve(TicketQueue::kMaxBatch);
+  }
+
+  void set_staleness(const double* weight, std::int64_t n_weights) override {
+    std::vector<double> copy(weight, weight + n_weights);
+    const auto lock = queue_.lock();
+    staleness_weight_.swap(copy);
+    far_weight_.clear();
+  }
+
+  void set_staleness_at(std::int64_t staleness, double weight) override {
+    const auto lock = queue_.lock();
+    if (far_weight_.size() >= kMostFarWeights) {
+      far_weight_.clear();
+    }
+    far_weight_[staleness] = weight;
+  }
+
+  fb_status upload(fb_dtype dtype, std::int64_t dim, const void* delta, std::int64_t version, double e,
+                   std::int64_t ticket, std::int32_t* outcome_out) override {
+    if (const fb_status status = sum_.accepts(dtype, dim); status != FB_OK) {
+      return status;
+    }
+    Arrival arrival{delta, dtype, version, e, ticket};
+    const fb_status status = queue_.submit(*this, arrival);
+    if (status == FB_OK && outcome_out != nullptr) {
+      *outcome_out = arrival.outcome;
+    }
+    return status;
+  }
+
+  fb_status take_ticket(std::int64_t* ticket_out) override { return queue_.take_ticket(ticket_out); }
+  fb_status cancel_ticket(std::int64_t ticket) override { return queue_.cancel_ticket(ticket); }
+  void set_executor(const fb_executor* executor) override { queue_.set_executor(executor); }
+  void close() override { queue_.close(); }
+  bool is_lost() override { return queue_.is_lost(); }
+
+  fb_status cancel(std::int64_t version) override {
+    const auto lock = queue_.lock();
+    if (queue_.closed()) {
+      return FB_ERR_CLOSED;
+    }
+    Due* due = nullptr;
+    const fb_status status = find(version, due);
+    if (status == FB_OK) {
+      return_task(version);
+    }
+    return status;
+  }
+
+  fb_status download(std::int64_t* version_out, fb_model** model_out) override {
+    const auto lock = queue_.lock_without(stepping_);
+    if (queue_.closed()) {
+      return FB_ERR_CLOSED;
+    }
+    *version_out = version_;
+    *model_out = held_model();
+    ++due_.back().tasks;
+    return FB_OK;
+  }
+
+  fb_model* model() override {
+    const auto lock = queue_.lock_without(stepping_);
+    return held_model();
+  }
+
+  std::unique_ptr<fb_server> clone() override {
+    const auto lock = queue_.lock();
+    return std::unique_ptr<fb_server>(new Server(*this));
+  }
+
+  void get_state(fb_server_state& state) override {
+    const auto lock = queue_.lock();
+    state.version = version_;
+    state.fill = fill_;
+    state.dropped = dropped_;
+    state.sum_weights = weights_.sum;
+    state.sum_scaled_weights = weights_.scaled_sum;
+    state.w = model_.get()->data;
+    state.sum = sum_.raw();
+    state.first = first_.empty() ? nullptr : first_.data();
+    state.second = second_.empty() ? nullptr : second_.data();
+    std::int64_t n = 0;
+    for_each_due([&](std::int64_t version, const Due& due) {
+      if (due.tasks == 0) {
+        return;
+      }
+      if (state.due != nullptr) {
+        state.due_version[n] = version;
+        state.due[n] = due.tasks;
+        state.kept[n] = due.model ? due.model.get()->data : nullptr;
+      }
+      ++n;
+    });
+    state.n_due = n;
+  }
+
+  void restore(const fb_server_state& state) override {
+    version_ = state.version;
+    fill_ = state.fill;
+    dropped_ = state.dropped;
+    weights_ = {state.sum_weights, state.sum_scaled_weights};
+    sum_.set_raw(state.sum);
+    if (!first_.empty()) {
+      std::memcpy(first_.data(), state.first, bytes());
+    }
+    if (!second_.empty()) {
+      std::memcpy(second_.data(), state.second, bytes());
+    }
+    due_.clear();
+    far_due_.clear();
+    const std::int64_t oldest = state.n_due > 0 ? state.due_version[0] : state.version;
+    due_.resize(
+        static_cast<std::size_t>(std::min(state.version - oldest, static_cast<std::int64_t>(kMostVersions) - 1) + 1));
+    for (std::int64_t i = 0; i < state.n_due; ++i) {
+      const std::int64_t place = state.due_version[i] - first_version();
+      Due& due = place >= 0 ? due_[static_cast<std::size_t>(place)] : far_due_[state.due_version[i]];
+      due.tasks = state.due[i];
+      if (rule_.base == FB_BASE_CURRENT && state.due_version[i] != state.version) {
+        due.model = Hold(fb_model::create(bytes()));
+        std::memcpy(due.model.get()->data, state.kept[i], bytes());
+      }
+    }
+  }
+
+  fb_dtype dtype() const override { return sizeof(T) == 4 ? FB_F32 : FB_F64; }
+  std::int64_t dim() const override { return dim_; }
+  std::int64_t version() const override { return read(version_); }
+  std::int64_t fill() const override { return read(fill_); }
+  std::int64_t dropped() const override { return read(dropped_); }
+  std::int64_t outstanding() const override {
+    const auto lock = queue_.lock();
+    std::int64_t n = 0;
+    for_each_due([&](std::int64_t, const Due& due) { n += due.tasks; });
+    return n;
+  }
+  std::int64_t live_models() const override {
+    const auto lock = queue_.lock();
+    std::int64_t n = 1;
+    for_each_due([&](std::int64_t, const Due& due) { n += due.model ? 1 : 0; });
+    return n;
+  }
+
+ private:
+  // The caller holds the other's lock.
+  Server(const Server& other)
+      : rule_(other.rule_),
+        dim_(other.dim_),
+        model_(other.model_.again()),
+        sum_(other.sum_),
+        first_(other.first_),
+        second_(other.second_),
+        next_first_(first_.size()),
+        next_second_(second_.size()),
+        version_(other.version_),
+        fill_(other.fill_),
+        dropped_(other.dropped_),
+        weights_(other.weights_),
+        staleness_weight_(other.staleness_weight_),
+        far_weight_(other.far_weight_) {
+    const auto again = [](const Due& due) { return Due{due.tasks, due.model ? due.model.again() : Hold()}; };
+    for (const Due& due : other.due_) {
+      due_.push_back(again(due));
+    }
+    for (const auto& [version, due] : other.far_due_) {
+      far_due_.emplace(version, again(due));
+    }
+    terms_.reserve(TicketQueue::kMaxBatch);
+  }
+
+  using Term = typename DeltaSum<T>::Term;
+
+  std::size_t size() const { return static_cast<std::size_t>(dim_); }
+  std::size_t bytes() const { return size() * sizeof(T); }
+  static T* values(const Hold& hold) { return static_cast<T*>(hold.get()->data); }
+  std::int64_t first_version() const { return version_ - static_cast<std::int64_t>(due_.size()) + 1; }
+  std::int64_t read(const std::int64_t& value) const {
+    const auto lock = queue_.lock_without(stepping_);
+    return value;
+  }
+
+  fb_status find(std::int64_t version, Due*& due_out) {
+    if (version < 0 || version > version_) {
+      return FB_ERR_NEVER_GIVEN;
+    }
+    if (version < first_version()) {
+      const auto far = far_due_.find(version);
+      due_out = far == far_due_.end() ? nullptr : &far->second;
+      return due_out != nullptr ? FB_OK : FB_ERR_NOTHING_DUE;
+    }
+    due_out = &due_[static_cast<std::size_t>(version - first_version())];
+    return due_out->tasks > 0 ? FB_OK : FB_ERR_NOTHING_DUE;
+  }
+
+  // Every version that may be due, the oldest first.
+  template <class Function>
+  void for_each_due(Function&& function) const {
+    for (const auto& [version, due] : far_due_) {
+      function(version, due);
+    }
+    std::int64_t version = first_version();
+    for (const Due& due : due_) {
+      function(version++, due);
+    }
+  }
+
+  // Makes room for the next version's entry: the oldest go where only those with tasks due are kept.
+  void make_room() {
+    while (due_.size() >= kMostVersions) {
+      if (due_.front().tasks > 0) {
+        far_due_.emplace(first_version(), std::move(due_.front()));
+      }
+      due_.pop_front();
+    }
+  }
+
+  fb_model* held_model() {
+    model_.get()->hold();
+    return model_.get();
+  }
+
+  // One task on `version` is over; forget what nobody needs any more.
+  void return_task(std::int64_t version) {
+    if (version < first_version()) {
+      const auto far = far_due_.find(version);
+      if (--far->second.tasks == 0) {
+        far_due_.erase(far);
+      }
+      return;
+    }
+    Due& due = due_[static_cast<std::size_t>(version - first_version())];
+    if (--due.tasks == 0) {
+      due.model.reset();
+    }
+    while (due_.size() > 1 && due_.front().tasks == 0) {
+      due_.pop_front();
+    }
+  }
+
+  // Adds the first arrival, and those after it up to a full buffer, in one pass. One that cannot be added, or is too
+  // stale, is settled alone; a pass that fails is tried again with its first arrival alone.
+  std::size_t settle(TicketQueue::Lock& lock, Arrival* const* arrival, std::size_t n) override {
+    terms_.clear();
+    Weights after = weights_;
+    double norm = 1;
+    bool full = false;
+    while (terms_.size() < n && !full) {
+      Arrival& next = *arrival[terms_.size()];
+      next.status = consider(arrival, after, full, norm);
+      if (next.status != FB_OK || next.outcome == FB_TOO_STALE) {
+        if (!terms_.empty()) {
+          break;
+        }
+        if (next.status == FB_OK) {
+          ++dropped_;
+          return_task(next.version);
+        }
+        return 1;
+      }
+    }
+    if (const fb_status status = add(lock); status != FB_OK) {
+      if (terms_.size() > 1 && status != FB_ERR_HOST) {
+        return settle(lock, arrival, 1);
+      }
+      arrival[0]->status = status == FB_ERR_OVERFLOW ? sum_.reason(terms_[0]) : status;
+      return 1;
+    }
+    Hold next;
+    if (full) {  // all that may throw comes before anything changes
+      next = next_model();
+      make_room();
+      due_.emplace_back();
+    }
+    sum_.commit();
+    if (full && !step(lock, norm, next)) {
+      sum_.commit();
+      due_.pop_back();
+      spare_ = std::move(next);
+      if (terms_.size() > 1) {
+        return settle(lock, arrival, 1);
+      }
+      arrival[0]->status = FB_ERR_DIVERGED;
+      return 1;
+    }
+    weights_ = after;
+    fill_ += static_cast<std::int64_t>(terms_.size());
+    if (full) {
+      advance(std::move(next));
+      arrival[terms_.size() - 1]->outcome = FB_STEPPED;
+    }
+    for (std::size_t k = 0; k < terms_.size(); ++k) {
+      return_task(arrival[k]->version);
+    }
+    return terms_.size();
+  }
+
+  // Looks at the arrival after those in terms_, and makes it a term unless there is a reason not to.
+  fb_status consider(Arrival* const* arrival, Weights& after, bool& full, double& norm) {
+    Arrival& next = *arrival[terms_.size()];
+    const std::int64_t version = next.version;
+    next.outcome = FB_ADDED;
+    Due* due = nullptr;
+    if (const fb_status status = find(version, due); status != FB_OK) {
+      return status;
+    }
+    const auto same = std::count_if(arrival, arrival + terms_.size(), [=](auto* a) { return a->version == version; });
+    if (due->tasks <= same) {
+      return FB_ERR_NOTHING_DUE;
+    }
+    const std::int64_t staleness = version_ - version;
+    if (rule_.max_staleness >= 0 && staleness > rule_.max_staleness) {
+      next.outcome = FB_TOO_STALE;
+      return FB_OK;
+    }
+    const double* weight = staleness_weight(staleness);
+    if (weight == nullptr) {
+      return FB_ERR_SHORT_TABLE;
+    }
+    double e = next.e;
+    double se = *weight * e;
+    if (sum_.fixed()) {
+      e = fixed_weight(e);
+      se = fixed_weight(se);
+    }
+    const Weights with{after.sum + e, after.scaled_sum + se};
+    if (sum_.fixed() && std::max(with.sum, with.scaled_sum) > kMostFixedWeight) {
+      return FB_ERR_OVERFLOW;
+    }
+    const std::int64_t fill = fill_ + static_cast<std::int64_t>(terms_.size()) + 1;
+    const bool fills = fill == rule_.buffer_size;
+    const double divisor = fills ? norm_of(rule_, fill, with.sum, with.scaled_sum) : 1.0;
+    if (divisor == 0) {
+      return FB_ERR_ZERO_NORM;
+    }
+    const bool against_current = rule_.base == FB_BASE_CURRENT && version != version_;
+    terms_.push_back({next.delta, next.dtype, se, against_current ? values(due->model) : nullptr});
+    after = with;
+    full = fills;
+    norm = divisor;
+    return FB_OK;
+  }
+
+  // s of a staleness, null where it is not known.
+  const double* staleness_weight(std::int64_t staleness) const {
+    static constexpr double one = 1.0;
+    if (staleness_weight_.empty()) {
+      return &one;
+    }
+    if (static_cast<std::size_t>(staleness) < staleness_weight_.size()) {
+      return &staleness_weight_[static_cast<std::size_t>(staleness)];
+    }
+    const auto far = far_weight_.find(staleness);
+    return far == far_weight_.end() ? nullptr : &far->second;
+  }
+
+  fb_status add(TicketQueue::Lock& lock) {
+    const T* current = values(model_);
+    const bool empty = fill_ == 0;
+    std::atomic<fb_status> found{FB_OK};
+    const fb_status ran = queue_.run(lock, sum_.n_chunks(), false, [&](std::int64_t chunk) {
+      if (const fb_status status = sum_.add_chunk(chunk, empty, terms_, current); status != FB_OK) {
+        found.store(status, std::memory_order_relaxed);
+      }
+    });
+    return ran != FB_OK ? ran : found.load(std::memory_order_relaxed);
+  }
+
+  // Where the next model goes: over the last one that was left, else into fresh memory, whose first touch costs more
+  // than the step. Not over the present one, which stays where the next is not finite.
+  Hold next_model() { return spare_ && spare_.alone() ? std::move(spare_) : Hold(fb_model::create(bytes())); }
+
+  // The next model and moments from the full buffer; whether the model is finite. A download waits for it.
+  bool step(TicketQueue::Lock& lock, double norm, const Hold& next) {
+    const StepConfig config = step_config(rule_, norm, version_);
+    // A part of the moments, copied to where it is stepped, which keeps it in the cache.
+    const auto copied = [](const PlacedVector<T>& moment, PlacedVector<T>& moment_out, std::size_t begin,
+                           std::size_t n) {
+      if (moment.empty()) {
+        return static_cast<T*>(nullptr);
+      }
+      return std::copy_n(moment.data() + begin, n, moment_out.data() + begin) - n;
+    };
+    std::atomic<bool> finite{true};
+    stepping_ = true;
+    queue_.run(lock, sum_.n_chunks(), true, [&](std::int64_t chunk) {
+      const auto [begin, n] = sum_.range(chunk);
+      sum_.make_values(chunk);
+      T* first = copied(first_, next_first_, begin, n);
+      T* second = copied(second_, next_second_, begin, n);
+      if (!step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), values(model_) + begin,
+                      sum_.values() + begin, first, second, values(next) + begin)) {
+        finite.store(false, std::memory_order_relaxed);
+      }
+    });
+    stepping_ = false;
+    return finite.load(std::memory_order_relaxed);
+  }
+
+  // The next model is the present one from now on. Its entry stands at the end of due_ already.
+  void advance(Hold next) {
+    first_.swap(next_first_);
+    second_.swap(next_second_);
+    Due& present = due_[due_.size() - 2];
+    if (rule_.base == FB_BASE_CURRENT && present.tasks > 0) {
+      present.model = model_.again();
+    }
+    spare_ = std::move(model_);
+    model_ = std::move(next);
+    ++version_;
+    fill_ = 0;
+    weights_ = {};
+  }
+
+  const fb_rule rule_;
+  const std::int64_t dim_;
+  mutable TicketQueue queue_;
+  Hold model_, spare_;  // the present one, and the last that was left for another: its memory serves again
+  DeltaSum<T> sum_;
+  PlacedVector<T> first_, second_, next_first_, next_second_;  // moments, and where the next ones are made
+  std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
+  Weights weights_;
+  bool stepping_ = false;                      // a pass writes the next model
+  std::vector<Term> terms_;                    // of the batch that is being settled
+  std::vector<double> staleness_weight_;       // by staleness; empty: always 1
+  std::map<std::int64_t, double> far_weight_;  // of some greater staleness
+  std::deque<Due> due_;                        // versions first_version() .. version_
+  std::map<std::int64_t, Due> far_due_;        // those before that tasks are due on
+};
+
+}  // namespace
+
+std::unique_ptr<fb_server> make_server(const fb_rule& rule, fb_dtype dtype, std::int64_t dim, const void* w0) {
+  if (dtype == FB_F32) {
+    return std::make_unique<Server<float>>(rule, dim, w0);
+  }
+  return std::make_unique<Server<double>>(rule, dim, w0);
+}
+
+}  // namespace fedbuff

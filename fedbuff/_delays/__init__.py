@@ -1,0 +1,1 @@
+"""How slow clients are: distributions, recorded traces, arrival logs, availability."""

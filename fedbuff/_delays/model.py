@@ -1,0 +1,102 @@
+"""`DelayModel`: delays that are drawn."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._base.arrays import to_array
+from .._base.checks import shown
+from .availability import Availability
+from .distributions import Constant, Distribution
+from .immutable import Immutable, update_hash
+
+_NO_TIME, _ONE_SECOND = Constant(0.0), Constant(1.0)
+
+
+def _per_client(owner: str, name: str, values: ArrayLike, n_clients: int, kinds: str) -> NDArray[Any]:
+    array = to_array(name, values)
+    if array.dtype.kind not in kinds:
+        wanted = "integers" if "f" not in kinds else "numbers"
+        raise TypeError(f"{owner}: {name} must be {wanted}, not {array.dtype}")
+    if array.shape != (n_clients,):
+        raise ValueError(f"{owner}: {name} must have one value per client, shape ({n_clients},), not {array.shape}")
+    array = array.astype(np.float64 if "f" in kinds else np.int64)
+    bad = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
+    if bad.size:
+        value = array[bad[0]]
+        raise ValueError(f"{owner}: {name} of client {bad[0]} is {value}; it must be finite and not negative")
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class DelayModel(Immutable):
+    """Delays drawn from distributions.
+
+    A task of client i takes wait, then download + compute * factor_i + upload, where factor_i is the client's
+    `client_speed` (2 means twice as slow; a distribution is drawn once per client) times its `n_samples`, each 1 where
+    not given: with `n_samples`, `compute` is the time of one sample.
+    """
+
+    n_clients: int
+    wait: Distribution = _NO_TIME
+    download: Distribution = _NO_TIME
+    compute: Distribution = _ONE_SECOND
+    upload: Distribution = _NO_TIME
+    client_speed: Distribution | NDArray[np.float64] | None = None
+    n_samples: NDArray[np.int64] | None = None
+    availability: Availability | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            n_clients = operator.index(self.n_clients)
+        except TypeError:
+            raise TypeError(f"DelayModel: n_clients must be an int, not {type(self.n_clients).__name__}") from None
+        if not 1 <= n_clients < 2**31:
+            raise ValueError(f"DelayModel: n_clients is {shown(n_clients)}; it must be in 1 .. 2^31 - 1")
+        object.__setattr__(self, "n_clients", n_clients)
+        for name in ("wait", "download", "compute", "upload"):
+            value = getattr(self, name)
+            if not isinstance(value, Distribution):
+                raise TypeError(f"DelayModel: {name} must be a distribution such as Constant(1.0), not {shown(value)}")
+        if self.client_speed is not None and not isinstance(self.client_speed, Distribution):
+            speed = _per_client("DelayModel", "client_speed", self.client_speed, n_clients, "iuf")
+            object.__setattr__(self, "client_speed", speed)
+        if self.n_samples is not None:
+            sizes = _per_client("DelayModel", "n_samples", self.n_samples, n_clients, "iu")
+            object.__setattr__(self, "n_samples", sizes)
+        if self.availability is not None:
+            if not isinstance(self.availability, Availability):
+                raise TypeError(f"DelayModel: availability must be an Availability, not {shown(self.availability)}")
+            if self.availability.n_clients != n_clients:
+                raise ValueError(
+                    f"DelayModel: availability is for {self.availability.n_clients} clients, the model has {n_clients}"
+                )
+
+    def describe(self) -> dict[str, Any]:
+        """What it is, as JSON can hold it; long arrays by their SHA-256."""
+
+        def digest(array: NDArray[Any]) -> str:
+            state = hashlib.sha256()
+            update_hash(state, np.ascontiguousarray(array))
+            return state.hexdigest()
+
+        speed = self.client_speed
+        return {
+            "kind": "delay_model",
+            "n_clients": self.n_clients,
+            **{name: getattr(self, name).describe() for name in ("wait", "download", "compute", "upload")},
+            "client_speed": speed.describe()
+            if isinstance(speed, Distribution)
+            else None
+            if speed is None
+            else digest(speed),
+            "n_samples": None if self.n_samples is None else digest(self.n_samples),
+            "availability": None if self.availability is None else self.availability.describe(),
+        }

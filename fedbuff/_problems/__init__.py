@@ -1,0 +1,1 @@
+"""What clients minimise, and how a client works on it."""

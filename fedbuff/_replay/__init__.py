@@ -1,0 +1,1 @@
+"""The numbers along a schedule: the loop, its metrics, checkpoints and results."""

@@ -1,0 +1,216 @@
+"""Files of replays: what a checkpoint holds, and what it is compared with."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import backends
+from .._base.files import open_npz, reading
+from .._problems.base import Problem
+from .._problems.local import LocalSGD
+from .._rule.strategies import Adam, Rule
+from .engine import AnyProblem
+from .protocol import Floats
+
+FORMAT = "fedbuff-replay"
+FORMAT_NUMBER = 2
+_ABOUT = (  # what a checkpoint says beside its arrays
+    "problem", "function", "kernels", "schedule", "w0", "rule", "local", "staleness_weights", "seed", "version",
+    "updates", "time", "taken", "secure", "metrics",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """What a checkpoint says, with the types, shapes and ranges that it must have."""
+
+    version: int
+    updates: int
+    time: float
+    taken: str
+    history: list[dict[str, float]]
+    secure: dict[str, float]
+    staleness_weights: list[Any] | None
+    w0: str
+    metrics: list[str] | None
+    w: Floats
+    live: list[int]
+    models: Floats
+    first: Floats | None
+    second: Floats | None
+    evaluated: Floats | None
+    previous: Floats | None
+
+    @property
+    def evaluated_at(self) -> int:
+        return int(self.history[-1]["step"]) if self.history else 0
+
+    @classmethod
+    def read(cls, about: dict[str, Any], arrays: dict[str, NDArray[Any]], problem: AnyProblem, rule: Rule) -> _Position:
+        """ValueError where something is not what `Replay.save` writes."""
+        dim, dtype, optimizer = problem.dim, problem.dtype, rule.optimizer
+        adam = isinstance(optimizer, Adam)
+        momentum = adam or cast(Any, optimizer).momentum != 0
+
+        def require(holds: bool, what: str) -> None:
+            if not holds:
+                raise ValueError(f"it does not add up: {what}")
+
+        def vector(name: str, wanted: bool | None = None) -> Floats | None:
+            value = arrays.get(name)
+            require(wanted is None or (value is not None) == wanted, f"{name}: expected one" if wanted else f"{name}")
+            if value is not None:
+                require(value.dtype == dtype and value.shape == (dim,), f"{name} is {value.dtype} {value.shape}")
+                require(bool(np.isfinite(value).all()), f"{name} is not finite")
+            return value
+
+        version, updates, since = (about[name] for name in ("version", "updates", "time"))
+        for name in ("version", "updates"):
+            require(type(about[name]) is int and about[name] >= 0, f"{name} is {about[name]!r}")
+        require(isinstance(since, int | float) and np.isfinite(since), f"time is {since!r}")
+        live, models = arrays["live"], arrays["models"]
+        require(live.dtype == np.int64 and live.ndim == 1, f"live is {live.dtype} {live.shape}")
+        require(bool(((live >= 0) & (live < version)).all() and (np.diff(live) > 0).all()), f"live is {live}")
+        require(models.dtype == dtype and models.shape == (live.size, dim), f"models is {models.dtype} {models.shape}")
+        secure = about["secure"]
+        require(
+            isinstance(secure, dict) and all(isinstance(secure.get(name), int | float) for name in ("cut", "seconds")),
+            f"secure is {secure!r}",
+        )
+        weights = about["staleness_weights"]
+        require(
+            weights is None or (isinstance(weights, list) and len(weights) == 2 and type(weights[0]) is int
+                                and 0 <= weights[0] <= max(1, 2 * version)),
+            f"staleness_weights is {weights!r}",
+        )  # fmt: skip
+        metrics = about["metrics"]
+        require(metrics is None or isinstance(metrics, list), f"metrics is {metrics!r}")
+        w = vector("w", True)
+        return cls(
+            version=version,
+            updates=updates,
+            time=float(since),
+            taken=str(about["taken"]),
+            history=_read_history(arrays["history"], version, require),
+            secure=secure,
+            staleness_weights=weights,
+            w0=str(about["w0"]),
+            metrics=metrics,
+            w=cast(Floats, w),
+            live=live.tolist(),
+            models=np.ascontiguousarray(models),
+            first=vector("first", momentum),
+            second=vector("second", adam),
+            evaluated=vector("evaluated"),
+            previous=vector("previous"),
+        )
+
+
+def _read_history(content: NDArray[Any], version: int, require: Callable[[bool, str], None]) -> list[dict[str, float]]:
+    """The rows of a history: the same names in each, numbers, and steps that ascend up to the version."""
+    rows = json.loads(content.tobytes())
+    require(isinstance(rows, list) and all(isinstance(row, dict) for row in rows), "history is no list of rows")
+    before = -1
+    for place, row in enumerate(rows):
+        where = f"row {place} of the history"
+        require(list(row) == list(rows[0]), f"{where} has other names than the first")
+        require(all(type(value) in (int, float) for value in row.values()), f"{where} has something else than numbers")
+        require({"step", "time", "updates"} <= set(row), f"{where} has no step, time or updates")
+        require(type(row["step"]) is int and before < row["step"] <= version, f"{where} is of step {row['step']}")
+        before = row["step"]
+    return cast(list[dict[str, float]], rows)
+
+
+def problem_hash(problem: AnyProblem) -> str:
+    """The content of a problem: every array and number of its spec. A function is known by its sizes alone."""
+    if not isinstance(problem, Problem):
+        return f"{type(problem).__name__} {problem.n_clients} {problem.dim} {problem.dtype}"
+    spec = problem._spec
+    digest = hashlib.sha256()
+    for part in fields(spec):
+        value = getattr(spec, part.name)
+        digest.update(part.name.encode())
+        digest.update(np.ascontiguousarray(value).data if isinstance(value, np.ndarray) else repr(value).encode())
+    return digest.hexdigest()
+
+
+def _kernels() -> str:
+    """What computes, as far as the bits depend on it: the backend and, of the compiled one, the CPU level."""
+    backend = backends.current()
+    if backend.name != "cpp":
+        return backend.name
+    from .. import _core
+
+    return f"cpp {_core.level()}"
+
+
+def _code_hash(function: Any) -> list[str] | None:
+    """The Python version and a hash of a function's code, by which a changed one is recognised; None where it has none.
+
+    What the function refers to is not part of it.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    if not hasattr(function, "__code__"):
+        function = vars(type(function)).get("__call__")
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    digest = hashlib.sha256()
+
+    def add(code: Any) -> None:
+        digest.update(code.co_code)
+        digest.update(repr((code.co_names, code.co_varnames, code.co_argcount)).encode())
+        for value in code.co_consts:
+            if hasattr(value, "co_code"):
+                add(value)
+            else:
+                digest.update(repr(sorted(value, key=repr) if isinstance(value, frozenset) else value).encode())
+
+    add(code)
+    return [f"{sys.version_info[0]}.{sys.version_info[1]}", digest.hexdigest()]
+
+
+def _local_to_json(local: LocalSGD) -> dict[str, Any]:
+    values = {part.name: getattr(local, part.name) for part in fields(local)}
+    if isinstance(values["batch_size"], np.ndarray):
+        values["batch_size"] = values["batch_size"].tolist()
+    return values
+
+
+def _digest(arrays: dict[str, NDArray[Any]]) -> bytes:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.digest()
+
+
+def _read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    what = "a saved replay"
+    with reading(path, what), open_npz(path, what) as file:
+        arrays = file.all()
+        about = json.loads(arrays["about"].tobytes())
+        if about.get("format") != FORMAT:
+            raise ValueError("it holds something else")
+        if about.get("format_number") != FORMAT_NUMBER:
+            raise ValueError(f"its format is number {about.get('format_number')}, this reader's is {FORMAT_NUMBER}")
+        for name in _ABOUT:
+            about[name]
+        for name in ("w", "live", "models", "history"):
+            arrays[name]
+        checksum = arrays.pop("checksum").tobytes()
+        if checksum != _digest(arrays):
+            raise ValueError("its checksum does not fit its content")
+    return about, arrays

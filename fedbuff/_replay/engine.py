@@ -1,0 +1,99 @@
+"""The engine of a replay: what it can do, and how it is made for a problem and a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import backends
+from .._base.alone import OneAtATime
+from .._problems.base import Problem
+from .._problems.external import Callback, Custom
+from .._problems.local import LocalSGD
+from .._rule.secure_values import OneTimePad
+from .._rule.strategies import Rule
+from .._schedule.columns import Status
+from .._schedule.schedule import Schedule
+from ..backends.spec import SumSpec
+from .protocol import Floats, _Engine
+
+_WINDOW_BYTES = 1 << 30
+_LONGEST_TABLE = 1 << 16  # of weights by staleness, for a schedule that is not known to its end
+AnyProblem = Problem | Custom | Callback
+
+
+def _check_problem(problem: Any) -> None:
+    for name in ("init", "dtype", "dim", "n_clients", "n_samples"):
+        if not hasattr(problem, name):
+            raise TypeError(f"problem: expected a problem, got {type(problem).__name__}, which has no {name}")
+
+
+def _make_roles(
+    rule: Rule, w0: Floats, seed: int, schedule: Schedule | Iterable[Schedule], e_by_client: NDArray[np.float64]
+) -> Any:
+    """Those who make the sums under real pads, and what they agree on; None where there are no pads."""
+    if not isinstance(rule.secure, OneTimePad):
+        return None
+    from ..secure import Parameters, Roles
+
+    most = rule.max_staleness
+    if isinstance(schedule, Schedule):
+        most = int(schedule.staleness[schedule.status == Status.USED].max(initial=0))
+    table = []
+    for staleness in range(_LONGEST_TABLE if most is None else most + 1):
+        table.append(rule.staleness_weight(staleness))
+        if most is None and table[-1] * float(e_by_client.max()) * rule.secure.weight_unit < 0.5:
+            break  # no weight is left for one that is staler
+    agreed = Parameters(
+        dim=w0.size,
+        buffer_size=rule.buffer_size,
+        secure=rule.secure,
+        max_staleness=most,
+        staleness_weights=tuple(table),
+    )
+    return Roles(agreed, w0.dtype, seed, e_by_client)
+
+
+def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int, roles: Any) -> _Engine:
+    function: Any = None
+    spec = batch = bound = None
+    if isinstance(problem, Callback):
+        if local is not None:
+            raise ValueError("local: a Callback does its own local steps; leave it out")
+        function = problem.client_function(seed)
+    else:
+        if not isinstance(local, LocalSGD):
+            raise TypeError(f"local: expected fedbuff.LocalSGD, got {type(local).__name__}")
+        spec, batch = local.spec, local.batches(problem.n_clients)
+        if isinstance(problem, Custom):
+            function = problem.compiled()
+        else:
+            bound = problem.bound
+    backend = cast(Any, backends.current())
+    sums = _sums(rule, problem.dim, seed)
+    engine = backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
+    return cast(_Engine, OneAtATime(engine))
+
+
+def _sums(rule: Rule, dim: int, seed: int) -> SumSpec:
+    """How the sums of a rule are made."""
+    values: dict[str, Any] = {"seed": seed}
+    if rule.secure is not None:
+        encoding = rule.secure.encoding
+        values |= {
+            "modulus": encoding.modulus,
+            "range": encoding.clip,
+            "step": encoding.step,
+            "stochastic": encoding.rounding == "stochastic",
+            "weight_unit": rule.secure.weight_unit,
+        }
+    if rule.privacy is not None:
+        values |= {
+            "clip": rule.privacy.clip_for(rule.secure, dim),
+            "deviation": rule.privacy.deviation,
+            "system_noise": rule.privacy.source == "system",
+        }
+    return SumSpec(**values)

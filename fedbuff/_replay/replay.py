@@ -1,0 +1,442 @@
+"""`Replay`: a replay that can be stepped, looked at, saved and gone on with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import backends
+from .._base.alone import alone
+from .._base.arrays import as_model
+from .._base.checks import count, instance, seed_of
+from .._base.files import reading, write_npz
+from .._problems.base import Problem
+from .._problems.external import Callback
+from .._problems.local import LocalSGD
+from .._rule.server_file import rule_from_json, rule_is_known, rule_to_json
+from .._rule.strategies import (
+    INVERSE_FREQUENCY,
+    FedBuff,
+    Rule,
+    rule_of,
+)
+from .._schedule.columns import Status
+from .._schedule.schedule import Schedule
+from .books import _Books
+from .checkpoint import (
+    FORMAT,
+    FORMAT_NUMBER,
+    _code_hash,
+    _digest,
+    _kernels,
+    _local_to_json,
+    _Position,
+    _read_checkpoint,
+    problem_hash,
+)
+from .engine import AnyProblem, _check_problem, _make_engine, _make_roles
+from .feed import _Feed
+from .history import ExitReason, History
+from .noise_ledger import NoiseLedger
+from .protocol import Floats
+
+__all__ = ["Replay"]
+_STEPS, _NEED_ROWS, _DIVERGED = range(3)
+
+
+class Replay:
+    """A replay that can be stepped, looked at, saved and gone on with. `replay` is the one-call form.
+
+    >>> import numpy as np, fedbuff as fb
+    >>> problem = fb.Quadratic(np.zeros((4, 2)))
+    >>> schedule = fb.uniform_arrivals(n_clients=4, buffer_size=2, max_staleness=1, server_steps=5, seed=0)
+    >>> replay = fb.Replay(problem, schedule, fb.LocalSGD(steps=1, lr=0.5), w0=np.ones(2))
+    >>> replay.run(max_steps=2)
+    <ExitReason.SERVER_STEPS: 'server_steps'>
+    >>> replay.version
+    2
+    """
+
+    def __init__(
+        self,
+        problem: AnyProblem,
+        schedule: Schedule | Iterable[Schedule],
+        local: LocalSGD | None = None,
+        *,
+        strategy: object | None = None,
+        w0: Any = None,
+        seed: int = 0,
+        threads: int | None = None,
+    ) -> None:
+        _check_problem(problem)
+        instance("schedule", schedule, (Schedule, Iterable), "a Schedule, or an iterator of its chunks")
+        self.problem, self.schedule, self.local = problem, schedule, local
+        self.seed = seed_of(seed)
+        self.threads = backends.default_threads() if threads is None else count("threads", threads)
+        self.rule = rule_of(strategy) if strategy is not None else _default_rule(schedule)
+        start = problem.init(self.seed) if w0 is None else as_model("w0", w0)
+        if start.dtype != problem.dtype:
+            raise TypeError(f"w0: expected {problem.dtype}, got {start.dtype}; pass w0.astype(np.{problem.dtype})")
+        if start.shape != (problem.dim,):
+            raise ValueError(f"w0: expected shape ({problem.dim},), got {start.shape}")
+        if isinstance(schedule, Schedule) and schedule.n_clients != problem.n_clients:
+            raise ValueError(
+                f"schedule: it has {schedule.n_clients} clients, the problem {problem.n_clients}; "
+                "trace.assign(n_clients) maps recorded devices to a problem's clients"
+            )
+        if isinstance(schedule, Schedule):
+            try:
+                schedule.require_sound()
+            except ValueError as error:
+                raise ValueError(f"schedule: {error}") from error
+        self._w0_hash = hashlib.sha256(start.tobytes()).hexdigest()
+        self._metrics: list[str] | None = None  # of the evaluations in the history
+        e_by_client = _update_weights(self.rule, problem, schedule)
+        self._feed = _Feed(schedule, self.rule, e_by_client, problem.n_clients)
+        self._engine = _make_engine(
+            problem, local, self.rule, start, self.seed, _make_roles(self.rule, start, self.seed, schedule, e_by_client)
+        )
+        self._books = _Books()
+        # The version before an evaluation that wants it, and its model.
+        self._previous: tuple[int, Floats] | None = None
+        # What noise was drawn, where it cannot be drawn again.
+        self._ledger = NoiseLedger() if self.rule.privacy is not None and not self.rule.privacy.repeatable else None
+        # Numbers cut and seconds spent by secure sums before this engine was made: a checkpoint carries them.
+        self._secure_before = {"cut": 0, "seconds": 0.0}
+        self.history = History()
+        self.message = ""
+
+    @property
+    def version(self) -> int:
+        """How many server steps were made."""
+        return self._engine.version()
+
+    @property
+    def time(self) -> float:
+        """The virtual time of the last server step, in seconds."""
+        return self._settle().time
+
+    @property
+    def updates(self) -> int:
+        """How many client updates entered these steps."""
+        return self._settle().updates
+
+    @property
+    def w(self) -> Floats:
+        """A copy of the current model."""
+        return self._engine.w()
+
+    @property
+    def stats(self) -> dict[str, float]:
+        return self._engine.stats()
+
+    def secure_columns(self) -> dict[str, float]:
+        """What a secure sum has cost so far, for the history; nothing where sums are plain."""
+        secure = self.rule.secure
+        if secure is None:
+            return {}
+        from ..secure import traffic
+
+        bytes_, (spent, cut) = traffic(self.problem.dim, secure), self._secure_spent()
+        return {
+            "bytes_to_server": bytes_.to_server(self.updates),
+            "bytes_to_aggregator": bytes_.to_aggregator(self.updates, self.version),
+            "bytes_from_aggregator": bytes_.from_aggregator(self.updates, self.version),
+            "cut": cut,
+            "secure_seconds": spent,
+        }
+
+    def _secure_spent(self) -> tuple[float, int]:
+        stats, before = self._engine.stats(), self._secure_before
+        return before["seconds"] + stats["secure_seconds"], int(before["cut"] + stats["cut"])
+
+    def check(self) -> None:
+        """Walks every invariant of the engine; raises where one does not hold."""
+        self._engine.check()
+
+    @alone
+    def run(self, max_steps: int | None = None) -> ExitReason:
+        """Makes up to max_steps server steps: SERVER_STEPS when they are made, else SCHEDULE_END or DIVERGED."""
+        target = None if max_steps is None else self.version + count("max_steps", max_steps, low=0)
+        while target is None or self.version < target:
+            steps = 2**62 if target is None else target - self.version
+            if self._ledger is not None:
+                books = self._settle()
+                self._ledger.draw(books.version, min(books.version + steps, books.steps_known))
+            code = self._engine.run(steps, self.threads)
+            self._settle()
+            if code == _DIVERGED:
+                self._explain_divergence()
+                return ExitReason.DIVERGED
+            if code == _NEED_ROWS and not self._more():
+                return ExitReason.SCHEDULE_END
+        return ExitReason.SERVER_STEPS
+
+    def _settle(self) -> _Books:
+        """The books, brought to where the engine is: an interrupt may have come between the two."""
+        books, piece = self._books, self._feed._piece
+        if self._engine.pieces() > books.pieces and piece is not None:
+            books = books.with_piece(piece)
+        books = books.advanced(self._engine.version())
+        if books is not self._books:
+            self._books = books
+        if self.history.n_rows < books.n_rows and books.newest is not None:
+            self.history.append(books.newest)
+        return books
+
+    def _more(self) -> bool:
+        """Gives the engine the next piece; False where there is none."""
+        books = self._settle()
+        piece = self._feed.piece(books.pieces, books.steps_known)
+        if piece is None:
+            return False
+        piece.give(self._engine)
+        self._settle()
+        return True
+
+    def _note(self, row: dict[str, float], evaluated: Floats | None) -> None:
+        """A new row of the history, of the model as it is now."""
+        self._books = self._settle().looked(row, evaluated)
+        self._settle()
+
+    def record_gradients(self, every: int = 1, offset: int = 0) -> None:
+        """From now on the engine notes |grad f(w^t)|^2 for every t with t % every == offset, as server step t is made.
+
+        They are the models that the steps started from: w^0 is among them, the last model is not. A `Quadratic` costs
+        O(dim) a step, O(dim^2) where its curvature is dense; any other problem a pass over all of its rows.
+        """
+        if not isinstance(self.problem, Problem):
+            raise TypeError(f"record_gradients: {type(self.problem).__name__} has no gradient inside the engine")
+        count("every", every)
+        if not 0 <= count("offset", offset, low=0) < every:
+            raise ValueError(f"offset: expected an int below every, which is {every}, got {offset}")
+        self._engine.record_gradients(every, offset)
+
+    @property
+    def gradients(self) -> NDArray[np.float64]:
+        """The squared gradient norms that were noted since `record_gradients`, in the order of the steps."""
+        return self._engine.gradients()
+
+    def steps_within(self, *, time: float | None, updates: int | None) -> int:
+        """How many steps from here stay within these limits, as far as the schedule is known so far."""
+        books = self._settle()
+        known = len(books.step_time)
+        if time is not None:
+            known = min(known, int(np.searchsorted(books.step_time, time, side="right")))
+        if updates is not None:
+            known = min(known, int(np.searchsorted(books.step_rows, updates, side="right")))
+        return known
+
+    def _explain_divergence(self) -> None:
+        step, row = self._engine.divergence()
+        lr = "" if self.local is None else f", local step size {self.local.lr}"
+        where = f"server step {step}"
+        books = self._settle()
+        if row >= 0 and books.last is not None:
+            columns = books.last
+            at = row - (books.rows_known - len(columns["client"]))
+            if 0 <= at < len(columns["client"]):
+                where += f", arrival {row}: client {columns['client'][at]}, version {columns['version'][at]}"
+        self.message = f"the model is not finite after {where}{lr}, server step size {self.rule.lr}"
+
+    @property
+    def releases(self) -> NDArray[np.int64] | None:
+        """How often the noise of each server step was drawn, for `secure.epsilon`; None where it is not drawn from the
+        operating system. A step has 2 where the replay was killed after it and went on from before it."""
+        return None if self._ledger is None else self._ledger.releases()
+
+    # Saving
+
+    @alone
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes everything that a later `Replay.load` needs, beside `path` first and then in its place."""
+        books = self._settle()
+        live = [v for v in self._engine.live_versions() if v != books.version]
+        arrays: dict[str, NDArray[Any]] = {
+            "w": self.w,
+            "live": np.array(live, np.int64),
+            "models": np.array([self._engine.model(v) for v in live], self.problem.dtype).reshape(
+                len(live), self.problem.dim
+            ),
+            "history": np.frombuffer(json.dumps(self.history._rows).encode(), np.uint8),
+            "about": np.frombuffer(json.dumps(self._about()).encode(), np.uint8),
+        }
+        if books.evaluated is not None:
+            arrays["evaluated"] = books.evaluated
+        previous = self._previous
+        if previous is not None and previous[0] == books.version - 1 and not self._is_evaluated():
+            arrays["previous"] = previous[1]
+        for name, moment in (("first", self._engine.first_moment()), ("second", self._engine.second_moment())):
+            if moment is not None:
+                arrays[name] = moment
+        if self._ledger is not None:
+            self._ledger.attach(path)
+        arrays["checksum"] = np.frombuffer(_digest(arrays), np.uint8)
+        write_npz(path, arrays)
+
+    def _is_evaluated(self) -> bool:
+        """Whether the newest row of the history is of the model as it is now."""
+        return self.history.n_rows > 0 and self.history.last["step"] == self.version
+
+    def _about(self) -> dict[str, Any]:
+        local, books = self.local, self._settle()
+        return {
+            "format": FORMAT,
+            "format_number": FORMAT_NUMBER,
+            "problem": problem_hash(self.problem),
+            "function": _code_hash(self.problem.function) if isinstance(self.problem, Callback) else None,
+            "kernels": _kernels(),
+            "schedule": self.schedule.sha256 if isinstance(self.schedule, Schedule) else None,
+            "w0": self._w0_hash,
+            "rule": rule_to_json(self.rule),
+            "local": None if local is None else _local_to_json(local),
+            "staleness_weights": self._staleness_weights(books),
+            "seed": self.seed,
+            "version": books.version,
+            "updates": books.updates,
+            "time": books.time,
+            "taken": self._feed.taken(books),
+            "secure": dict(zip(("seconds", "cut"), self._secure_spent(), strict=True)),
+            "metrics": self._metrics,
+            **({} if self._ledger is None else {"noise": self._ledger.run}),
+        }
+
+    def _staleness_weights(self, books: _Books, needed: int | None = None) -> list[Any] | None:
+        """How many values of a staleness function of the user's own were looked up, and their hash."""
+        if rule_is_known(self.rule):
+            return None
+        if needed is None:
+            whole = self._feed.whole
+            needed = len(self._feed._s) if whole is None else int(whole.staleness.max(initial=-1)) + 1
+        values = self._feed.staleness_weights(needed)[:needed]
+        return [needed, hashlib.sha256(values.tobytes()).hexdigest()]
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        problem: AnyProblem,
+        schedule: Schedule | Iterable[Schedule],
+        *,
+        strategy: object | None = None,
+        threads: int | None = None,
+    ) -> Self:
+        """A replay as it was saved, over the same problem and schedule; a schedule in chunks is given from its start.
+
+        `strategy` is needed where its staleness function is the user's own, which a file cannot hold.
+        """
+        about, arrays = _read_checkpoint(path)
+        where = os.fspath(path)
+        if about["problem"] != problem_hash(problem):
+            raise ValueError(f"{where}: it was made with another problem")
+        if isinstance(schedule, Schedule) and about["schedule"] not in (None, schedule.sha256):
+            raise ValueError(f"{where}: it was made with another schedule")
+        given = None if strategy is None else rule_of(strategy)
+        with reading(path, "a saved replay that can go on"):
+            rule = rule_from_json(about["rule"], given)
+            local = None if about["local"] is None else LocalSGD(**about["local"])
+            seed = seed_of(about["seed"])
+        made = cls(problem, schedule, local, strategy=_Holder(rule), seed=seed, threads=threads)
+        made._restore(path, about, arrays)
+        if made._ledger is not None:
+            made._ledger = NoiseLedger.read(path, about["noise"])
+        return made
+
+    def _restore(self, path: str | os.PathLike[str], about: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Goes to where the file stands, over the rows that are done; ValueError where file and schedule differ."""
+        where = os.fspath(path)
+        kernels, function = _kernels(), self._about()["function"]
+        if about["kernels"] != kernels:
+            raise ValueError(
+                f"{where}: it was made with the kernels {about['kernels']}, and {kernels} run, which round "
+                "differently; choose those by FEDBUFF_BACKEND and FEDBUFF_ISA, or begin anew"
+            )
+        if function is not None and about["function"] is not None and about["function"][0] == function[0]:
+            if about["function"] != function:
+                raise ValueError(f"{where}: it was made with another problem: its function has other code")
+        with reading(path, "a saved replay that can go on"):
+            self._go_to(_Position.read(about, arrays, self.problem, self.rule))
+
+    def _go_to(self, at: _Position) -> None:
+        whole = self._feed.whole
+        if whole is not None and at.version > whole.n_steps:
+            raise ValueError(f"it is at server step {at.version}, and the schedule ends at {whole.n_steps}")
+        self._engine.pass_over(at.version)
+        books = self._pass_over(self._books, at.evaluated_at)
+        looked = books
+        if at.history:
+            books = replace(books.looked(at.history[-1], at.evaluated), n_rows=len(at.history))
+        books = self._pass_over(books, at.version)
+        found = {"taken": self._feed.taken(books), "updates": books.updates, "time": books.time}
+        for name, value in found.items():
+            if getattr(at, name) != value:
+                if name == "taken":
+                    raise ValueError(
+                        f"it was made with another schedule: other arrivals up to server step {at.version}"
+                    )
+                raise ValueError(
+                    f"it does not add up: {name} is {getattr(at, name)}, by the schedule {value} at step {at.version}"
+                )
+        if at.history and (at.history[-1]["time"], at.history[-1]["updates"]) != (looked.time, looked.updates):
+            raise ValueError("it does not add up: the last row of its history is not of this schedule")
+        needed = self._engine.restore(at.w, at.live, at.models, at.first, at.second)
+        if whole is not None and needed != len(at.live):
+            raise ValueError(f"it does not add up: it holds {len(at.live)} older models, and {needed} are needed")
+        weights = at.staleness_weights
+        if weights is not None and weights != self._staleness_weights(books, weights[0]):
+            raise ValueError("it was made with another rule: its staleness function gives other weights")
+        self.history = History(at.history)
+        self._books = books
+        self._previous = None if at.previous is None else (at.version - 1, at.previous)
+        self._secure_before = at.secure
+        self._w0_hash, self._metrics = at.w0, at.metrics
+
+    def _pass_over(self, books: _Books, version: int) -> _Books:
+        """The books at a later version, with as many pieces given to the engine, which has no models yet."""
+        while books.steps_known < version:
+            piece = self._feed.piece(books.pieces, books.steps_known)
+            if piece is None:
+                raise ValueError(f"schedule: it ends before server step {version}, where the file stands")
+            piece.give(self._engine)
+            books = books.with_piece(piece)
+        return books.advanced(version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A rule in the place of the strategy that carried it."""
+
+    rule: Rule
+
+
+def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
+    if not isinstance(schedule, Schedule):
+        raise TypeError("strategy: a schedule that comes in chunks needs it")
+    saved = schedule.description.get("strategy", {}).get("rule")
+    if saved is None:
+        return FedBuff(buffer_size=schedule.buffer_size).rule
+    try:
+        return rule_from_json(json.dumps(saved), None)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise ValueError(f"strategy: the schedule's own cannot be used: {error}") from error
+
+
+def _update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> NDArray[np.float64]:
+    """e of every client's updates. A client that never arrives has no share to correct, and no update to weigh."""
+    if rule.weighting != INVERSE_FREQUENCY:
+        sizes, which = np.unique(problem.n_samples, return_inverse=True)
+        return np.array([rule.sample_weight(float(n)) for n in sizes])[which]
+    if not isinstance(schedule, Schedule):
+        raise ValueError(
+            f'schedule: weights="{INVERSE_FREQUENCY}" counts its arrivals first, and this one comes in chunks'
+        )
+    arrivals = np.bincount(schedule.client[schedule.status == Status.USED], minlength=problem.n_clients)
+    share = arrivals / max(int(arrivals.sum()), 1)
+    return np.divide(rule.weight_scale, problem.n_clients * share, out=np.zeros(len(share)), where=share > 0)

@@ -1,0 +1,1 @@
+"""What a server computes: strategies, the rule that each one is, and the file of a server."""

@@ -1,0 +1,386 @@
+"""When the server steps, and what it computes then.
+
+Every published server is one rule with four choices:
+
+    contribution_j = s(staleness_j) * e_j * (base_j - w_end_j)
+    direction      = sum_j contribution_j / norm
+    w             <- optimizer(w, direction)
+
+`Rule` is that rule; a strategy (`FedBuff`, `FedAsync`, `FedAvg`) carries one in `.rule`, beside what decides timing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
+
+from .. import staleness as _staleness
+from .._base.checks import (
+    choice,
+    count,
+    list_of,
+    number,
+    share_of,
+)
+from ..staleness import StalenessFunction
+from .secure_values import Gaussian, Simulate, secure_of
+
+__all__ = ["SGD", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of"]
+
+INVERSE_FREQUENCY = "inverse_frequency"
+
+Base = Literal["start", "current"]
+Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
+Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency"]
+
+
+@dataclass(frozen=True, slots=True)
+class SGD:
+    """v <- momentum v + direction; w <- w - lr v."""
+
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        number("momentum", self.momentum)
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """Adam on the direction, with bias correction; `weight_decay` is added to the gradient."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for beta in list_of("betas", self.betas, "two numbers"):
+            if number("betas", beta) >= 1:
+                raise ValueError(f"betas: expected numbers below 1, got {self.betas}")
+        number("epsilon", self.epsilon, open_low=True)
+        number("weight_decay", self.weight_decay)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What the server computes. `norm` divides the sum of contributions:
+
+    one: 1. arrivals: how many are in the buffer. weights: sum of e. scaled_weights: sum of s e. clients: n_clients.
+    """
+
+    buffer_size: int
+    lr: float
+    base: Base = "start"
+    norm: Norm = "one"
+    staleness: StalenessFunction = field(default_factory=_staleness.Constant)
+    weighting: Weighting = "equal"
+    weight_scale: float = 1.0
+    optimizer: SGD | Adam = field(default_factory=SGD)
+    max_staleness: int | None = None
+    n_clients: int | None = None
+    secure: Simulate | None = None
+    privacy: Gaussian | None = None
+
+    def __post_init__(self) -> None:
+        count("buffer_size", self.buffer_size)
+        number("server_lr", self.lr, open_low=True)
+        choice("base", self.base, get_args(Base))
+        choice("norm", self.norm, get_args(Norm))
+        choice("weights", self.weighting, get_args(Weighting))
+        number("weight_scale", self.weight_scale, open_low=True)
+        if not callable(self.staleness):
+            kind = type(self.staleness).__name__
+            raise TypeError(f"staleness: expected a function of an int, as in fedbuff.staleness, got {kind}")
+        if not isinstance(self.optimizer, (SGD, Adam)):
+            raise TypeError(f"optimizer: expected fedbuff.SGD or fedbuff.Adam, got {type(self.optimizer).__name__}")
+        if self.max_staleness is not None:
+            count("max_staleness", self.max_staleness, low=0)
+        if self.n_clients is not None:
+            count("n_clients", self.n_clients)
+        if self.norm == "clients" and self.n_clients is None:
+            raise ValueError('n_clients: norm="clients" needs it')
+        if self.secure is not None:
+            self.secure.check_capacity(self.buffer_size)
+        if self.privacy is not None and not isinstance(self.privacy, Gaussian):
+            raise TypeError(f"privacy: expected fedbuff.secure.Gaussian, got {type(self.privacy).__name__}")
+        if self.base == "current" and (self.secure is not None or self.privacy is not None):
+            raise ValueError('base: a secure or private sum is of what clients send; it needs base="start"')
+        if self.privacy is not None and self.norm in ("weights", "scaled_weights"):
+            raise ValueError(
+                f"norm: {self.norm!r} tells of the clients' weights; privacy needs one, arrivals or clients"
+            )
+
+    def sample_weight(self, n_samples: float) -> float:
+        """e_j of an update made from n_samples samples; an error where only a schedule could tell."""
+        if self.weighting == INVERSE_FREQUENCY:
+            raise ValueError(f'weights: "{INVERSE_FREQUENCY}" is known from a whole schedule only, which `replay` has')
+        return _RAW_WEIGHT[self.weighting](n_samples) * self.weight_scale
+
+    def norm_of(self, arrivals: int, weight_sum: float, scaled_weight_sum: float) -> float:
+        """What the sum of contributions is divided by, for a buffer with these sums of e and of s e."""
+        return {
+            "one": 1.0,
+            "arrivals": float(arrivals),
+            "weights": weight_sum,
+            "scaled_weights": scaled_weight_sum,
+            "clients": float(self.n_clients or 1),
+        }[self.norm]
+
+    def c_fields(self) -> dict[str, float]:
+        """The rule as the compiled code takes it: the fields of `fb_rule` in fedbuff.h that a rule decides."""
+        adam = self.optimizer if isinstance(self.optimizer, Adam) else None
+        return {
+            "base": get_args(Base).index(self.base),
+            "norm": get_args(Norm).index(self.norm),
+            "optimizer": int(adam is not None),
+            "buffer_size": self.buffer_size,
+            "n_clients": self.n_clients or 0,
+            "max_staleness": -1 if self.max_staleness is None else self.max_staleness,
+            "lr": self.lr,
+            "momentum": self.optimizer.momentum if isinstance(self.optimizer, SGD) else 0.0,
+            "beta1": adam.betas[0] if adam else 0.0,
+            "beta2": adam.betas[1] if adam else 0.0,
+            "epsilon": adam.epsilon if adam else 0.0,
+            "weight_decay": adam.weight_decay if adam else 0.0,
+        }
+
+    def staleness_weight(self, staleness: int) -> float:
+        """s_j of an update that is this stale; an error where the function does not give a finite number >= 0."""
+        weight = float(self.staleness(staleness))
+        if not math.isfinite(weight) or weight < 0:
+            raise ValueError(
+                f"staleness: the function gave {weight} for staleness {staleness}; it must be finite and >= 0"
+            )
+        return weight
+
+
+_RAW_WEIGHT: dict[str, Callable[[float], float]] = {
+    "equal": lambda n_samples: 1.0,
+    "samples": float,
+    "sqrt_samples": math.sqrt,
+    "log_samples": lambda n_samples: math.log10(1.0 + n_samples),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FedBuff:
+    """Sum `buffer_size` updates, then step (Nguyen et al.; the default is the form analysed by Toghani and Uribe).
+
+    >>> import fedbuff as fb
+    >>> fb.FedBuff(buffer_size=10).server_lr
+    0.1
+    >>> fb.FedBuff.preset("nguyen", buffer_size=10, server_lr=0.5).rule.norm
+    'arrivals'
+
+    server_lr      the server's step size; None is 1 / buffer_size for norm "one", else 1
+    staleness      a function from `fedbuff.staleness`
+    base           an update is "start" (model downloaded) or "current" (model now) minus the client's model
+    norm           what the sum is divided by: "one", "arrivals", "weights", "scaled_weights" or "clients"
+    weights        e_j: "equal", "samples", "sqrt_samples" or "log_samples", times weight_scale; or
+                   "inverse_frequency", 1 / (n p_i) with p_i the client's share of the schedule's used arrivals, so that
+                   fast clients do not pull the model to their own optimum
+    optimizer      `SGD(momentum)` or `Adam(...)`
+    max_staleness  an arrival staler than this is dropped
+    max_wait       also step at the ticks, every so many seconds from the last step on, where the buffer is not empty
+    secure         "simulate", or `secure.Simulate(...)` or `secure.OneTimePad(...)`: the server sees sums only
+    privacy        `secure.Gaussian(...)`: updates are clipped, and noise is added to each sum
+    distinct_clients: an arrival whose client is in the buffer already waits for the next one
+    """
+
+    kind: ClassVar[str] = "fedbuff"
+
+    buffer_size: int
+    server_lr: float | None = None
+    staleness: StalenessFunction = field(default_factory=_staleness.Constant)
+    base: Base = "start"
+    norm: Norm = "one"
+    weights: Weighting = "equal"
+    weight_scale: float = 1.0
+    optimizer: SGD | Adam = field(default_factory=SGD)
+    max_staleness: int | None = None
+    max_wait: float | None = None
+    n_clients: int | None = None
+    distinct_clients: bool = False
+    secure: Simulate | Literal["simulate"] | None = None
+    privacy: Gaussian | None = None
+
+    def __post_init__(self) -> None:
+        count("buffer_size", self.buffer_size)
+        if self.server_lr is None:
+            object.__setattr__(self, "server_lr", 1.0 / self.buffer_size if self.norm == "one" else 1.0)
+        if self.max_wait is not None:
+            number("max_wait", self.max_wait, open_low=True)
+        object.__setattr__(self, "secure", secure_of(self.secure))
+        if self.secure is not None and self.max_wait is not None:
+            raise ValueError("max_wait: a secure sum is released for a full buffer only; leave it out")
+        _ = self.rule
+
+    @property
+    def rule(self) -> Rule:
+        assert self.server_lr is not None
+        return Rule(
+            buffer_size=self.buffer_size,
+            lr=self.server_lr,
+            base=self.base,
+            norm=self.norm,
+            staleness=self.staleness,
+            weighting=self.weights,
+            weight_scale=self.weight_scale,
+            optimizer=self.optimizer,
+            max_staleness=self.max_staleness,
+            n_clients=self.n_clients,
+            secure=secure_of(self.secure),
+            privacy=self.privacy,
+        )
+
+    @staticmethod
+    def preset(name: str, **options: Any) -> FedBuff:
+        """The rule of a published system, by name: one of `FedBuff.presets()`. Options override its fields.
+
+        appfl also takes alpha (0.9), n_clients and total_samples; flsim average_samples (1) for its example weights.
+        """
+        if name not in _PRESETS:
+            raise ValueError(f"preset: expected one of {', '.join(_PRESETS)}, got {name!r}")
+        return _PRESETS[name](options)
+
+    @staticmethod
+    def presets() -> tuple[str, ...]:
+        """The names that `preset` knows."""
+        return tuple(_PRESETS)
+
+
+def _preset(**defaults: Any) -> Callable[[dict[str, Any]], FedBuff]:
+    return lambda options: FedBuff(**{**defaults, **options})
+
+
+def _preset_flsim(options: dict[str, Any]) -> FedBuff:
+    options = dict(options)
+    average = number("average_samples", options.pop("average_samples", 1), open_low=True)
+    weights = options.get("weights", "equal")
+    choice("weights", weights, get_args(Weighting))
+    scale = 1.0 if weights == INVERSE_FREQUENCY else 1.0 / _RAW_WEIGHT[weights](average)
+    return FedBuff(**{"buffer_size": 1, "server_lr": 0.001, "norm": "one", "weight_scale": scale, **options})
+
+
+def _preset_appfl(options: dict[str, Any]) -> FedBuff:
+    options = dict(options)
+    alpha = number("alpha", options.pop("alpha", 0.9), open_low=True)
+    total = options.pop("total_samples", None)
+    if options.get("weights", "equal") == "samples":
+        if total is None:
+            raise ValueError('total_samples: the appfl preset with weights="samples" needs it')
+        scale = alpha / number("total_samples", total, open_low=True)
+    else:
+        if "n_clients" not in options:
+            raise ValueError("n_clients: the appfl preset needs it, its updates are weighted by 1 / n_clients")
+        scale = alpha / count("n_clients", options["n_clients"])
+    defaults = {"server_lr": 1.0, "base": "current", "norm": "one", "weight_scale": scale}
+    return FedBuff(**{**defaults, **options})
+
+
+_INVERSE_SQRT = _staleness.Polynomial(0.5)
+_PRESETS: dict[str, Callable[[dict[str, Any]], FedBuff]] = {
+    "paper": _preset(),
+    "nguyen": _preset(staleness=_INVERSE_SQRT, norm="arrivals", server_lr=1.0),
+    "flsim": _preset_flsim,
+    "flame": _preset(staleness=_INVERSE_SQRT, norm="arrivals", server_lr=1.0),
+    "federatedscope": _preset(staleness=_staleness.Polynomial(1.0), weights="samples", norm="weights", server_lr=1.0),
+    "nvflare": _preset(norm="arrivals", server_lr=1.0),
+    "appfl": _preset_appfl,
+    "fedscale": _preset(staleness=_INVERSE_SQRT, base="current", norm="scaled_weights", server_lr=1.0),
+    "plato": _preset(base="current", norm="arrivals", server_lr=1.0),
+    "flower_pr": _preset(base="current", weights="samples", norm="scaled_weights", server_lr=1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FedAsync:
+    """Mix every update in as it comes: w <- (1 - a) w + a w_end, a = mixing * s(staleness) (Xie et al.)."""
+
+    kind: ClassVar[str] = "fedasync"
+    buffer_size: ClassVar[int] = 1
+    max_wait: ClassVar[None] = None
+
+    mixing: float = 0.9
+    staleness: StalenessFunction = field(default_factory=_staleness.Constant)
+    max_staleness: int | None = None
+
+    def __post_init__(self) -> None:
+        number("mixing", self.mixing, high=1.0, open_low=True)
+        _ = self.rule
+
+    @property
+    def rule(self) -> Rule:
+        return Rule(
+            buffer_size=1, lr=self.mixing, base="current", staleness=self.staleness, max_staleness=self.max_staleness
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedAvg:
+    """Synchronous rounds: draw clients, wait for them, average (McMahan et al.).
+
+    clients_per_round, or rate (a share of all clients); over_selection starts that share more and keeps the first to
+    finish. weights "samples" averages by sample count.
+    """
+
+    kind: ClassVar[str] = "fedavg"
+
+    clients_per_round: int | None = None
+    rate: float | None = None
+    over_selection: float = 0.0
+    server_lr: float = 1.0
+    weights: Weighting = "samples"
+    optimizer: SGD | Adam = field(default_factory=SGD)
+
+    def __post_init__(self) -> None:
+        if (self.clients_per_round is None) == (self.rate is None):
+            raise ValueError("clients_per_round, rate: give exactly one of them")
+        if self.clients_per_round is not None:
+            count("clients_per_round", self.clients_per_round)
+        if self.rate is not None:
+            number("rate", self.rate, high=1.0, open_low=True)
+        number("over_selection", self.over_selection)
+        _ = self.rule
+
+    def round_size(self, n_clients: int) -> int:
+        """How many of n_clients a round waits for."""
+        if self.clients_per_round is None:
+            assert self.rate is not None
+            return max(1, share_of(self.rate, n_clients))
+        if self.clients_per_round > n_clients:
+            raise ValueError(
+                f"clients_per_round: expected at most {n_clients}, the clients there are, got {self.clients_per_round}"
+            )
+        return self.clients_per_round
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of a round; its buffer_size is a placeholder where only the rate is known."""
+        return Rule(
+            buffer_size=self.clients_per_round or 1,
+            lr=self.server_lr,
+            norm="weights",
+            weighting=self.weights,
+            optimizer=self.optimizer,
+        )
+
+
+def plain_rule_of(strategy: object) -> Rule:
+    """The rule of a strategy for a server that is fed by hand: it sees every update, and no schedule."""
+    rule = rule_of(strategy)
+    if rule.secure is not None or rule.privacy is not None:
+        name = "privacy" if rule.secure is None else "secure"
+        raise ValueError(f"{name}: this server sees every update; use fedbuff.secure.Server, or a replay")
+    if rule.weighting == INVERSE_FREQUENCY:
+        rule.sample_weight(1.0)  # raises, in the rule's own words
+    return rule
+
+
+def rule_of(strategy: object) -> Rule:
+    """The rule that a strategy carries; TypeError where it is none."""
+    rule = getattr(strategy, "rule", None)
+    if not isinstance(rule, Rule):
+        raise TypeError(f"strategy: expected a strategy such as fedbuff.FedBuff, got {type(strategy).__name__}")
+    return rule

@@ -1,0 +1,1 @@
+"""Who arrives when, on which version: schedules, and how they are resolved."""

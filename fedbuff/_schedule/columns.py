@@ -1,0 +1,41 @@
+"""The columns of a schedule, their types, and the status of a task."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+FORMATS = {".npz": "npz", ".parquet": "parquet"}
+FORMAT_VERSION = 1
+
+
+class Status(IntEnum):
+    """What became of a task that ended."""
+
+    USED = 0
+    LEFT_IN_BUFFER = 1
+    TOO_STALE = 2
+    DISCARDED = 3
+    TIMED_OUT = 4
+    FAILED = 5
+
+
+ROW_COLUMNS: dict[str, type[np.generic]] = {
+    "client": np.int32,
+    "task": np.uint32,
+    "version": np.int64,
+    "step": np.int64,
+    "staleness": np.int64,
+    "start_time": np.float64,
+    "arrive_time": np.float64,
+    "status": np.uint8,
+}
+STEP_COLUMNS: dict[str, type[np.generic]] = {"step_time": np.float64, "step_started": np.int64}
+IN_FLIGHT_COLUMNS: dict[str, type[np.generic]] = {
+    "in_flight_client": np.int32,
+    "in_flight_task": np.uint32,
+    "in_flight_version": np.int64,
+    "in_flight_start_time": np.float64,
+}
+SCALARS = ("n_clients", "buffer_size", "concurrency", "seed", "started_on_0", "first_step")

@@ -1,0 +1,425 @@
+"""`Schedule`: who arrives when, on which version, in which server step; and its files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._base.checks import count, instance
+from .._base.files import (
+    file_format,
+    open_text,
+    optional,
+    replacing,
+    write_npz,
+)
+from .._delays.arrival_log import ArrivalLog
+from .._delays.distributions import Constant, Distribution
+from .._delays.immutable import digest, spread
+from .._delays.model import DelayModel
+from .._delays.trace import PARTS, Trace
+from ..backends.python.portable_math import COMPONENT_SPEED, draw
+from .check import check_columns, check_schedule
+from .columns import FORMAT_VERSION, FORMATS, IN_FLIGHT_COLUMNS, ROW_COLUMNS, SCALARS, STEP_COLUMNS, Status
+
+
+class Schedule:
+    """An immutable schedule, as `fedbuff.schedule` makes it.
+
+    One row per ended task, in order of arrival:
+        client int32, task uint32, version int64 (downloaded), step int64 (the server step that used it, else -1),
+        staleness int64 (version at that step, or at its arrival where unused, minus the version downloaded),
+        start_time, arrive_time float64 (seconds), status uint8 (a `Status`).
+    One per server step, from `first_step`: step_time float64, step_started int64 (tasks started on the version that
+        the step made); `started_on_0` counts those on the version before the first step.
+    One per task in flight at the end: in_flight_client, in_flight_task, in_flight_version, in_flight_start_time.
+    Scalars: n_clients, buffer_size (0 for FedAvg), concurrency (0 where nothing bounds it), seed, tau, and
+    `description`, a dictionary that says what made the schedule.
+    start_time is NaN where an arrival log did not record it.
+    """
+
+    client: NDArray[np.int32]
+    task: NDArray[np.uint32]
+    version: NDArray[np.int64]
+    step: NDArray[np.int64]
+    staleness: NDArray[np.int64]
+    start_time: NDArray[np.float64]
+    arrive_time: NDArray[np.float64]
+    status: NDArray[np.uint8]
+    step_time: NDArray[np.float64]
+    step_started: NDArray[np.int64]
+    in_flight_client: NDArray[np.int32]
+    in_flight_task: NDArray[np.uint32]
+    in_flight_version: NDArray[np.int64]
+    in_flight_start_time: NDArray[np.float64]
+    n_clients: int
+    buffer_size: int
+    concurrency: int
+    seed: int
+    started_on_0: int
+    first_step: int
+
+    _GROUPS: ClassVar = (ROW_COLUMNS, STEP_COLUMNS, IN_FLIGHT_COLUMNS)
+
+    def __init__(
+        self,
+        *,
+        client: NDArray[np.int32],
+        task: NDArray[np.uint32],
+        version: NDArray[np.int64],
+        step: NDArray[np.int64],
+        staleness: NDArray[np.int64],
+        start_time: NDArray[np.float64],
+        arrive_time: NDArray[np.float64],
+        status: NDArray[np.uint8],
+        step_time: NDArray[np.float64],
+        step_started: NDArray[np.int64],
+        in_flight_client: NDArray[np.int32],
+        in_flight_task: NDArray[np.uint32],
+        in_flight_version: NDArray[np.int64],
+        in_flight_start_time: NDArray[np.float64],
+        n_clients: int,
+        buffer_size: int,
+        concurrency: int,
+        seed: int,
+        started_on_0: int,
+        description: Mapping[str, Any],
+        first_step: int = 0,
+        copy: bool = True,
+    ) -> None:
+        """Copies the arrays; with copy=False it takes them as they are and makes them read-only."""
+        given = dict(locals())
+        state = self.__dict__
+        for group in self._GROUPS:
+            length = None
+            for name, dtype in group.items():
+                array = given[name]
+                if not isinstance(array, np.ndarray) or array.dtype != dtype:
+                    kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+                    raise TypeError(f"{name} must be an array of {np.dtype(dtype)}, not {kind}")
+                length = array.size if length is None else length
+                if array.shape != (length,):
+                    raise ValueError(f"{name} has shape {array.shape} beside columns of length {length}")
+                array = array.copy() if copy else array
+                array.flags.writeable = False
+                state[name] = array
+        for name in SCALARS:
+            state[name] = count(name, given[name], low=0)
+        instance("description", description, Mapping, "a dictionary")
+        state["_is_sound"] = False  # nobody has vouched for the columns
+        state["_description"] = json.dumps(description, sort_keys=True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a Schedule is immutable: {name} cannot be set")
+
+    @property
+    def description(self) -> dict[str, Any]:
+        made: dict[str, Any] = json.loads(self.__dict__["_description"])
+        return made
+
+    @property
+    def n_arrivals(self) -> int:
+        """The number of rows."""
+        return int(self.client.size)
+
+    @property
+    def n_steps(self) -> int:
+        """The number of server steps."""
+        return int(self.step_time.size)
+
+    @property
+    def end_time(self) -> float:
+        """The time of the last row or server step."""
+        last = [float(times[-1]) for times in (self.arrive_time, self.step_time) if times.size]
+        return max(last, default=0.0)
+
+    @cached_property
+    def tau(self) -> int:
+        """The largest staleness over used arrivals and the age of tasks in flight at the end."""
+        used = int(self.staleness.max(where=self.status == Status.USED, initial=0))
+        age = self.first_step + self.n_steps - int(self.in_flight_version.min(initial=2**62))
+        return max(used, age, 0)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The content's hash: every column and scalar, not the description."""
+        arrays = [getattr(self, name) for group in self._GROUPS for name in group]
+        return digest(*arrays, np.array([getattr(self, name) for name in SCALARS], dtype=np.uint64))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in SCALARS) and all(
+            np.array_equal(getattr(self, name), getattr(other, name), equal_nan=dtype is np.float64)
+            for group in self._GROUPS
+            for name, dtype in group.items()
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.sha256)
+
+    def __repr__(self) -> str:
+        return (
+            f"Schedule({self.n_steps} server steps, {self.n_arrivals} arrivals, {self.n_clients} clients, "
+            f"tau={self.tau}, {self.end_time:.6g} s)"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_state, (self._state(),)
+
+    def _state(self) -> dict[str, Any]:
+        names = [*(name for group in self._GROUPS for name in group), *SCALARS]
+        return {**{name: getattr(self, name) for name in names}, "description": self.description}
+
+    def __getitem__(self, steps: slice) -> Schedule:
+        """The server steps a:b, as a schedule whose first_step is a.
+
+        Its rows are those after the arrival that made step a - 1, up to the one that made step b - 1; in flight are the
+        tasks that had started before that. Step and version numbers stay as they were.
+        """
+        if not isinstance(steps, slice) or steps.step not in (None, 1):
+            raise TypeError("a schedule is sliced by server step: schedule[a:b]")
+        begin, end, _ = steps.indices(self.n_steps)
+        end = max(begin, end)
+        if (begin, end) == (0, self.n_steps):
+            return self
+        ends = self._step_ends()
+        first, last = (int(ends[at - 1]) if at else 0 for at in (begin, end))
+        newest = self.first_step + end
+        flying = {
+            name: np.concatenate([getattr(self, name.removeprefix("in_flight_"))[last:], getattr(self, name)])
+            for name in IN_FLIGHT_COLUMNS
+        }
+        there = np.flatnonzero(flying["in_flight_version"] < newest)  # the others started after the last step here
+        there = there[np.lexsort((flying["in_flight_task"][there], flying["in_flight_client"][there]))]
+        state = self._state()
+        state |= {name: values[there] for name, values in flying.items()}
+        state |= {name: state[name][first:last] for name in ROW_COLUMNS}
+        state |= {name: state[name][begin:end].copy() for name in STEP_COLUMNS}
+        state["description"]["slice"] = [self.first_step + begin, newest]
+        state["first_step"] = self.first_step + begin
+        state["started_on_0"] = int(self.step_started[begin - 1]) if begin else self.started_on_0
+        if end > begin:
+            state["step_started"][-1] = 0
+        else:
+            state["started_on_0"] = 0
+        made = _from_state(state)
+        return resolved(made) if self.__dict__["_is_sound"] else made
+
+    def _step_ends(self) -> NDArray[np.int64]:
+        """For every step, how many rows had ended when it was made."""
+        steps = self.first_step + np.arange(self.n_steps)
+        # no row on a version stands before the step that made it
+        newest = np.maximum.accumulate(self.version)
+        until = np.searchsorted(newest, steps + 1)
+        if self.buffer_size == 0:  # FedAvg: a round's tasks all end with it
+            return until
+        used = np.flatnonzero(self.step >= 0)
+        entered = np.searchsorted(self.step[used], steps, side="right")
+        filled = np.append(0, used + 1)[entered]  # after the last arrival of the step
+        count = np.diff(entered, prepend=0)
+        by_time = np.minimum(until, np.searchsorted(self.arrive_time, self.step_time, side="right"))
+        return np.where(count < self.buffer_size, np.maximum(filled, by_time), filled)
+
+    def arrival_log(self) -> ArrivalLog:
+        """The arrivals that reached the server, as a log that replays to the same server steps."""
+        arrived = np.isin(self.status, [Status.USED, Status.LEFT_IN_BUFFER, Status.TOO_STALE])
+        start = self.start_time[arrived]
+        return ArrivalLog(
+            self.client[arrived],
+            self.arrive_time[arrived],
+            version=self.version[arrived],
+            start_time=None if np.isnan(start).any() else start,
+            clients=self.n_clients,
+        )
+
+    def parts(self, source: Trace | DelayModel) -> dict[str, NDArray[np.float64]]:
+        """wait, download, compute (with the client's factor) and upload of every row, from the delays that made it."""
+        instance("source", source, (Trace, DelayModel), "the Trace or DelayModel that made the schedule")
+        return task_parts(source, self.seed, self.client, self.task)
+
+    # Looking at it
+
+    def summary(self) -> dict[str, Any]:
+        """Counts, staleness over used arrivals, server steps per second, and who took part.
+
+        at_work is how many tasks are at work at most (a round of FedAvg starts so many), None where nothing bounds it;
+        utilisation is the time tasks were at work over what `concurrency` slots had; wasted the share of ended tasks'
+        time that no server step used (what is left in the buffer is not wasted). participation_by_speed: the clients
+        that ended a task, from the fastest by mean task time to the slowest, in min(10, n) groups whose sizes differ by
+        at most one; for each group its share of the used arrivals divided by its share of these clients. 1 is a fair
+        share, 2 twice as much. Clients that never ended a task are in clients_never_ended instead.
+        """
+        used = self.status == Status.USED
+        time = self.end_time
+        duration = self.arrive_time - self.start_time
+        busy = float(duration.sum() + np.maximum(time - self.in_flight_start_time, 0.0).sum())
+        lost = ~(used | (self.status == Status.LEFT_IN_BUFFER))
+        spent = float(duration.sum())
+        staleness = self.staleness[used]
+        ended = np.bincount(self.client, minlength=self.n_clients)
+        return {
+            "arrivals": self.n_arrivals,
+            "server_steps": self.n_steps,
+            "time": time,
+            "status": {
+                status.name.lower(): int(np.count_nonzero(self.status == status))
+                for status in Status
+                if np.any(self.status == status)
+            },
+            "at_work": self.concurrency or None,
+            "in_flight": int(self.in_flight_client.size),
+            "staleness": spread(staleness) if staleness.size else None,
+            "tau": self.tau,
+            "steps_per_second": self.n_steps / time if time > 0 else float("nan"),
+            "utilisation": busy / (self.concurrency * time) if self.concurrency and time > 0 else float("nan"),
+            "wasted": float(duration[lost].sum()) / spent if spent > 0 else 0.0,
+            "participation_by_speed": self._participation(ended, duration, used),
+            "clients_never_ended": int(np.count_nonzero(ended == 0)),
+        }
+
+    def _participation(
+        self, ended: NDArray[np.int64], duration: NDArray[np.float64], used: NDArray[np.bool_]
+    ) -> list[float]:
+        seen = np.flatnonzero(ended)
+        if seen.size == 0 or np.isnan(duration).any():
+            return []
+        mean = np.bincount(self.client, weights=duration, minlength=self.n_clients)[seen] / ended[seen]
+        uses = np.bincount(self.client[used], minlength=self.n_clients)[seen]
+        by_speed = uses[np.argsort(mean, kind="stable")]
+        groups = min(10, seen.size)
+        edges = np.arange(groups + 1) * seen.size // groups
+        total = int(by_speed.sum())
+        if total == 0:
+            return []
+        cumulated = np.append(0, np.cumsum(by_speed))
+        ratios = np.diff(cumulated[edges]) * seen.size / (np.diff(edges) * total)
+        return [float(ratio) for ratio in ratios]
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas DataFrame, status by name."""
+        pd = optional("pandas", None, "to_pandas")
+        frame = pd.DataFrame({name: getattr(self, name) for name in ROW_COLUMNS})
+        names = [status.name.lower() for status in Status]
+        frame["status"] = pd.Categorical.from_codes(self.status, names)
+        return frame
+
+    def to_chrome_trace(self, path: str | os.PathLike[str], source: Trace | DelayModel | None = None) -> None:
+        """Writes .json or .json.gz for Perfetto or chrome://tracing: the tasks of every client, and the server's steps.
+
+        With the delays that made the schedule, a task shows its download, compute and upload.
+        """
+        form = file_format(path, {".json": "json", ".json.gz": "gzip"})
+        if np.isnan(self.start_time).any():
+            raise ValueError("the schedule has no start times: it comes from a log without them")
+        with replacing(path) as beside, open_text(beside, compressed=form == "gzip") as file:
+            file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+            file.write('{"name":"process_name","ph":"M","pid":0,"args":{"name":"server"}},\n')
+            file.write('{"name":"process_name","ph":"M","pid":1,"args":{"name":"clients"}}')
+            for line in self._chrome_events(source):
+                file.write(line)
+            file.write("\n]}\n")
+
+    def _chrome_events(self, source: Trace | DelayModel | None) -> Any:
+        micro = 1e6
+        start, end = self.start_time * micro, self.arrive_time * micro
+        names = np.array([status.name.lower() for status in Status])[self.status]
+        task = (
+            ',\n{{"name":"v{}","cat":"{}","ph":"X","pid":1,"tid":{},"ts":{:.3f},"dur":{:.3f},'
+            '"args":{{"task":{},"version":{},"step":{},"staleness":{},"status":"{}"}}}}'
+        )
+        columns = (self.version, names, self.client, start, end - start, self.task, self.version, self.step)
+        yield from map(task.format, *(c.tolist() for c in (*columns, self.staleness, names)))
+        if source is not None:
+            part = ',\n{{"name":"{}","ph":"X","pid":1,"tid":{},"ts":{:.3f},"dur":{:.3f}}}'
+            at = start
+            for name in ("download", "compute", "upload"):
+                until = np.minimum(at + self.parts(source)[name] * micro, end)
+                some = until > at
+                text = (np.full(int(some.sum()), name), self.client[some], at[some], (until - at)[some])
+                yield from map(part.format, *(c.tolist() for c in text))
+                at = until
+        step = ',\n{{"name":"step {}","ph":"i","s":"g","pid":0,"tid":0,"ts":{:.3f}}}'
+        numbers = self.first_step + np.arange(self.n_steps)
+        yield from map(step.format, numbers.tolist(), (self.step_time * micro).tolist())
+
+    # Invariants
+
+    def check(self) -> None:
+        """Verifies every invariant; raises ValueError with the first arrival (from 0) or step that breaks one.
+
+        Chunks of `iter_schedule` cannot be checked alone, except the last: they leave out the tasks in flight.
+        """
+        check_schedule(self)
+
+    def require_sound(self) -> None:
+        """Verifies what a replay depends on, in one pass, unless our own resolver made the schedule in this process."""
+        if not self.__dict__["_is_sound"]:
+            check_columns(self)
+
+    # Files
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes .npz, or .parquet (needs pyarrow); `load_schedule` reads both."""
+        if file_format(path, FORMATS) == "npz":
+            arrays = {name: getattr(self, name) for group in self._GROUPS for name in group}
+            write_npz(path, {"fedbuff_schedule": np.array(self._header()), **arrays})
+            return
+        from .file import ScheduleWriter
+
+        with ScheduleWriter(path) as writer:
+            writer.write(self)
+
+    def _header(self) -> str:
+        scalars = {name: getattr(self, name) for name in SCALARS}
+        return json.dumps({"format": FORMAT_VERSION, **scalars, "description": self.description}, sort_keys=True)
+
+
+def _from_state(state: Mapping[str, Any]) -> Schedule:
+    return Schedule(**state, copy=False)
+
+
+def resolved(schedule: Schedule) -> Schedule:
+    """The same schedule, marked as one that needs no check: our own resolver made it, or it was checked and is ours."""
+    schedule.__dict__["_is_sound"] = True
+    return schedule
+
+
+def task_parts(
+    source: Trace | DelayModel, seed: int, client: NDArray[Any], task: NDArray[Any]
+) -> dict[str, NDArray[np.float64]]:
+    """wait, download, compute (with the client's factor) and upload of each (client, task)."""
+    if isinstance(source, Trace):
+        begin, sizes = source.offsets[:-1][client], np.diff(source.offsets)[client]
+        row = begin + task.astype(np.int64) % sizes
+        return {name: getattr(source, name)[row] for name in PARTS}
+    parts = {}
+    for component, name in enumerate(PARTS):
+        law: Distribution = getattr(source, name)
+        if isinstance(law, Constant):
+            parts[name] = np.full(client.size, law.value)
+        else:
+            parts[name] = draw(law.kind, law.params, getattr(law, "samples", None), seed, client, task, component)
+    speed = source.client_speed
+    factor: Any = 1.0
+    if isinstance(speed, Distribution):
+        samples = getattr(speed, "samples", None)
+        factor = draw(speed.kind, speed.params, samples, seed, client, 0, COMPONENT_SPEED)
+    elif speed is not None:
+        factor = speed[client]
+    if source.n_samples is not None:
+        factor = factor * source.n_samples[client]
+    parts["compute"] = parts["compute"] * factor
+    return parts
+
+
+_ROW_GROUP = 1 << 20
+
+
+_WHAT = "a schedule, or not a whole one"

@@ -1,0 +1,1 @@
+"""Runs that are written down: configurations, data, run folders, comparisons."""

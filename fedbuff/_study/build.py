@@ -1,0 +1,132 @@
+"""Objects from tables: strategies, delays, problems."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from .. import partition, staleness
+from .._delays import distributions as _delays
+from .._delays.distributions import Distribution
+from .._delays.model import DelayModel
+from .._problems.linear import LeastSquares, Logistic
+from .._problems.mlp import MLP, Softmax
+from .._problems.quadratic import Quadratic
+from .._replay.engine import AnyProblem
+from .._rule.secure_values import Gaussian
+from .._rule.strategies import (
+    SGD,
+    Adam,
+    FedAsync,
+    FedAvg,
+    FedBuff,
+)
+from .tables import ConfigError, Tables, _at, _call, _of_kind, _pop_kind, _refuse_unknown, _table
+
+Strategy = FedBuff | FedAsync | FedAvg
+_STRATEGIES: dict[str, type[Strategy]] = {cls.kind: cls for cls in (FedBuff, FedAsync, FedAvg)}
+_PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
+    "softmax": Softmax,
+    "mlp": MLP,
+    "logistic": Logistic,
+    "least_squares": LeastSquares,
+    "quadratic": Quadratic,
+}
+_PRESET_OPTIONS = {"appfl": ("alpha", "total_samples"), "flsim": ("average_samples",)}
+_PARTITIONS: dict[str, Callable[..., Any]] = {
+    "iid": partition.iid,
+    "dirichlet": partition.dirichlet,
+    "shards": partition.shards,
+}
+DISTRIBUTIONS: dict[str, type[Distribution]] = {
+    cls.kind: cls
+    for cls in vars(_delays).values()
+    if isinstance(cls, type) and issubclass(cls, Distribution) and hasattr(cls, "kind")
+}
+_STALENESS: dict[str, Callable[..., Any]] = {
+    "constant": staleness.Constant,
+    "polynomial": staleness.Polynomial,
+    "hinge": staleness.Hinge,
+    "threshold": staleness.Threshold,
+    "inverse_one_plus_sqrt": staleness.InverseOnePlusSqrt,
+    "delay_adaptive": staleness.DelayAdaptive,
+}
+_OPTIMIZERS: dict[str, Callable[..., Any]] = {"sgd": SGD, "adam": Adam}
+
+
+def _distribution(path: str, value: Any) -> Distribution:
+    """A distribution by its kind, or a number, which is a constant."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with _at(path):
+            return _delays.Constant(value)
+    made: Distribution = _of_kind(path, value, DISTRIBUTIONS)
+    return made
+
+
+def _delay_model(values: Tables) -> DelayModel:
+    laws = ("wait", "download", "compute", "upload")
+    made = {
+        key: _distribution(f"trace.{key}", value)
+        if key in laws or (key == "client_speed" and not isinstance(value, list))
+        else value
+        for key, value in values.items()
+    }
+    if "availability" in made:
+        raise ConfigError("trace.availability: a table cannot hold it; save a trace with it as .npz")
+    if isinstance(made.get("client_speed"), list):
+        with _at("trace.client_speed"):
+            made["client_speed"] = np.array(made["client_speed"], np.float64)
+    if isinstance(made.get("n_samples"), list):
+        made["n_samples"] = np.array(made["n_samples"])
+    model: DelayModel = _call(DelayModel, "trace", made)
+    return model
+
+
+def _strategy(values: Tables) -> Strategy:
+    kind = _pop_kind("strategy", values, _STRATEGIES)
+    if "staleness" in values:
+        values["staleness"] = _of_kind("strategy.staleness", values["staleness"], _STALENESS)
+    if "optimizer" in values:
+        values["optimizer"] = _of_kind("strategy.optimizer", values["optimizer"], _OPTIMIZERS)
+        if isinstance(values["optimizer"], Adam):
+            betas = tuple(values["optimizer"].betas)
+            values["optimizer"] = Adam(cast(Any, betas), values["optimizer"].epsilon, values["optimizer"].weight_decay)
+    if "privacy" in values and not isinstance(values["privacy"], Gaussian):
+        values["privacy"] = _call(Gaussian, "strategy.privacy", _table(values, "privacy", "strategy."))
+    preset = values.pop("preset", None)
+    if preset is None:
+        made: Strategy = _call(_STRATEGIES[kind], "strategy", values)
+        return made
+    if kind != "fedbuff":
+        raise ConfigError(f"strategy.preset: {kind} has none, fedbuff has")
+    if not isinstance(preset, str):
+        raise ConfigError(f"strategy.preset: expected a name, got {type(preset).__name__}")
+    known = (*inspect.signature(FedBuff).parameters, *_PRESET_OPTIONS.get(preset, ()))
+    _refuse_unknown("strategy", values, known)
+    with _at("strategy", (*known, "preset")):
+        return FedBuff.preset(preset, **values)
+
+
+def describe_strategy(strategy: Strategy) -> str:
+    """A strategy in a few words, for tables and legends.
+
+    >>> import fedbuff as fb
+    >>> from fedbuff._study_config import describe_strategy
+    >>> describe_strategy(fb.FedBuff(buffer_size=10))
+    'FedBuff K=10'
+    """
+    if isinstance(strategy, FedBuff):
+        return f"FedBuff K={strategy.buffer_size}"
+    if isinstance(strategy, FedAsync):
+        return "FedAsync"
+    size = f"m={strategy.clients_per_round}" if strategy.rate is None else f"rate={strategy.rate:g}"
+    over = f" +{strategy.over_selection:.0%}" if strategy.over_selection else ""
+    return f"FedAvg {size}{over}"
+
+
+def default_metrics(kind: str) -> tuple[str, ...]:
+    """What is measured of a problem of this kind; of a factory's, which are not known yet, what it may be."""
+    return ("loss", "accuracy") if hasattr(_PROBLEMS.get(kind, Softmax), "accuracy") else ("loss",)

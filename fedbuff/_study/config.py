@@ -1,0 +1,670 @@
+"""`StudyConfig`: a run written down as tables (TOML, JSON or a dict), checked, and turned into fedbuff's objects.
+
+    seeds = [0, 1, 2]                       # or seed = 0
+
+    [problem]                               # what the clients minimise
+    kind = "softmax"                        # softmax, mlp, logistic, least_squares, quadratic, factory
+    data = "digits.npz"
+    test = 0.2                              # a share of the rows, held out; or another file
+    partition = { kind = "dirichlet", n_clients = 40, alpha = 0.3 }
+
+    [trace]                                 # how slow they are
+    kind = "recorded"                       # recorded, log, model, uniform
+    file = "delays.csv"
+    assign = true                           # recorded devices are dealt to the problem's clients, by the seed
+
+    [strategy]                              # FedBuff, FedAsync or FedAvg, by the names of their arguments
+    kind = "fedbuff"
+    buffer_size = 10
+
+    [local]                                 # fb.LocalSGD
+    steps = 5
+    lr = 0.1
+
+    [schedule]                              # the arguments of fb.schedule
+    concurrency = 20
+    server_steps = 300
+
+    [replay]                                # some arguments of fb.replay
+    eval_every = 10
+
+The keys of a table are the arguments of the function or class that it stands for, so that this module has no list of
+them to keep: an unknown key, a missing one and a value of the wrong kind are errors that begin with the key's path. A
+`StudyConfig` is immutable and pickles as its tables alone; what it builds from files is built once per object. The kind
+"factory" runs a function that the file names, and with it any code: only where `allow_code` says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import runpy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from .._base.checks import (
+    choice,
+    count,
+    list_of,
+    mapping,
+    number,
+    path_of,
+)
+from .._base.files import FileError, reading
+from .._delays.arrival_log import ArrivalLog
+from .._delays.model import DelayModel
+from .._delays.read import read_arrival_log, read_trace
+from .._delays.recorder import sample_log
+from .._delays.trace import Trace
+from .._problems.base import Problem
+from .._problems.local import LocalSGD
+from .._problems.quadratic import Quadratic
+from .._replay.engine import AnyProblem
+from .._replay.history import Result
+from .._replay.loop import replay
+from .._replay.metrics import _Evaluation as Evaluation
+from .._replay.replay import Replay
+from .._replay.stop import Stop
+from .._rule.strategies import FedAvg, FedBuff
+from .._schedule.resolve import plans_of
+from .._schedule.resolve import schedule as resolve
+from .._schedule.schedule import Schedule
+from .._schedule.uniform import uniform_arrivals
+from .build import _PARTITIONS, _PROBLEMS, Strategy, _delay_model, _strategy, describe_strategy
+from .data import (
+    SAMPLE,
+    HeldOut,
+    RowReader,
+    Rows,
+    hold_out,
+)
+from .tables import (
+    ConfigError,
+    ConfigFileError,
+    ConflictError,
+    Tables,
+    UnknownKeyError,
+    _at,
+    _call,
+    _parameters,
+    _pop_kind,
+    _refuse_unknown,
+    _removed_in_vain,
+    _table,
+    combinations,
+    merged,
+    parse_setting,
+    read_tables,
+    seeds_of,
+)
+
+__all__ = ["StudyConfig"]
+Source = Trace | DelayModel | ArrivalLog
+SECTIONS = ("problem", "trace", "strategy", "local", "schedule", "replay")
+_DATA_KEYS = ("data", "format", "target", "divide_by", "dtype", "test", "test_seed")
+
+
+def refuse_unknown_removals(tables: Tables, changes: Mapping[str, Any]) -> None:
+    """Refuses to remove a key that there cannot be; one that is only not there may be removed."""
+    for path in _removed_in_vain(tables, changes):
+        try:
+            StudyConfig(merged(tables, {**changes, path: 0}))
+        except UnknownKeyError as error:
+            if error.path == path:
+                raise
+        except ConfigError:
+            pass
+
+
+def at_replay() -> AbstractContextManager[None]:
+    """The keys of the problem's errors are arguments of replay: names the table that gave them."""
+    return _at("replay", ("metrics", "eval_every", "threads", "checkpoint_every"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """The table [replay]. eval_every None evaluates about a hundred times; metrics None is the loss, and the accuracy
+    where the problem has one."""
+
+    eval_every: int | None = None
+    metrics: tuple[str, ...] | None = None
+    stop: Stop | None = None
+    threads: int | None = None
+    checkpoint_every: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("eval_every", "threads", "checkpoint_every"):
+            if getattr(self, name) is not None:
+                count(name, getattr(self, name))
+        if self.metrics is not None:
+            if isinstance(self.metrics, str) or not all(isinstance(name, str) for name in self.metrics):
+                raise TypeError("metrics: expected a list of names")
+            object.__setattr__(self, "metrics", tuple(self.metrics))
+
+
+# ---- the configuration ----
+
+
+@dataclass(frozen=True, eq=False)
+class StudyConfig:
+    """A configuration whose tables were checked as far as that needs no file; `folder` is what its paths start from.
+
+    With `allow_code` a problem of the kind "factory" may call its function. Then the configuration is a program: give
+    it for your own ones only.
+
+    >>> import fedbuff as fb
+    >>> config = fb.StudyConfig({
+    ...     "problem": {"kind": "quadratic", "centers": [[0.0, 0.0], [2.0, 0.0]]},
+    ...     "trace": {"kind": "model", "n_clients": 2, "compute": {"kind": "exponential", "scale": 1.0}},
+    ...     "strategy": {"kind": "fedbuff", "buffer_size": 2},
+    ...     "local": {"steps": 1, "lr": 0.5},
+    ...     "schedule": {"server_steps": 10},
+    ... })
+    >>> config.run(seed=0).version
+    10
+    >>> config.changed({"strategy.buffer_size": 0})
+    Traceback (most recent call last):
+        ...
+    fedbuff._study.tables.ConfigError: strategy.buffer_size: expected an int >= 1, got 0
+    """
+
+    tables: Tables
+    folder: Path = Path()
+    allow_code: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", copy.deepcopy(mapping("tables", self.tables)))
+        object.__setattr__(self, "folder", path_of("folder", self.folder))
+        _refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "target", "compare", "sweep"))
+        for name in ("problem", "trace", "strategy"):
+            if name not in self.tables:
+                raise ConfigError(f"{name}: the table is missing")
+        if not isinstance(self.tables.get("name", ""), str):
+            raise ConfigError("name: expected a string")
+        _ = self.seeds, self.target, self.sweep_options
+        self._check_problem()
+        self._check_sections()
+
+    def _check_sections(self) -> None:
+        """All that is cheap where the tables' objects are at hand."""
+        _ = self.strategy, self.local, self.schedule_options, self.replay_options
+        self._check_trace()
+        if isinstance(self.strategy, FedAvg):
+            for key in ("concurrency", "start_rate"):
+                if self.schedule_options.get(key) is not None:
+                    raise ConflictError(f"schedule.{key}", "FedAvg starts its own rounds, of clients_per_round clients")
+
+    @classmethod
+    def read(
+        cls, path: str | os.PathLike[str], settings: Sequence[str] = (), *, allow_code: bool = False
+    ) -> StudyConfig:
+        """A .toml or .json file, with settings `key.path=value` that override it."""
+        changes = [parse_setting(setting) for setting in list_of("settings", settings, "texts key.path=value")]
+        tables = read_tables(path)
+        try:
+            with reading(path, "a configuration"):
+                tables = merged(tables, {})
+                for key, value in changes:
+                    refuse_unknown_removals(tables, {key: value})
+                    tables = merged(tables, {key: value})
+                return cls(tables, Path(path).parent, allow_code)
+        except FileError as error:
+            cause = error.__cause__
+            wrong = ConfigFileError(f"{cause if isinstance(cause, ConfigError) else error.reason} ({Path(path).name})")
+            wrong.path = path
+            raise wrong from None
+
+    def changed(self, changes: Mapping[str, Any]) -> StudyConfig:
+        """The same with other values, by path; None removes a key (see `merged`)."""
+        return StudyConfig(merged(self.tables, changes), self.folder, self.allow_code)
+
+    def with_sections(self, sections: Mapping[str, Any], ready: Mapping[str, Any], *, checked: bool) -> StudyConfig:
+        """These tables with other sections, which are shared and not copied; only what they can break is checked.
+        A section that is None is left out.
+
+        `ready` holds values of the properties that need no second making, by name; `checked` says that the table
+        [problem] is one that was checked before.
+        """
+        made = object.__new__(StudyConfig)
+        made.__dict__.update(ready)
+        made.__dict__["tables"] = {name: t for name, t in {**self.tables, **sections}.items() if t is not None}
+        made.__dict__["folder"] = self.folder
+        made.__dict__["allow_code"] = self.allow_code
+        if not checked:
+            made._check_problem()
+        made._check_sections()
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"tables": self.tables, "folder": self.folder, "allow_code": self.allow_code}
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the tables; files count by their name, not by their content."""
+        return hashlib.sha256(json.dumps(self.tables, sort_keys=True, default=str).encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """`name` in the file, else the strategy in a few words."""
+        return str(self.tables.get("name") or describe_strategy(self.strategy))
+
+    # What needs no file
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        if "seed" in self.tables and "seeds" in self.tables:
+            raise ConfigError("seed: give seed or seeds, not both")
+        given = self.tables.get("seeds", [self.tables.get("seed", 0)])
+        return seeds_of(given, "seed" if "seed" in self.tables else "seeds")
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        return _strategy(_table(self.tables, "strategy"))
+
+    @cached_property
+    def local(self) -> LocalSGD | None:
+        """None where there is no table [local], as a problem that does its own local steps wants it."""
+        if "local" not in self.tables:
+            if self.tables["problem"].get("kind") != "factory":
+                raise ConfigError("local: the table is missing")
+            return None
+        made: LocalSGD = _call(LocalSGD, "local", _table(self.tables, "local"))
+        return made
+
+    @cached_property
+    def schedule_options(self) -> Tables:
+        values = _table(self.tables, "schedule")
+        given = ("source", "strategy", "seed")
+        known = [name for name in _parameters(resolve) if name not in given]
+        _refuse_unknown("schedule", values, known)
+        return values
+
+    @cached_property
+    def replay_options(self) -> ReplayOptions:
+        values = _table(self.tables, "replay")
+        if "stop" in values:
+            values["stop"] = _call(Stop, "replay.stop", _table(values, "stop"))
+        made: ReplayOptions = _call(ReplayOptions, "replay", values)
+        return made
+
+    @cached_property
+    def sweep_options(self) -> Tables:
+        """The table [sweep]: `grid`, lists of values by key path, and `seeds`, a list or "0:100"."""
+        values = _table(self.tables, "sweep")
+        _refuse_unknown("sweep", values, ("grid", "seeds"))
+        if "grid" in values:
+            combinations(_table(values, "grid"), "sweep.grid")
+        if "seeds" in values:
+            values["seeds"] = seeds_of(values["seeds"], "sweep.seeds")
+        return values
+
+    def _check_problem(self) -> None:
+        values = _table(self.tables, "problem")
+        kind = _pop_kind("problem", values, (*_PROBLEMS, "factory"))
+        if kind == "factory":
+            _refuse_unknown("problem", values, ("function", "options"))
+            if not isinstance(values.get("function"), str) or ":" not in values["function"]:
+                raise ConfigError("problem.function: expected 'module:function' or 'file.py:function'")
+            return
+        known = [name for name in inspect.signature(_PROBLEMS[kind]).parameters if name not in ("X", "y", "clients")]
+        if kind != "quadratic":
+            known += [*_DATA_KEYS, "partition"]
+            known.remove("copy")
+            if "data" not in values:
+                raise ConfigError("problem.data: missing; a file, or sample:digits")
+        else:
+            known += ["dtype"]
+            if "centers" not in values:
+                raise ConfigError("problem.centers: missing")
+        _refuse_unknown("problem", values, known)
+        with _at("problem", known):
+            choice("dtype", values.get("dtype", "float32"), ("float32", "float64"))
+            if "format" in values:
+                choice("format", values["format"], ("npz", "csv", "svmlight"))
+            if not isinstance(values.get("test", 0.5), str):
+                number("test", values.get("test", 0.5), high=1.0, open_low=True)
+        if "partition" in values:
+            given = _table(values, "partition")
+            kind = _pop_kind("problem.partition", given, (*_PARTITIONS, "column"))
+            known = ["column"] if kind == "column" else list(inspect.signature(_PARTITIONS[kind]).parameters)[1:]
+            _refuse_unknown("problem.partition", given, known)
+
+    def _check_trace(self) -> None:
+        values = _table(self.tables, "trace")
+        kind = _pop_kind("trace", values, ("recorded", "log", "model", "uniform"))
+        if kind == "model":
+            _ = self._model
+        elif kind == "uniform":
+            _refuse_unknown("trace", values, ("n_clients", "max_staleness", "staleness"))
+            for name in ("n_clients", "max_staleness"):
+                if name not in values:
+                    raise ConfigError(f"trace.{name}: missing")
+            if "buffer_size" not in dir(self.strategy):
+                raise ConfigError("strategy.kind: uniform arrivals fill a buffer, and FedAvg has none")
+            if "server_steps" not in self.schedule_options:
+                raise ConfigError("schedule.server_steps: missing; uniform arrivals go on for so many steps")
+        else:
+            own = ("end", "tasks") if kind == "recorded" else ("as_trace",)
+            known = ("file", "columns", "unit", "missing", "delimiter", "client", "assign", "bootstrap", "assign_seed")
+            _refuse_unknown("trace", values, (*known, *own))
+            if not isinstance(values.get("file"), str):
+                raise ConfigError(f"trace.file: {'missing' if 'file' not in values else 'expected a file name'}")
+            if kind == "log" and not values.get("as_trace") and (values.get("assign") or values.get("bootstrap")):
+                raise ConfigError("trace.assign: a log is replayed as it happened; set trace.as_trace = true")
+
+    @cached_property
+    def _model(self) -> DelayModel:
+        values = _table(self.tables, "trace")
+        values.pop("kind")
+        return _delay_model(values)
+
+    def path(self, name: str) -> Path:
+        """A file that the configuration names."""
+        return self.folder / name
+
+    # What needs files
+
+    @cached_property
+    def problem(self) -> AnyProblem:
+        return self._problem_and_test[0]
+
+    @cached_property
+    def held_out(self) -> HeldOut | None:
+        """Rows for the accuracy that no client has."""
+        return self._problem_and_test[1]
+
+    @cached_property
+    def held_out_rows(self) -> Problem | None:
+        """The same, ready to be evaluated."""
+        return None if self.held_out is None else cast(Any, self.problem).held_out(*self.held_out)
+
+    @cached_property
+    def _problem_and_test(self) -> tuple[AnyProblem, HeldOut | None]:
+        values = _table(self.tables, "problem")
+        kind = values.pop("kind")
+        if kind == "factory":
+            return self._from_factory(values)
+        if kind == "quadratic":
+            dtype = values.pop("dtype", "float64")
+            with _at("problem.centers"):
+                values["centers"] = np.array(values["centers"], dtype)
+            return _call(Quadratic, "problem", values), None
+        rows = self.rows
+        values = {key: value for key, value in values.items() if key not in (*_DATA_KEYS, "partition")}
+        given = {"X": rows.X, "y": rows.y, "clients": rows.clients, "copy": rows.copy}
+        return _call(_PROBLEMS[kind], "problem", values, **given), rows.test
+
+    @property
+    def rows_key(self) -> str | None:
+        """The hash of what the rows follow from; None for a problem that is not made of rows."""
+        values = self.tables["problem"]
+        kind = values["kind"]
+        if kind in ("quadratic", "factory"):
+            return None
+        kept = {name: values[name] for name in (*_DATA_KEYS, "partition") if name in values}
+        text = json.dumps([kind == "logistic", kind == "least_squares", kept], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The data of a problem that is made of rows."""
+        return _read_rows(self)
+
+    def check_code(self) -> None:
+        """Refuses a problem that runs code where that was not asked for."""
+        if self.tables["problem"].get("kind") == "factory" and not self.allow_code:
+            raise ConfigError(
+                'problem.kind: "factory" runs code that the configuration names; where you trust it as you trust a '
+                "program, give --allow-code, or allow_code=True in Python"
+            )
+
+    def check_repeatable(self, what: str) -> None:
+        """Refuses noise that is drawn from the operating system, for `what` must get the same run twice."""
+        privacy = getattr(self.strategy, "privacy", None)
+        if privacy is not None and not privacy.repeatable:
+            raise ConfigError(
+                f'strategy.privacy.source: {what} needs "simulated", got "system": its runs must be repeatable, and '
+                "releases of every one of them would have to be counted"
+            )
+
+    def _from_factory(self, values: Tables) -> tuple[AnyProblem, HeldOut | None]:
+        self.check_code()
+        where, _, name = values["function"].partition(":")
+        with _at("problem.function"):
+            if where.endswith(".py"):
+                namespace: Mapping[str, Any] = runpy.run_path(str(self.path(where)))
+            else:
+                namespace = vars(importlib.import_module(where))
+            if not callable(namespace.get(name)):
+                raise ValueError(f"{where} has no function {name}")
+        made = _call(namespace[name], "problem.options", _table(values, "options"))
+        return made if isinstance(made, tuple) else (made, None)
+
+    @cached_property
+    def source(self) -> Source | None:
+        """The delays of the first of `seeds`; None for uniform arrivals, which have none."""
+        return self._make_source(self.seeds[0])
+
+    @property
+    def delays_by_seed(self) -> bool:
+        """Whether a seed has recorded delays of its own: they are resampled by it, or dealt by it to the clients."""
+        values = _table(self.tables, "trace")
+        dealt = values.get("assign", False) is not False and "assign_seed" not in values
+        return "file" in values and (dealt or bool(values.get("bootstrap")))
+
+    def source_of(self, seed: int) -> Source | None:
+        """The delays that runs with this seed meet, as they are given to `fedbuff.schedule`."""
+        return self._make_source(seed) if self.delays_by_seed and seed != self.seeds[0] else self.source
+
+    def _make_source(self, seed: int) -> Source | None:
+        values = _table(self.tables, "trace")
+        kind = values.pop("kind")
+        if kind == "uniform":
+            return None
+        if kind == "model":
+            return self._model
+        made = self._recorded_source
+        if isinstance(made, ArrivalLog):
+            return made
+        with _at("trace", tuple(values)):
+            assign = values.get("assign", False)
+            if assign is not False:
+                n_clients = self.problem.n_clients if assign is True else count("assign", assign)
+                made = made.assign(n_clients, values.get("assign_seed", seed))
+            if values.get("bootstrap"):
+                made = made.bootstrap(None if values["bootstrap"] is True else values["bootstrap"], seed=seed)
+        return made
+
+    @cached_property
+    def _recorded_source(self) -> Trace | ArrivalLog:
+        """What the file of [trace] holds, before it is dealt or resampled."""
+        values = _table(self.tables, "trace")
+        return self._recorded(values.pop("kind"), values)
+
+    def _recorded(self, kind: str, values: Tables) -> Trace | ArrivalLog:
+        name: str = values["file"]
+        reading = ("columns", "unit", "end", "missing", "delimiter", "tasks", "client")
+        options = {key: values[key] for key in reading if key in values}
+        with _at("trace", tuple(options)):
+            if name == f"{SAMPLE}recorded_log":
+                made: Trace | ArrivalLog = sample_log()
+            elif name.startswith(SAMPLE):
+                raise ConfigError(f"trace.file: {name} is unknown; there is {SAMPLE}recorded_log")
+            else:
+                file = self.path(name)
+                if not file.exists():
+                    raise ConfigError(f"trace.file: {file} does not exist")
+                made = read_trace(file, **options) if kind == "recorded" else read_arrival_log(file, **options)
+        if isinstance(made, ArrivalLog) and values.get("as_trace"):
+            with _at("trace.as_trace"):
+                return made.as_trace()
+        return made
+
+    def make_schedule(self, seed: int | None = None) -> Schedule:
+        """Who arrives when, with this seed (the first of `seeds`)."""
+        seed = self.seeds[0] if seed is None else seed
+        options = self.schedule_options
+        source = self.source_of(seed)
+        if source is None:
+            values = _table(self.tables, "trace")
+            values.pop("kind")
+            size = cast(FedBuff, self.strategy).buffer_size
+            given = {"buffer_size": size, "server_steps": options["server_steps"], "seed": seed}
+            made: Schedule = _call(uniform_arrivals, "trace", values, **given)
+            return made
+        with _at("schedule", (*_parameters(resolve),)):
+            return resolve(source, self.strategy, **options, seed=seed)
+
+    def plans(self, seeds: Sequence[int]) -> tuple[list[Any], int]:
+        """What a resolver is told for each seed, and how many rows to expect; of delays only."""
+        with _at("schedule", (*_parameters(resolve),)):
+            if not self.delays_by_seed:
+                return plans_of(cast(Any, self.source), self.strategy, seeds, **self.schedule_options)
+            sources = [cast(Any, self.source_of(seed)) for seed in seeds]
+            made = [
+                plans_of(source, self.strategy, [seed], **self.schedule_options)
+                for source, seed in zip(sources, seeds, strict=True)
+            ]
+        return [plan for plans, _ in made for plan in plans], max(rows for _, rows in made)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is measured: as asked, or the loss, and the accuracy where the problem has one."""
+        asked = self.replay_options.metrics
+        if asked is not None:
+            return asked
+        has_accuracy = callable(getattr(self.problem, "accuracy", None))
+        return ("loss", "accuracy") if has_accuracy else ("loss",)
+
+    def check(self, schedule: Schedule) -> None:
+        """Refuses before any work what `make_replay` would refuse: delays for others, metrics that there are not."""
+        n_clients, stop = self.problem.n_clients, self.replay_options.stop
+        if schedule.n_clients != n_clients:
+            fix = "set trace.assign = true" if "file" in self.tables["trace"] else "make them equal"
+            raise ConfigError(f"trace: it is for {schedule.n_clients} clients, the problem has {n_clients}; {fix}")
+        with _at("replay", ("metrics",)):
+            Evaluation(self.problem, self.metrics, self.held_out_rows if "accuracy" in self.metrics else None)
+            for name in ("loss", "grad_norm_sq", "accuracy"):
+                if stop is not None and getattr(stop, name) is not None and name not in self.metrics:
+                    raise ValueError(f"metrics: stop looks at {name!r}, which is not among them")
+        with _at("local", ("batch_size",)):
+            Replay(self.problem, schedule, self.local, strategy=self.strategy)
+
+    def make_replay(
+        self,
+        schedule: Schedule,
+        seed: int | None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
+        callback: Callable[[dict[str, float]], object] | None = None,
+    ) -> Result:
+        """The numbers along a schedule that `make_schedule` gave for the same seed."""
+        with at_replay():
+            return replay(
+                self.problem,
+                schedule,
+                self.local,
+                **self.replay_arguments(schedule),
+                seed=self.seeds[0] if seed is None else seed,
+                threads=self.replay_options.threads,
+                checkpoint=checkpoint,
+                checkpoint_every=self.replay_options.checkpoint_every,
+                progress=progress,
+                callback=callback,
+            )
+
+    def replay_arguments(self, schedule: Schedule) -> dict[str, Any]:
+        """What `replay` is told of the rule and of evaluations."""
+        options, metrics = self.replay_options, self.metrics
+        return {
+            "strategy": self.strategy,
+            "eval_every": options.eval_every or max(1, schedule.n_steps // 100),
+            "metrics": metrics,
+            "test": self.held_out_rows if "accuracy" in metrics else None,
+            "stop": options.stop,
+        }
+
+    def run(self, seed: int | None = None, **options: Any) -> Result:
+        """`make_schedule` and `make_replay` in one call."""
+        return self.make_replay(self.make_schedule(seed), seed, **options)
+
+    @cached_property
+    def target(self) -> tuple[str, float] | None:
+        """The metric and its value that comparisons ask the time of."""
+        given = _table(self.tables, "target")
+        if not given:
+            return None
+        _refuse_unknown("target", given, ("loss", "grad_norm_sq", "accuracy"))
+        if len(given) > 1:
+            raise ConfigError("target: give one metric")
+        (metric, value), *_ = given.items()
+        with _at("target", (metric,)):
+            return metric, number(metric, value, low=-np.inf)
+
+    def compared(self) -> list[list[StudyConfig]]:
+        """The variants that the tables [[compare]] ask for: for each, what its lists under `try` make of it."""
+        given = self.tables.get("compare", [])
+        if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
+            raise ConfigError("compare: expected tables [[compare]]")
+        base = {key: value for key, value in self.tables.items() if key not in ("compare", "name")}
+        groups = []
+        for at, entry in enumerate(given):
+            path = f"compare[{at}]"
+            _refuse_unknown(path, entry, ("name", "try", *SECTIONS))
+            changes = {key: value for key, value in entry.items() if key != "try"}
+            refuse_unknown_removals(base, changes)
+            tables = merged(base, changes)
+            group = []
+            for chosen in combinations(_table(entry, "try"), f"{path}.try"):
+                try:
+                    variant = StudyConfig(merged(tables, chosen), self.folder, self.allow_code)
+                except ConfigError as error:
+                    raise ConfigError(f"{path}: {error}") from None
+                values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items())
+                group.append(variant.changed({"name": f"{variant.name}, {values}"}) if chosen else variant)
+            groups.append(group)
+        return groups
+
+
+def _read_rows(config: StudyConfig) -> Rows:
+    """The rows of a problem of data, with the client of each; held-out rows in `test`."""
+    values = _table(config.tables, "problem")
+    kind = values["kind"]
+    split = _table(values, "partition")
+    way = split.pop("kind", None)
+    given = {name: values[name] for name in _DATA_KEYS if name in values}
+    reader = RowReader(
+        sparse=kind == "logistic",
+        labels=kind != "least_squares",
+        dtype=np.dtype(given.get("dtype", "float32")),
+        form=given.get("format"),
+        target=given.get("target", -1),
+        divide_by=given.get("divide_by", 1.0),
+    )
+    test = given.get("test")
+    with _at("problem", _DATA_KEYS):
+        rows = reader.read(config.folder, given["data"], client_column=split.get("column"))
+        held_out = rows.test
+        if isinstance(test, str):
+            other = reader.read(config.folder, test, n_features=rows.X.shape[1])
+            held_out = other.X, other.y
+        elif test is not None:
+            rows, held_out = hold_out(rows, float(test), given.get("test_seed", 0))
+    clients = rows.clients
+    if way in _PARTITIONS:
+        subject = {"n_rows": len(rows.y)} if way == "iid" else {"labels": rows.y}
+        clients = _call(_PARTITIONS[way], "problem.partition", {"seed": 0, **split}, **subject)
+    if clients is None:
+        raise ConfigError("problem.partition: missing; the data does not say which client a row belongs to")
+    return Rows(rows.X, rows.y, clients, held_out)

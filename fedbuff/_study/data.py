@@ -1,0 +1,230 @@
+"""Rows of a problem from files: features, targets, and where the file says so the client of each row."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._base.arrays import aligned_copy, all_finite
+from .._base.checks import count, number, share_of
+from .._base.files import (
+    FileError,
+    file_format,
+    open_npz,
+    reading,
+)
+from ..partition import by_column
+from .svmlight import CSR, read_svmlight
+
+__all__ = ["SAMPLE", "RowReader", "Rows", "hold_out", "load_rows", "sample_digits", "save_rows"]
+
+HeldOut = tuple[Any, Any]
+
+SAMPLE = "sample:"  # begins the names of files that ship with the package
+_FORMATS = {
+    ".npz": "npz",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    **{name + end: "svmlight" for name in (".svm", ".svmlight", ".libsvm") for end in ("", ".gz")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """X, y, a client number per row where the file has one, and held-out rows where the file has them.
+
+    copy  whether a problem is to have a copy of them; not of rows that are in order, and mapped from files
+    """
+
+    X: Any
+    y: NDArray[Any]
+    clients: NDArray[np.int64] | None = None
+    test: HeldOut | None = None
+    copy: bool = True
+
+    def in_order(self) -> Rows:
+        """The rows by client, so that many problems can work on them without a copy; as they are where one is bad."""
+        sparse = not isinstance(self.X, np.ndarray)
+        if self.clients is None or not all_finite(self.X.data if sparse else self.X):
+            return self
+        order = None if (np.diff(self.clients) >= 0).all() else np.argsort(self.clients, kind="stable")
+        X = (self.X if order is None else self.X.take(order)) if sparse else aligned_copy(self.X, order)
+        y, clients = (self.y, self.clients) if order is None else (self.y[order], self.clients[order])
+        return Rows(X, y, clients, self.test, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """Reads .npz (X, y, [clients], [X_test, y_test]), .csv (numbers; the target may be text) and svmlight files.
+
+    sparse     svmlight rows stay sparse
+    labels     targets are labels, which keep their type; else numbers of `dtype`
+    form       the format, where the file's name does not say it
+    target     the column of a .csv with the targets: a name, or a number (from 0; -1 is the last)
+    divide_by  features are divided by this number
+    """
+
+    sparse: bool
+    labels: bool
+    dtype: np.dtype[Any]
+    form: str | None
+    target: Any
+    divide_by: float
+
+    def read(self, folder: Path, name: Any, *, client_column: Any = None, n_features: int | None = None) -> Rows:
+        """The rows of a file in the folder, or of a sample."""
+        if not isinstance(name, str):
+            raise TypeError(f"data: expected a file name, got {type(name).__name__}")
+        if name == f"{SAMPLE}digits":
+            X, y = sample_digits()
+            return Rows(X.astype(self.dtype, copy=False), y)
+        if name.startswith(SAMPLE):
+            raise ValueError(f"data: {name} is unknown; there is {SAMPLE}digits")
+        file = folder / name
+        if not file.exists():
+            raise ValueError(f"data: {file} does not exist")
+        form = self.form or file_format(file, _FORMATS)
+        if form == "svmlight":
+            sparse, targets = read_svmlight(file, dtype=self.dtype, n_features=n_features)
+            return Rows(sparse if self.sparse else sparse.toarray(), targets)
+        rows = _read_npz(file, client_column) if form == "npz" else _read_csv(file, self.target, client_column)
+        divisor = number("divide_by", self.divide_by, open_low=True)
+        with reading(file, "rows of numbers"):
+            test = None if rows.test is None else (self._features(rows.test[0], divisor), rows.test[1])
+            y = rows.y if self.labels else rows.y.astype(self.dtype)
+            return Rows(self._features(rows.X, divisor), y, rows.clients, test)
+
+    def _features(self, values: NDArray[Any], divisor: float) -> NDArray[Any]:
+        return np.asarray(values / divisor if divisor != 1.0 else values).astype(self.dtype)
+
+
+def _wrong(file: Path, what: str) -> FileError:
+    """An error that begins with the key of a configuration that names the file."""
+    error = FileError(f"data: {file}{what}")
+    error.path = file
+    return error
+
+
+def _read_npz(file: Path, client_column: Any) -> Rows:
+    with reading(file, "a data file"), open_npz(file, "a data file") as arrays:
+        for name in ("X", "y", *([client_column] if client_column is not None else [])):
+            if name not in arrays.files:
+                raise _wrong(file, f" has no array {name}; it has {', '.join(arrays.files)}")
+        wanted = client_column or ("clients" if "clients" in arrays.files else None)
+        clients = None if wanted is None else by_column(arrays[wanted])
+        test = (arrays["X_test"], arrays["y_test"]) if "X_test" in arrays.files else None
+        return Rows(arrays["X"], arrays["y"], clients, test)
+
+
+def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
+    """Comma-separated numbers, with or without a line of names; target and client may be text."""
+    opened: Any = gzip.open if file.name.endswith(".gz") else open
+    with reading(file, "a table of numbers"), opened(file, "rt", encoding="utf-8", newline="") as text:
+        lines = [line for line in csv.reader(text) if line]
+    has_names = bool(lines) and not any(_is_number(field) for field in lines[0])
+    names = lines.pop(0) if has_names else [str(at) for at in range(len(lines[0]) if lines else 0)]
+    if not lines:
+        raise _wrong(file, " has no rows")
+    for at, line in enumerate(lines):
+        if len(line) != len(names):
+            raise _wrong(file, f": row {at + 1} has {len(line)} fields, the first line {len(names)}")
+    chosen = [_column(file, names, column) for column in (target, client_column) if column is not None]
+    inside = [at for at in range(len(names)) if at not in chosen]
+    table = np.array(lines)
+    try:
+        X = table[:, inside].astype(np.float64)
+    except ValueError:
+        row, at = next((r, c) for r, line in enumerate(lines) for c in inside if not _is_number(line[c]))
+        raise _wrong(file, f": row {row + 1}: {names[at]} {lines[row][at]!r} is not a number") from None
+    y = table[:, chosen[0]]
+    if all(_is_number(value) for value in np.unique(y)):
+        y = y.astype(np.float64)
+    return Rows(X, y, None if client_column is None else by_column(table[:, chosen[1]]))
+
+
+def _column(file: Path, names: list[str], wanted: Any) -> int:
+    if isinstance(wanted, int) and not isinstance(wanted, bool) and -len(names) <= wanted < len(names):
+        return wanted % len(names)
+    if wanted in names:
+        return names.index(wanted)
+    known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    raise _wrong(file, f" has no column {wanted!r}; it has {known}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def hold_out(rows: Rows, share: float, seed: int) -> tuple[Rows, HeldOut]:
+    """The rows without a share of them, and that share, drawn by the seed."""
+    n = len(rows.y)
+    n_test = share_of(share, n)
+    if not 0 < n_test < n:
+        raise ValueError(f"test: a share of {share:g} of {n} rows leaves none on one side")
+    if not isinstance(rows.X, np.ndarray):
+        raise ValueError("test: a share is for dense rows; give a file")
+    order = np.random.Generator(np.random.Philox(count("test_seed", seed, low=0))).permutation(n)
+    test, kept = np.sort(order[:n_test]), np.sort(order[n_test:])
+    clients = None if rows.clients is None else rows.clients[kept]
+    return Rows(rows.X[kept], rows.y[kept], clients), (rows.X[test], rows.y[test])
+
+
+def save_rows(folder: Path, rows: Rows) -> None:
+    """Writes every array of the rows as a .npy file of its own, for `load_rows`."""
+    folder.mkdir(parents=True)
+    test_x, test_y = rows.test if rows.test is not None else (None, None)
+    for name, array in {"y": rows.y, "clients": rows.clients, "y_test": test_y}.items():
+        if array is not None:
+            np.save(folder / f"{name}.npy", array)
+    for name, X in {"X": rows.X, "X_test": test_x}.items():
+        if isinstance(X, CSR):
+            for part in ("data", "indices", "indptr"):
+                np.save(folder / f"{name}.{part}.npy", getattr(X, part))
+            np.save(folder / f"{name}.shape.npy", np.array(X.shape))
+        elif X is not None:
+            np.save(folder / f"{name}.npy", X)
+    (folder / "in_order").write_text("no" if rows.copy else "yes", encoding="utf-8")
+
+
+def load_rows(folder: Path) -> Rows:
+    """The rows that `save_rows` wrote, mapped into memory: processes share their pages."""
+
+    def array(name: str) -> Any:
+        file = folder / f"{name}.npy"
+        return np.load(file, mmap_mode="r", allow_pickle=False) if file.exists() else None
+
+    def features(name: str) -> Any:
+        shape = array(f"{name}.shape")
+        if shape is None:
+            return array(name)
+        n_rows, n_features = shape.tolist()
+        return CSR(array(f"{name}.data"), array(f"{name}.indices"), array(f"{name}.indptr"), (n_rows, n_features))
+
+    test = (features("X_test"), array("y_test")) if array("y_test") is not None else None
+    copy = (folder / "in_order").read_text(encoding="utf-8") == "no"
+    return Rows(features("X"), array("y"), array("clients"), test, copy)
+
+
+def sample_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """1,797 handwritten digits of 8 x 8 pixels, from 0 to 1, and which digit each is; the package ships them.
+
+    >>> import fedbuff as fb
+    >>> X, y = fb.sample_digits()
+    >>> X.shape, X.dtype, sorted(set(y.tolist()))
+    ((1797, 64), dtype('float32'), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+
+    They are the test set of E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
+    Repository, CC BY 4.0, https://doi.org/10.24432/C50P49.
+    """
+    with np.load(Path(__file__).parents[1] / "data" / "digits.npz", allow_pickle=False) as file:
+        return (file["X"] / 16.0).astype(np.float32), file["y"].astype(np.int64)

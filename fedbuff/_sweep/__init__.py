@@ -1,0 +1,1 @@
+"""Many runs: arms and seeds, stored as they finish; statistics; tuning."""

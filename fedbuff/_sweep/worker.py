@@ -1,0 +1,451 @@
+"""The runs of a sweep where they are made: a worker's arms, what they share, and one row per run.
+
+The arms of a sweep differ from the base in a few tables. So tables are made, hashed and turned into objects one by one,
+and once: arms with the same table [problem] share the problem, and so on. Runs of small problems take as long as their
+set-up in Python would; those are handed to the core many at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._delays.arrival_log import ArrivalLog
+from .._delays.trace import PARTS, Trace
+from .._problems.base import Problem
+from .._problems.local import LocalSGD
+from .._replay.engine import _WINDOW_BYTES as WINDOW_BYTES
+from .._replay.history import Result
+from .._replay.loop import make_loop
+from .._replay.replay import _update_weights as update_weights
+from .._rule.strategies import INVERSE_FREQUENCY, Rule, rule_of
+from .._schedule.columns import Status
+from .._schedule.plan import backend_name
+from .._schedule.schedule import Schedule
+from .._study.config import StudyConfig, at_replay
+from .._study.data import Rows, load_rows
+from .._study.tables import UNSET, ConfigError
+from .arms import _MOST_PACKED, Arms, Changes, Pair, Section, _digest, text_of
+from .store import HISTORY, Row, Schema
+
+__all__ = ["HISTORY_COLUMNS", "Setup", "Workshop", "explain", "run_batch"]
+
+HISTORY_COLUMNS: Schema = {
+    "step": "ints", "time": "floats", "updates": "ints", "staleness_mean": "floats", "staleness_max": "ints",
+}  # fmt: skip
+
+# What each property of a StudyConfig is made of.
+_MADE_OF: dict[str, tuple[str, ...]] = {
+    "strategy": ("strategy",),
+    "local": ("local", "problem"),
+    "schedule_options": ("schedule",),
+    "replay_options": ("replay",),
+    "_model": ("trace",),
+    "_problem_and_test": ("problem",),
+    "held_out_rows": ("problem",),
+    "_recorded_source": ("trace",),
+    "source": ("trace", "problem"),
+}
+_LARGE = ("_problem_and_test", "held_out_rows", "_recorded_source", "source")
+_LARGE_KEPT = 4
+_PACKED_METRICS = ("loss", "grad_norm_sq", "accuracy")
+_ENDS = ("schedule_end", "server_steps", "time", "updates", "loss", "grad_norm_sq", "accuracy", "diverged")
+_SHORT_TABLE, _CANCELLED = len(_ENDS) + 1, len(_ENDS) + 2
+_TABLE_SIZE = 32
+_MOST_ARRAYS = 100
+_TRACE_BYTES = 64 * 2**20  # of resampled delays that are held at once
+
+
+class Workshop:
+    """Configurations of arms, with everything that equal tables make shared between them."""
+
+    def __init__(self, arms: Arms, mapped: Mapping[str, str] | None = None) -> None:
+        self.arms = arms
+        self._mapped = mapped or {}  # folders of rows, by their key
+        self._shared: dict[tuple[str, bytes], Any] = {}
+        self._large: dict[tuple[str, bytes], None] = {}  # in the order of their last use
+        self._checked: set[bytes] = set()
+        self._lock = threading.RLock()
+        self._rows: tuple[str | None, Rows] | None = None
+        self._last = threading.local()  # a thread's last schedule, with its key, and its memory for runs in the core
+        self._schedule_keys: dict[int, bytes] = {}
+        self._packed: dict[int, tuple[Any, tuple[str, ...]]] = {}  # with their metrics
+        self._tables: dict[bytes, NDArray[np.float64]] = {}  # staleness weights, by the table [strategy]
+        self._by_client: dict[tuple[Any, ...], NDArray[Any]] = {}  # weights and batch sizes
+        # What the base has built already; and what is built of its tables here is the base's too.
+        self._of_base = {name: self._key_of(arms.base_sections, parts) for name, parts in _MADE_OF.items()}
+        self._keep(arms.base, self._of_base)
+
+    @staticmethod
+    def _key_of(sections: Mapping[str, Section], parts: Sequence[str]) -> bytes:
+        return b"".join(sections[part].key for part in parts)
+
+    def config(self, arm: int) -> StudyConfig:
+        """The arm's configuration; a ConfigError where its tables cannot be."""
+        sections = self.arms.sections(arm)
+        keys = {name: self._key_of(sections, parts) for name, parts in _MADE_OF.items()}
+        with self._lock:
+            ready = {name: self._shared[name, key] for name, key in keys.items() if (name, key) in self._shared}
+            tables = {name: section.table for name, section in sections.items()}
+            problem = sections["problem"].key
+            made = self.arms.base.with_sections(tables, ready, checked=problem in self._checked)
+            self._checked.add(problem)
+            self._keep(made, keys)
+        return made
+
+    def _keep(self, config: StudyConfig, keys: Mapping[str, bytes]) -> None:
+        for name, key in keys.items():
+            if name not in config.__dict__:
+                continue
+            self._shared[name, key] = config.__dict__[name]
+            if name in _LARGE:
+                self._large.pop((name, key), None)
+                self._large[name, key] = None
+                if key == self._of_base[name]:
+                    self.arms.base.__dict__.setdefault(name, config.__dict__[name])
+        while len(self._large) > _LARGE_KEPT * len(_LARGE):
+            oldest = next(iter(self._large))
+            del self._large[oldest], self._shared[oldest]
+
+    def ready(self, arm: int) -> StudyConfig:
+        """The arm's configuration with its problem and its delays, made by one thread for all."""
+        config = self.config(arm)
+        if "_problem_and_test" in config.__dict__ and "source" in config.__dict__:
+            return config
+        with self._lock:
+            config = self.config(arm)
+            if config.rows_key is not None and "_problem_and_test" not in config.__dict__:
+                config.__dict__["rows"] = self.rows(arm)
+            _ = config.problem, config.held_out_rows, config.source
+            sections = self.arms.sections(arm)
+            self._keep(config, {name: self._key_of(sections, _MADE_OF[name]) for name in _LARGE})
+        return config
+
+    def rows(self, arm: int) -> Rows:
+        """The data of an arm's problem, in order, for all problems that are made of it."""
+        config = self.config(arm)
+        key = config.rows_key
+        with self._lock:
+            if self._rows is None or self._rows[0] != key:
+                folder = self._mapped.get(str(key))
+                there = folder is not None and Path(folder).is_dir()
+                self._rows = key, load_rows(Path(str(folder))) if there else config.rows.in_order()
+            return self._rows[1]
+
+    def schedule_key(self, arm: int) -> bytes:
+        """The hash of all that the arm's schedules follow from, but the seed."""
+        known = self._schedule_keys.get(arm)
+        if known is not None:
+            return known
+        sections = self.arms.sections(arm)
+        timing = _digest(text_of(_timing(self.config(arm).strategy)))
+        made = b"".join((sections["trace"].key, sections["schedule"].key, timing, sections["problem"].key))
+        self._schedule_keys[arm] = made
+        return made
+
+    def run(self, pairs: Sequence[Pair], threads: int, cancel: NDArray[np.uint8]) -> list[Row]:
+        """The rows of runs; cancelled ones are left out."""
+        rows: list[Row] = []
+        others: list[Pair] = []
+        for _, group in groupby(pairs, lambda pair: self.schedule_key(pair[0])):
+            more, rest = self._run_packed(list(group), threads, cancel)
+            rows, others = rows + more, others + rest
+        for arm, seed in others:
+            began = time.perf_counter()
+            try:
+                row = self._run(self.ready(arm), arm, seed, threads, cancel)
+            except _Cancelled:
+                break
+            except Exception as error:
+                row = {"status": "failed", "error": explain(self.arms.changes[arm], error), "exit_reason": ""}
+            row |= {"arm": arm, "seed": seed, "seconds": time.perf_counter() - began}
+            rows.append(row)
+        return rows
+
+    def _run_packed(
+        self, pairs: Sequence[Pair], threads: int, cancel: NDArray[np.uint8]
+    ) -> tuple[list[Row], list[Pair]]:
+        """Runs that share the rules of their schedules in the core, one crossing for all; the rows, and the pairs that
+        want the long way."""
+        by_seed: dict[int, list[int]] = {}
+        others: list[Pair] = []
+        packed: dict[int, tuple[Any, tuple[str, ...]]] = {}
+        for arm, seed in pairs:
+            if arm not in packed:
+                packed[arm] = self._packed_arm(arm)
+            if packed[arm][0] is None:
+                others.append((arm, seed))
+            else:
+                by_seed.setdefault(seed, []).append(arm)
+        if not by_seed:
+            return [], others
+        first = self.ready(next(iter(by_seed.values()))[0])
+        most = _seeds_at_once(first)
+        if len(by_seed) > most:
+            kept: list[Row] = []
+            seeds = list(by_seed)
+            for at in range(0, len(seeds), most):
+                part = [(arm, seed) for seed in seeds[at : at + most] for arm in by_seed[seed]]
+                more, rest = self._run_packed(part, threads, cancel)
+                kept, others = kept + more, others + rest
+            return kept, others
+        try:
+            plans, expected_rows = first.plans(list(by_seed))
+        except ConfigError:
+            return [], list(pairs)
+        w0 = np.stack([first.problem.init(seed) for seed in by_seed])
+        runs = self._runs(threads, cancel)
+        run = runs.run_f32 if w0.dtype == np.float32 else runs.run_f64
+        arms = [[packed[arm][0] for arm in chosen] for chosen in by_seed.values()]
+        found = run(plans, expected_rows, w0, arms)
+        rows, again = [], []
+        done = [(arm, seed) for seed, chosen in by_seed.items() for arm in chosen]
+        for (arm, seed), (end, *numbers) in zip(done, found, strict=True):
+            if end < len(_ENDS):
+                rows.append({"arm": arm, "seed": seed, **_packed_row(_ENDS[end], packed[arm][1], *numbers)})
+            elif end == _SHORT_TABLE and self._lengthen(arm, numbers[2] + 1):
+                again.append((arm, seed))
+            elif end != _CANCELLED:
+                others.append((arm, seed))
+        if again:
+            more, rest = self._run_packed(again, threads, cancel)
+            rows, others = rows + more, others + rest
+        return rows, others
+
+    def _runs(self, threads: int, cancel: NDArray[np.uint8]) -> Any:
+        """This thread's memory for runs in the core."""
+        made = getattr(self._last, "runs", None)
+        if made is None or made[0] is not cancel:
+            core: Any = import_module("fedbuff._core")
+            made = self._last.runs = cancel, core.PackedRuns(threads, cancel)
+        return made[1]
+
+    def _packed_arm(self, arm: int) -> tuple[Any, tuple[str, ...]]:
+        """An arm as the core takes it, and its metrics; None where only the long way can do it, or refuse it."""
+        known = self._packed.get(arm)
+        if known is not None:
+            return known
+        made: tuple[Any, tuple[str, ...]] = None, ()
+        with suppress(Exception):  # the long way meets the same error, and says it
+            config = self.ready(arm)
+            if backend_name() == "cpp" and _can_be_packed(config):
+                made = self._pack(config, arm), config.metrics
+        if len(self._packed) >= _MOST_PACKED:
+            self._packed.clear()
+        self._packed[arm] = made
+        return made
+
+    def _pack(self, config: StudyConfig, arm: int) -> Any:
+        sections = self.arms.sections(arm)
+        problem, local, rule = config.problem, config.local, rule_of(config.strategy)
+        assert isinstance(problem, Problem) and isinstance(local, LocalSGD)
+        options = config.replay_options
+        key = sections["problem"].key
+        e = self._shared_array((key, rule.weighting, rule.weight_scale), lambda: update_weights(rule, problem, ()))
+        size = (
+            local.batch_size if local.batch_size is None or isinstance(local.batch_size, int) else sections["local"].key
+        )
+        batch = self._shared_array((key, size), lambda: local.batches(problem.n_clients))
+        core: Any = import_module("fedbuff._core")
+        kind = core.PackedArmF32 if problem.dtype == np.float32 else core.PackedArmF64
+        test: Any = config.held_out_rows if "accuracy" in config.metrics else None
+        return kind(
+            rule,
+            problem.bound._problem,  # type: ignore[attr-defined]
+            None if test is None else test.bound._problem,
+            local.spec,
+            batch,
+            self._table(sections["strategy"].key, rule, _TABLE_SIZE),
+            e,
+            WINDOW_BYTES,
+            options.eval_every or 0,
+            list(config.metrics),
+            options.stop,
+        )
+
+    def _shared_array(self, key: tuple[Any, ...], make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        made = self._by_client.get(key)
+        if made is None:
+            if len(self._by_client) >= _MOST_ARRAYS:
+                self._by_client.clear()
+            made = self._by_client[key] = make()
+        return made
+
+    def _table(self, key: bytes, rule: Rule, size: int) -> NDArray[np.float64]:
+        """Staleness weights, at least so many where the function gives them."""
+        table = self._tables.get(key, np.empty(0))
+        if len(table) < size:
+            values = table.tolist()
+            with suppress(Exception):  # the long way meets it where it matters
+                values += [rule.staleness_weight(t) for t in range(len(values), max(size, 2 * len(values)))]
+            table = self._tables[key] = np.array(values)
+        return table
+
+    def _lengthen(self, arm: int, size: int) -> bool:
+        """Whether the arm's table of staleness weights has this size now."""
+        key = self.arms.sections(arm)["strategy"].key
+        rule = rule_of(self.config(arm).strategy)
+        self._packed.pop(arm, None)
+        return len(self._table(key, rule, size)) >= size
+
+    def _run(self, config: StudyConfig, arm: int, seed: int, threads: int, cancel: NDArray[np.uint8]) -> Row:
+        key = self.schedule_key(arm), seed
+        if getattr(self._last, "key", None) != key:
+            self._last.schedule, self._last.key = config.make_schedule(seed), key
+        schedule: Schedule = self._last.schedule
+        with at_replay():
+            loop = make_loop(
+                config.problem, schedule, config.local, **config.replay_arguments(schedule), seed=seed, threads=threads
+            )
+            return row_of(loop.go(_Watch(cancel)), schedule)
+
+
+def _can_be_packed(config: StudyConfig) -> bool:
+    problem, rule, stop = config.problem, rule_of(config.strategy), config.replay_options.stop
+    looked_at = [name for name in _PACKED_METRICS if stop is not None and getattr(stop, name) is not None]
+    return (
+        isinstance(problem, Problem)
+        and config.local is not None
+        and config.source is not None
+        and not isinstance(config.source, ArrivalLog)
+        and config.source.n_clients == problem.n_clients
+        and rule.secure is None
+        and rule.privacy is None
+        and rule.weighting != INVERSE_FREQUENCY
+        and set(config.metrics) <= set(_PACKED_METRICS)
+        and set(looked_at) <= set(config.metrics)
+        and ("accuracy" not in config.metrics or hasattr(problem, "accuracy"))
+    )
+
+
+def _seeds_at_once(config: StudyConfig) -> int:
+    """For how many seeds the delays are held at once: where each has its own, a bounded number of bytes."""
+    if not config.delays_by_seed or not isinstance(config.source, Trace):
+        return _MOST_PACKED
+    return max(1, _TRACE_BYTES // (8 * (len(PARTS) + 1) * max(1, config.source.n_rows)))
+
+
+def _packed_row(
+    end: str,
+    metrics: Sequence[str],
+    version: int,
+    updates: int,
+    staleness: int,
+    time: float,
+    seconds: float,
+    w: NDArray[Any],
+    values: NDArray[np.float64],
+) -> Row:
+    names = [*HISTORY_COLUMNS, *metrics, *(["grad_norm_sq_mean"] if "grad_norm_sq" in metrics else [])]
+    history = {name: values[:, at] for at, name in enumerate(names)}
+    return {
+        "status": "done",
+        "error": "",
+        "exit_reason": end,
+        "server_steps": version,
+        "time": time,
+        "updates": updates,
+        "seconds": seconds,
+        "model_sha256": hashlib.sha256(w.tobytes()).hexdigest(),
+        **{name: float(values[-1, len(HISTORY_COLUMNS) + at]) for at, name in enumerate(metrics)},
+        **{HISTORY + name: column for name, column in history.items()},
+    }
+
+
+def explain(changes: Changes, error: BaseException) -> str:
+    """An error with the changes of the arm that it came from."""
+    shown = {path: UNSET if value is None else text_of(value) for path, value in changes.items()}
+    where = ", ".join(f"{path} = {value}" for path, value in shown.items()) or "no changes"
+    kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+    return f"{kind}{error} (with {where})"
+
+
+def _timing(strategy: Any) -> dict[str, Any]:
+    """The half of a strategy that a schedule follows from."""
+    either = ("kind", "buffer_size", "max_staleness", "max_wait", "distinct_clients")
+    names = (*either, "clients_per_round", "rate", "over_selection")
+    return {name: getattr(strategy, name, None) for name in names}
+
+
+def row_of(result: Result, schedule: Schedule) -> Row:
+    """What a run came to."""
+    steps = result.version
+    history = {name: result.history[name] for name in result.history}
+    known = {*HISTORY_COLUMNS, "grad_norm_sq_mean"}
+    return {
+        "status": "done",
+        "error": "",
+        "exit_reason": result.exit_reason.value,
+        "server_steps": steps,
+        "time": float(schedule.step_time[steps - 1]) if steps else 0.0,
+        "updates": int(np.count_nonzero((schedule.status == Status.USED) & (schedule.step < steps))),
+        "model_sha256": hashlib.sha256(result.w.tobytes()).hexdigest(),
+        **{name: float(values[-1]) for name, values in history.items() if name not in known},
+        **{HISTORY + name: values for name, values in history.items()},
+    }
+
+
+class _Cancelled(Exception):
+    """The sweep was interrupted: this run is not wanted any more."""
+
+
+class _Watch:
+    """In the place of a progress bar: looks ten times a second whether the run is still wanted."""
+
+    def __init__(self, cancel: NDArray[np.uint8]) -> None:
+        self._cancel = cancel
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def update(self, arrivals: int) -> None:
+        if self._cancel[0]:
+            raise _Cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker process needs beside the runs themselves.
+
+    sweep  no other sweep has it: arms are known by their number in one
+    rows   folders with the data of problems, by its key
+    """
+
+    sweep: str
+    tables: dict[str, Any]
+    folder: Path
+    rows: dict[str, str]
+    allow_code: bool
+
+
+_workshops: dict[str, Workshop] = {}  # of this process, by sweep
+_workshops_lock = threading.Lock()
+_MOST_WORKSHOPS = 2
+_NEVER = np.zeros(1, np.uint8)
+
+
+def run_batch(setup: Setup, changes: dict[int, Changes], pairs: Sequence[Pair]) -> list[Row]:
+    """Runs of a sweep in a worker process, which keeps the data for the next ones."""
+    with _workshops_lock:
+        if setup.sweep not in _workshops:
+            while len(_workshops) >= _MOST_WORKSHOPS:
+                del _workshops[next(iter(_workshops))]
+            base = StudyConfig(setup.tables, setup.folder, setup.allow_code)
+            _workshops[setup.sweep] = Workshop(Arms(base, {}), setup.rows)
+        workshop = _workshops[setup.sweep]
+        workshop.arms.changes.update(changes)
+    return workshop.run(pairs, 1, _NEVER)

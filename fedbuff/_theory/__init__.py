@@ -1,0 +1,1 @@
+"""The theorem: its formulas, and runs that are compared with it."""

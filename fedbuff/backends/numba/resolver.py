@@ -1,0 +1,37 @@
+"""The reference event loop compiled by Numba: the same source, the same bits, for where nothing else was compiled.
+
+Importing this teaches Numba the helpers of the reference.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+from numba.extending import register_jitable
+
+from ..python import resolver as reference
+from . import random as _numba_random  # noqa: F401  teaches Numba Philox and the portable functions
+
+for _function in (
+    reference.period_of,
+    reference.window_end,
+    reference.window_at,
+    reference.next_open,
+    reference.available,
+    reference.close_of,
+    reference.work_until,
+    reference.next_tick,
+    reference.draw_component,
+    reference.recorded_row,
+    reference.wait_of,
+    reference.duration_of,
+    reference.tasks_left,
+    reference.eligible,
+    reference.selection_word,
+    reference.draw_client,
+    reference.next_opening,
+    reference.start_time_of,
+    reference.end_of_task,
+):
+    register_jitable(_function)
+
+resolve = njit(nogil=True)(reference.resolve)

@@ -1,0 +1,409 @@
+"""Replay one arrival after the other: the specification of the compiled engine, and what runs where there is none."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._base.arrays import round_down
+from ..._rule.strategies import Adam, Rule
+from ..spec import (
+    BoundProblem,
+    LocalSpec,
+    SumRoles,
+    SumSpec,
+    Vector,
+    Words,
+)
+from .philox import unit_double
+from .portable_math import log_positive, sincos2pi
+from .server import Kernels
+
+__all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
+
+STEPS, NEED_ROWS, DIVERGED = 0, 1, 2
+PRIVACY_NOISE = 4  # the stream, as in csrc/core/philox.hpp
+
+EPSILON = float(np.finfo(np.float64).eps)
+
+ClientFunction = Callable[[int, int, Vector], Vector]
+
+
+def _system_normals(n: int) -> NDArray[np.float64]:
+    """Standard normals made, as `normals` are, of words that the operating system gives."""
+    words = np.frombuffer(os.urandom(16 * ((n + 1) // 2)), np.uint32).reshape(-1, 4).T.astype(np.uint64)
+    radius = np.sqrt(-2.0 * log_positive(1.0 - unit_double(words[0], words[1])))
+    sine, cosine = sincos2pi(unit_double(words[2], words[3]))
+    return np.stack([radius * cosine, radius * sine], axis=1).ravel()[:n]
+
+
+class _SimulatedSum:
+    """The arithmetic of a sum under masks, which cancel."""
+
+    def __init__(self, kernels: Kernels, sums: SumSpec, dim: int) -> None:
+        self._kernels, self._sums = kernels, sums
+        self._total: Words = np.zeros(dim, np.uint32 if sums.modulus == 32 else np.uint64)
+
+    def add(self, client: int, task: int, version: int, step: int, weight: int, factor: float, delta: Vector) -> int:
+        sums = self._sums
+        rounding = (sums.seed, client, task) if sums.stochastic else None
+        return self._kernels.encode_add(
+            self._total, delta, weight, sums.range, sums.step, factor, rounding, self._total
+        )
+
+    def restart(self) -> None:
+        """Forgets what was added to a sum that was not finished."""
+        self._total[:] = 0
+
+    def finish(self, step: int, out: Vector) -> None:
+        self._kernels.decode(self._total, self._sums.step / self._sums.weight_unit, out)
+        self._total[:] = 0
+
+
+class _Journal(NamedTuple):
+    """What will be: attributes, models, and what is left and kept of versions."""
+
+    values: dict[str, Any]
+    models: dict[int, Vector]
+    references: dict[int, int]
+    pending: dict[int, int]
+
+
+class SequentialReplay:
+    """The methods of the compiled ReplayF32 and ReplayF64, on one thread."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        rule: Rule,
+        w0: Vector,
+        problem: BoundProblem | None,
+        function: ClientFunction | None,
+        local: LocalSpec | None,
+        seed: int,
+        batch: NDArray[np.int64] | None,
+        sums: SumSpec,
+        roles: SumRoles | None,
+    ) -> None:
+        self._sums = sums
+        self._roles = _SimulatedSum(kernels, sums, w0.size) if roles is None and sums.modulus else roles
+        self._summing = -1  # the version whose sum was begun
+        self._cut = 0
+        self._kernels, self._rule = kernels, rule
+        self._problem, self._function, self._local, self._seed, self._batch = problem, function, local, seed, batch
+        # What changes in a step or an addition is first noted here, as the values that will be, and then carried out:
+        # an interrupt leaves what `_settle` can finish.
+        self._journal: _Journal | None = None
+        self._models: dict[int, Vector] = {0: w0.copy()}
+        self._references: dict[int, int] = {}  # tasks that ended or will end on a version and are not committed
+        self._pending: dict[int, int] = {}  # of them, rows that are kept
+        self._version = 0
+        self._rows: list[tuple[Any, ...]] = []
+        self._at = 0  # the next row in _rows
+        self._done = 0  # rows of made steps
+        self._passing = False  # over rows of steps that were done before a restore
+        self._steps_known = 0
+        self._pieces = 0
+        self._diverged = (-1, -1)
+        self._most = 1
+        self._record: tuple[int, int] | None = None  # every, offset
+        self._gradients: tuple[float, ...] = ()
+        adam = isinstance(rule.optimizer, Adam)
+        momentum = adam or rule.optimizer.momentum != 0  # type: ignore[union-attr]
+        self._first = np.zeros_like(w0) if momentum else None
+        self._second = np.zeros_like(w0) if adam else None
+
+    def add(
+        self,
+        client: NDArray[Any],
+        task: NDArray[Any],
+        version: NDArray[Any],
+        step: NDArray[Any],
+        s: NDArray[Any],
+        e: NDArray[Any],
+        references: NDArray[np.int64],
+        unused: NDArray[np.int64],
+    ) -> None:
+        self._settle()
+        skip = int(np.searchsorted(step, self._version)) if self._passing else 0
+        told = dict(enumerate(references.tolist(), self._steps_known))
+        ended, kept = Counter([*unused.tolist(), *version[:skip].tolist()]), Counter(version[skip:].tolist())
+        touched = {*told, *ended, *kept}
+        left = {v: self._references.get(v, 0) + told.get(v, 0) - ended[v] for v in touched}
+        pending = {v: self._pending.get(v, 0) + kept[v] for v in touched}
+        closed = self._steps_known + len(told)
+        for v in sorted(touched):
+            gone = v <= self._version and kept[v] and v not in self._models and not self._passing
+            if gone or (v < closed and pending[v] > left[v]):
+                raise ValueError(f"the model of version {v} is gone: more tasks end on it than were started")
+        columns = (client, task, version, step, s, e)
+        rows = self._rows[self._at :] + list(zip(*(column[skip:].tolist() for column in columns), strict=True))
+        values = {"_rows": rows, "_at": 0, "_steps_known": closed, "_pieces": self._pieces + 1}
+        self._carry_out(_Journal(values | {"_done": self._done + skip}, {}, left, pending))
+
+    def _carry_out(self, journal: _Journal) -> None:
+        self._journal = journal
+        self._settle()
+
+    def _settle(self) -> None:
+        """Carries out what was decided; a second time changes nothing."""
+        journal = self._journal
+        if journal is None:
+            return
+        self.__dict__.update(journal.values)
+        self._models.update(journal.models)
+        self._references.update(journal.references)
+        self._pending.update(journal.pending)
+        self._most = max(self._most, len(self._models))
+        self._forget()
+        self._journal = None
+
+    def pieces(self) -> int:
+        self._settle()
+        return self._pieces
+
+    def run(self, max_steps: int, threads: int) -> int:
+        self._settle()
+        if self._diverged[0] >= 0:
+            return DIVERGED
+        for _ in range(max_steps):
+            if self._version >= self._steps_known:
+                return NEED_ROWS
+            if not self._step():
+                return DIVERGED
+        return STEPS
+
+    def _step(self) -> bool:
+        rule, w = self._rule, self._models[self._version]
+        # Moments are changed in copies, which take their places when the step is made.
+        first, second = (None if moment is None else moment.copy() for moment in (self._first, self._second))
+        if isinstance(self._roles, _SimulatedSum):
+            self._roles.restart()
+        elif self._roles is not None and self._summing == self._version:
+            raise RuntimeError("replay: a secure sum was interrupted; go on from a checkpoint")
+        self._summing = self._version
+        total, delta = np.zeros_like(w), np.empty_like(w)
+        sum_weights = sum_scaled_weights = 0.0
+        end = self._at
+        bad = -1
+        cut = 0
+        while end < len(self._rows) and self._rows[end][3] == self._version:
+            client, task, version, _, s, e = self._rows[end]
+            start = self._models[version]
+            self._work(client, task, start, delta)
+            factor = self._clip_factor(delta)
+            moved = rule.base == "current" and version != self._version
+            if self._roles is not None:
+                weight = round(s * e * self._sums.weight_unit)
+                outside = self._roles.add(client, task, version, self._version, weight, factor, delta)
+                finite = outside == 0 or bool(np.isfinite(delta).all())
+                if not finite:
+                    self._diverged = (self._version, self._done + end - self._at)
+                    return False
+                cut += outside
+            else:
+                finite = self._kernels.accumulate(
+                    total, delta, s * e * factor, w if moved else None, start if moved else None, total
+                )
+            if not finite and bad < 0 and not np.isfinite(delta).all():
+                bad = self._done + end - self._at
+            sum_weights, sum_scaled_weights = sum_weights + e, sum_scaled_weights + s * e
+            end += 1
+        arrivals = end - self._at
+        if self._roles is not None and arrivals > 0:
+            self._roles.finish(self._version, total)
+        if self._sums.deviation > 0:
+            total += self._noise(total)
+        sums = (sum_weights, sum_scaled_weights)
+        new = w.copy() if arrivals == 0 else self._stepped(w, total, arrivals, *sums, first, second)
+        if not np.isfinite(new).all():
+            self._diverged = (self._version, bad)
+            return False
+        gradients = self._gradients
+        if self._record is not None and self._version % self._record[0] == self._record[1]:
+            gradients = (*gradients, self._squared_gradient(w))
+        used = Counter(row[2] for row in self._rows[self._at : end])
+        values = {
+            "_version": self._version + 1,
+            "_at": end,
+            "_done": self._done + arrivals,
+            "_cut": self._cut + cut,
+            "_first": first,
+            "_second": second,
+            "_gradients": gradients,
+        }
+        self._carry_out(
+            _Journal(
+                values,
+                {self._version + 1: new},
+                {v: self._references[v] - n for v, n in used.items()},
+                {v: self._pending[v] - n for v, n in used.items()},
+            )
+        )
+        return True
+
+    def _clip_factor(self, delta: Vector) -> float:
+        """What makes the norm at most clip, also where products are rounded: a number of the dtype, rounded down."""
+        clip = self._sums.clip
+        norm = self._norm_bound(delta) if clip > 0 else 0.0
+        if norm <= clip:
+            return 1.0
+        limits = np.finfo(delta.dtype)
+        lost = math.sqrt(delta.size) * float(limits.smallest_subnormal)
+        longest = norm * (1.0 + float(limits.eps))
+        most = (clip - lost) / longest * (1.0 - 4 * EPSILON)
+        most = math.nextafter(math.nextafter(most, 0.0), 0.0)  # for one that is subnormal
+        if most <= 0 or longest == math.inf:
+            return 0.0
+        return round_down(most, delta.dtype)
+
+    def _norm_bound(self, delta: Vector) -> float:
+        """At least the norm; infinite or NaN where a number is not finite."""
+        squares = self._kernels.dot(delta, delta)
+        norm = math.sqrt(squares)
+        if not 1e-280 < squares < 1e300:
+            largest = float(np.max(np.abs(delta), initial=0.0))
+            if largest == 0 or not math.isfinite(largest):
+                return largest
+            exponent = math.frexp(largest)[1] - 1
+            scaled = np.ldexp(delta.astype(np.float64), -exponent)
+            root = math.sqrt(float(np.dot(scaled, scaled)))
+            norm = math.ldexp(root, exponent) if exponent < 1000 else root * 2.0**1000 * 2.0 ** (exponent - 1000)
+        return math.nextafter(norm * (1.0 + (delta.size + 8) * EPSILON), math.inf)
+
+    def _noise(self, total: Vector) -> Vector:
+        if self._sums.system_noise:
+            normals = _system_normals(total.size)
+        else:
+            step = self._version
+            normals = self._kernels.normals(
+                self._sums.seed, step & 0xFFFFFFFF, step >> 32, 0, PRIVACY_NOISE, total.size
+            )
+        noise: Vector = (self._sums.deviation * normals).astype(total.dtype)
+        return noise
+
+    def _work(self, client: int, task: int, start: Vector, delta: Vector) -> None:
+        if self._function is not None:
+            model = start.view()
+            model.flags.writeable = False
+            delta[:] = self._function(client, task, model)
+            return
+        assert self._problem is not None and self._local is not None and self._batch is not None
+        self._problem.local_sgd(
+            self._local, start, client=client, task=task, seed=self._seed, batch=int(self._batch[client]), rows=None,
+            delta_out=delta,
+        )  # fmt: skip
+
+    def _stepped(
+        self,
+        w: Vector,
+        total: Vector,
+        arrivals: int,
+        sum_weights: float,
+        sum_scaled: float,
+        first: Vector | None,
+        second: Vector | None,
+    ) -> Vector:
+        rule, optimizer, new = self._rule, self._rule.optimizer, np.empty_like(w)
+        norm = rule.norm_of(arrivals, sum_weights, sum_scaled)
+        if norm == 0.0:
+            raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
+        if isinstance(optimizer, Adam):
+            assert first is not None and second is not None
+            self._kernels.adam_step(
+                w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, optimizer.weight_decay, self._version + 1,
+                first, second, new,
+            )  # fmt: skip
+        else:
+            self._kernels.sgd_step(w, total, rule.lr, norm, optimizer.momentum, first, new)
+        return new
+
+    def _forget(self) -> None:
+        for version in [v for v in self._models if v < min(self._version, self._steps_known)]:
+            if self._references.get(version, 0) == 0:
+                self._models.pop(version, None)
+
+    def record_gradients(self, every: int, offset: int) -> None:
+        """From now on notes |grad f(w^t)|^2 for every t with t % every == offset, when server step t is made."""
+        if self._problem is None:
+            raise ValueError("only a built-in problem's gradients can be recorded")
+        if every < 1 or not 0 <= offset < every:
+            raise ValueError(f"every {every}, offset {offset}: expected 0 <= offset < every")
+        self._record, self._gradients = (every, offset), ()
+
+    def gradients(self) -> NDArray[np.float64]:
+        self._settle()
+        return np.array(self._gradients, np.float64)
+
+    def _squared_gradient(self, w: Vector) -> float:
+        assert self._problem is not None
+        gradient = np.empty_like(w)
+        self._problem.gradient(w, gradient, 1)
+        return float(np.dot(gradient.astype(np.float64), gradient.astype(np.float64)))
+
+    def version(self) -> int:
+        self._settle()
+        return self._version
+
+    def w(self) -> Vector:
+        self._settle()
+        return self._models[self._version].copy()
+
+    def first_moment(self) -> Vector | None:
+        return None if self._first is None else self._first.copy()
+
+    def second_moment(self) -> Vector | None:
+        return None if self._second is None else self._second.copy()
+
+    def divergence(self) -> tuple[int, int]:
+        return self._diverged
+
+    def stats(self) -> dict[str, float]:
+        self._settle()
+        return {
+            "rows": self._done,
+            "live_versions": len(self._models),
+            "most_versions": self._most,
+            "window": 0,
+            "most_window": 1,
+            "commit_seconds": 0.0,
+            "work_seconds": 0.0,
+            "wait_seconds": 0.0,
+            "secure_seconds": 0.0,
+            "cut": self._cut,
+        }
+
+    def check(self) -> None:
+        if any(row[2] <= self._version and row[2] not in self._models for row in self._rows[self._at :]):
+            raise AssertionError("replay: a needed version is there")
+
+    def live_versions(self) -> list[int]:
+        self._settle()
+        return sorted(self._models)
+
+    def model(self, version: int) -> Vector:
+        return self._models[version].copy()
+
+    def pass_over(self, version: int) -> None:
+        if self._pieces or self._version:
+            raise RuntimeError("replay: only a new one can pass over steps")
+        self._passing, self._version, self._models = True, version, {}
+
+    def restore(self, w: Vector, live: list[int], models: Vector, first: Vector | None, second: Vector | None) -> int:
+        self._settle()
+        if not self._passing or self._steps_known < self._version:
+            raise RuntimeError("replay: it has not passed over the steps that are done")
+        needed = {v: model.copy() for v, model in zip(live, models, strict=True) if self._references.get(v, 0) != 0}
+        for v in sorted(v for v, n in self._pending.items() if n > 0 and v < self._version):
+            if v not in needed:
+                raise ValueError(f"live: the model of version {v} is not there, and a later row needs it")
+        self._models = needed | {self._version: w.copy()}
+        self._first, self._second = first, second
+        self._most, self._passing = len(self._models), False
+        return len(needed)

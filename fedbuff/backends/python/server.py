@@ -1,0 +1,518 @@
+"""The server as a state machine, and the buffer alone, over any backend's kernels.
+
+Both are the specification of the compiled ones, exceptions and their texts included.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..._base.arrays import (
+    as_model,
+    as_units,
+    as_vector,
+    model_dtype,
+    read_only,
+)
+from ..._base.checks import integer
+from ..._rule.server_errors import (
+    checked_dim,
+    closed_error,
+    diverged_error,
+    float_of,
+    forked_error,
+    norm_error,
+    overflow_error,
+    positive,
+    sum_error,
+    ticket_error,
+    unit_of,
+    version_error,
+)
+from ..._rule.server_file import ServerState, read_server, write_server
+from ..._rule.strategies import Adam, plain_rule_of, rule_of
+from ..spec import Vector, Words
+
+__all__ = ["DeltaBuffer", "Kernels", "Server"]
+
+Units = NDArray[np.signedinteger[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """The functions of a backend that a server or a replay needs, as in `Backend`."""
+
+    accumulate: Callable[[Vector, Vector, float, Vector | None, Vector | None, Vector], bool]
+    sgd_step: Callable[[Vector, Vector, float, float, float, Vector | None, Vector], None]
+    adam_step: Callable[
+        [Vector, Vector, float, float, tuple[float, float], float, float, int, Vector, Vector, Vector], None
+    ]
+    encode_add: Callable[[Words | None, Vector, int, float, float, float, tuple[int, int, int] | None, Words], int]
+    decode: Callable[[Words, float, Vector], None]
+    dot: Callable[[Vector, Vector], float]
+    normals: Callable[[int, int, int, int, int, int], NDArray[np.float64]]
+
+
+_WEIGHT_STEP = 2.0**-24  # what weights count to where deltas are whole numbers
+_MOST_WEIGHT = 2.0**29  # sums of such weights are exact below it
+
+
+def fixed_weight(weight: float) -> float:
+    """The nearest multiple of 2**-24, ties to even."""
+    return float(np.rint(weight / _WEIGHT_STEP)) * _WEIGHT_STEP
+
+
+def accumulate_fixed(total: Units, delta: Units, weight: float) -> Units:
+    """total + weight * delta: each product to the nearest whole number, ties to even; added exactly, or an error."""
+    term = delta.astype(np.int64)
+    if weight != 1.0:
+        product = np.rint(weight * delta.astype(np.float64))
+        if not ((product >= -(2.0**63)) & (product < 2.0**63)).all():
+            raise overflow_error()
+        term = product.astype(np.int64)
+    result = total + term
+    if (((total ^ result) & (term ^ result)) < 0).any():
+        raise overflow_error()
+    return result
+
+
+@np.errstate(over="ignore")
+def from_units(total: Units, unit: float, dtype: np.dtype[np.floating]) -> Vector:
+    """The sum as numbers of the model's dtype, infinite where it does not fit."""
+    return (total * unit).astype(dtype)
+
+
+class Turns:
+    """Lets threads in one after the other, in the order of their tickets."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._waiting: set[int] = set()
+        self._over: set[int] = set()  # later than the next one, and used up
+        self._next = self._given_out = 0
+        self._closed = False
+
+    def take_ticket(self) -> int:
+        """A place in the order: it ends in one turn, or is cancelled."""
+        with self._lock():
+            self._check_open()
+            self._given_out += 1
+            return self._given_out - 1
+
+    def cancel_ticket(self, ticket: int) -> None:
+        with self._lock():
+            self._finish(self._check(ticket))
+
+    def close(self) -> None:
+        with self._lock():
+            self._closed = True
+            self._changed.notify_all()
+
+    @contextmanager
+    def turn(self, ticket: int | None) -> Iterator[None]:
+        """The lock, when all earlier tickets are used up; uses this one up, whatever happens inside."""
+        with self._lock():
+            self._check_open()
+            if ticket is None:
+                number, self._given_out = self._given_out, self._given_out + 1
+            else:
+                number = self._check(ticket)
+            self._waiting.add(number)
+            self._changed.wait_for(lambda: self._closed or self._next == number)
+            self._check_open()
+            try:
+                yield
+            finally:
+                self._waiting.remove(number)
+                self._finish(number)
+
+    @contextmanager
+    def between(self, *, closed: bool = False) -> Iterator[None]:
+        """The lock, between two turns; with `closed` also after the end."""
+        with self._lock():
+            if not closed:
+                self._check_open()
+            yield
+
+    def _lock(self) -> threading.Condition:
+        """The lock, which in a fork's child may be held, or waited for, by threads that stayed with the parent."""
+        if self._process != os.getpid():
+            if self._waiting or not self._changed.acquire(blocking=False):
+                raise forked_error(self._what)
+            self._changed.release()
+            self._process = os.getpid()
+        return self._changed
+
+    def _check(self, ticket: int) -> int:
+        number = integer("ticket", ticket)
+        if not self._next <= number < self._given_out or number in self._waiting or number in self._over:
+            raise ticket_error(number)
+        return number
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed_error(self._what)
+
+    def _finish(self, ticket: int) -> None:
+        self._over.add(ticket)
+        while self._next in self._over:
+            self._over.remove(self._next)
+            self._next += 1
+        self._changed.notify_all()
+
+
+class Server:
+    """FedBuff's server, fed by hand.
+
+    >>> import numpy as np, fedbuff as fb
+    >>> server = fb.Server(np.zeros(2), fb.FedBuff(buffer_size=1))
+    >>> version, w = server.download()
+    >>> server.upload(np.array([1.0, -1.0]), version)
+    True
+    >>> server.version, server.w
+    (1, array([-1.,  1.]))
+
+    One arrival: s and e in float64, their product rounded to the dtype is the weight; sums of e and s e in float64,
+    from which a full buffer's norm is made. Calls from several threads are made one after another; `take_ticket` fixes
+    the place of an upload beforehand. An upload that raises changes nothing.
+
+    unit  deltas are then int32 or int64 arrays that count units of this size. They are summed exactly, so that a full
+          buffer gives the same bits in whatever order it came: weights count to a multiple of 2**-24, contributions to
+          the nearest unit
+    """
+
+    kernels: ClassVar[Kernels]
+
+    def __init__(self, w0: Any, strategy: object, *, unit: float | None = None) -> None:
+        w = as_model("w0", w0)
+        rule = plain_rule_of(strategy)
+        size = unit_of(unit, rule.base)
+        dim, dtype = w.size, w.dtype
+        adam = isinstance(rule.optimizer, Adam)
+        momentum = 0.0 if isinstance(rule.optimizer, Adam) else rule.optimizer.momentum
+        self._restore(
+            ServerState(
+                rule=rule,
+                w=w,
+                unit=size,
+                total=np.zeros(dim, dtype if size is None else np.int64),
+                velocity=np.zeros(dim, dtype) if momentum != 0 else None,
+                first=np.zeros(dim, dtype) if adam else None,
+                second=np.zeros(dim, dtype) if adam else None,
+            )
+        )
+
+    def _restore(self, state: ServerState) -> None:
+        self._state = state
+        self._rule = state.rule
+        self._spare = np.empty_like(state.total)  # an arrival is summed here, and kept only where it was finite
+        self._turns = Turns("server")
+
+    @property
+    def version(self) -> int:
+        """How many steps were made."""
+        with self._turns.between(closed=True):
+            return self._state.version
+
+    @property
+    def fill(self) -> int:
+        """How many arrivals are in the buffer."""
+        with self._turns.between(closed=True):
+            return self._state.fill
+
+    @property
+    def dropped(self) -> int:
+        """How many arrivals were refused because they were staler than max_staleness."""
+        with self._turns.between(closed=True):
+            return self._state.dropped
+
+    @property
+    def dim(self) -> int:
+        return self._state.w.size
+
+    @property
+    def dtype(self) -> np.dtype[np.floating]:
+        return self._state.w.dtype
+
+    @property
+    def unit(self) -> float | None:
+        """What whole-number deltas count, or None."""
+        return self._state.unit
+
+    @property
+    def w(self) -> Vector:
+        """The current model, read-only; like a download it stays as it is while the server moves on."""
+        with self._turns.between(closed=True):
+            return read_only(self._state.w)
+
+    @property
+    def outstanding(self) -> int:
+        """How many downloads were neither returned nor cancelled."""
+        with self._turns.between(closed=True):
+            return sum(self._state.outstanding.values())
+
+    @property
+    def live_versions(self) -> int:
+        """How many models are kept, the current one included: 1 unless the rule's base is "current"."""
+        with self._turns.between(closed=True):
+            return 1 + len(self._state.kept)
+
+    def download(self) -> tuple[int, Vector]:
+        """The version and its model, read-only, valid and unchanged for as long as it is held."""
+        with self._turns.between():
+            state = self._state
+            state.outstanding[state.version] = state.outstanding.get(state.version, 0) + 1
+            return state.version, read_only(state.w)
+
+    def take_ticket(self) -> int:
+        """A place in the order in which deltas are added: pass it to one `upload`, or to `cancel_ticket`."""
+        return self._turns.take_ticket()
+
+    def cancel_ticket(self, ticket: int) -> None:
+        """Gives up a ticket: nothing will be uploaded with it, and those after it wait no longer."""
+        self._turns.cancel_ticket(ticket)
+
+    def upload(self, delta: Any, version: int, n_samples: float = 1, *, ticket: int | None = None) -> bool:
+        """Takes in the delta of a client that downloaded `version`; whether the server stepped.
+
+        A delta staler than max_staleness is counted in `dropped` and not read. With a ticket the delta is added in its
+        place, and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
+        """
+        rule, dim, dtype = self._rule, self.dim, self.dtype
+        number = integer("version", version)
+        samples = positive("n_samples", n_samples)
+        array = as_vector("delta", delta, dim, dtype) if self.unit is None else as_units("delta", delta, dim)
+        with self._turns.turn(ticket):
+            state = self._state
+            self._check_version(number)
+            staleness = state.version - number
+            if rule.max_staleness is not None and staleness > rule.max_staleness:
+                state.dropped += 1
+                self._return_download(number)
+                return False
+            e = rule.sample_weight(samples)
+            se = rule.staleness_weight(staleness) * e
+            if state.unit is not None:
+                e, se = fixed_weight(e), fixed_weight(se)
+            weight_sum, scaled_weight_sum = state.weight_sum + e, state.scaled_weight_sum + se
+            if state.unit is not None and max(weight_sum, scaled_weight_sum) > _MOST_WEIGHT:
+                raise overflow_error()
+            full = state.fill + 1 == rule.buffer_size
+            norm = self._norm(weight_sum, scaled_weight_sum) if full else 1.0
+            total = self._added(array, se, state.kept.get(number))
+            following = self._stepped(total, norm) if full else None  # all that may raise comes before any change
+            state.total, self._spare = total, state.total
+            state.weight_sum, state.scaled_weight_sum = weight_sum, scaled_weight_sum
+            state.fill += 1
+            if following is not None:
+                self._advance(*following)
+            self._return_download(number)
+            return full
+
+    def _added(self, array: NDArray[Any], weight: float, start: Vector | None) -> NDArray[Any]:
+        """The sum with one more arrival."""
+        state = self._state
+        if state.unit is not None:
+            return accumulate_fixed(state.total, array, weight)
+        current = None if start is None else state.w  # where the base is "current" and the model has moved on
+        if not self.kernels.accumulate(state.total, array, weight, current, start, self._spare):
+            raise sum_error(array)
+        return self._spare
+
+    def cancel(self, version: int) -> None:
+        """Gives up one download of `version`: its client died."""
+        number = integer("version", version)
+        with self._turns.between():
+            self._check_version(number)
+            self._return_download(number)
+
+    def close(self) -> None:
+        """Ends uploads and downloads: those that wait for their turn raise, and so do later ones. `w` stays."""
+        self._turns.close()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes all of the state, beside `path` first and then in its place."""
+        with self._turns.between(closed=True):
+            write_server(path, self._state)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], strategy: object | None = None) -> Self:
+        """A server as it was saved. `strategy` is needed, and must be the same, where its staleness function is one of
+        the user's own, which a file cannot hold; otherwise it may be given to be compared."""
+        server = cls.__new__(cls)
+        server._restore(read_server(path, None if strategy is None else rule_of(strategy)))
+        return server
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__}: version {self.version}, {self.fill} of {self._rule.buffer_size} in the buffer, "
+            f"{self.dim} {self.dtype} weights>"
+        )
+
+    def _check_version(self, version: int) -> None:
+        if version not in self._state.outstanding:
+            raise version_error(version, self._state.version)
+
+    def _return_download(self, version: int) -> None:
+        state = self._state
+        state.outstanding[version] -= 1
+        if state.outstanding[version] == 0:
+            del state.outstanding[version]
+            state.kept.pop(version, None)
+
+    def _norm(self, weight_sum: float, scaled_weight_sum: float) -> float:
+        norm = self._rule.norm_of(self._rule.buffer_size, weight_sum, scaled_weight_sum)
+        if norm == 0.0:
+            raise norm_error()
+        return norm
+
+    def _stepped(self, total: NDArray[Any], norm: float) -> tuple[Vector, Vector | None, Vector | None, Vector | None]:
+        """The next model, and with it velocity, first and second moment, each in memory of its own."""
+        state, rule, optimizer = self._state, self._rule, self._rule.optimizer
+        velocity, first, second = (
+            None if moment is None else moment.copy() for moment in (state.velocity, state.first, state.second)
+        )
+        out = np.empty_like(state.w)
+        if state.unit is not None:
+            total = from_units(total, state.unit, state.w.dtype)
+        if isinstance(optimizer, Adam):
+            assert first is not None and second is not None
+            decay, step = optimizer.weight_decay, state.version + 1
+            self.kernels.adam_step(
+                state.w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, decay, step, first, second, out
+            )
+        else:
+            self.kernels.sgd_step(state.w, total, rule.lr, norm, optimizer.momentum, velocity, out)
+        if not np.isfinite(out).all():
+            raise diverged_error(state.version, state.w.dtype)
+        return out, velocity, first, second
+
+    def _advance(self, w: Vector, velocity: Vector | None, first: Vector | None, second: Vector | None) -> None:
+        state = self._state
+        if self._rule.base == "current" and state.version in state.outstanding:
+            state.kept[state.version] = state.w
+        state.w, state.velocity, state.first, state.second = w, velocity, first, second
+        state.total[:] = 0
+        state.fill = 0
+        state.weight_sum = state.scaled_weight_sum = 0.0
+        state.version += 1
+
+
+class DeltaBuffer:
+    """A sum of deltas, for those who write their own server. Many threads may add at once.
+
+    >>> import numpy as np, fedbuff as fb
+    >>> buffer = fb.DeltaBuffer(2, np.float64)
+    >>> buffer.add(np.array([1.0, 2.0]), weight=0.5)
+    >>> buffer.step(np.zeros(2), lr=1.0)
+    array([-0.5, -1. ])
+
+    unit  deltas are whole numbers that count units of this size, as in `Server`; `sum` is then int64
+    """
+
+    kernels: ClassVar[Kernels]
+
+    def __init__(self, dim: int, dtype: DTypeLike = np.float64, *, unit: float | None = None) -> None:
+        size = checked_dim(dim)
+        self._dtype = model_dtype("dtype", dtype)
+        self._unit = unit_of(unit, "start")
+        self._sum: NDArray[Any] = np.zeros(size, self._dtype if unit is None else np.int64)
+        self._spare = np.empty_like(self._sum)
+        self._count = 0
+        self._turns = Turns("buffer")
+
+    @property
+    def dim(self) -> int:
+        return self._sum.size
+
+    @property
+    def dtype(self) -> np.dtype[np.floating]:
+        return self._dtype
+
+    @property
+    def unit(self) -> float | None:
+        """What whole-number deltas count, or None."""
+        return self._unit
+
+    @property
+    def count(self) -> int:
+        """How many deltas are in the sum."""
+        with self._turns.between(closed=True):
+            return self._count
+
+    @property
+    def sum(self) -> NDArray[Any]:
+        """The sum, read-only; valid until the next change of the buffer."""
+        with self._turns.between(closed=True):
+            return read_only(self._sum)
+
+    def take_ticket(self) -> int:
+        """A place in the order in which deltas are added: pass it to one `add`, or to `cancel_ticket`."""
+        return self._turns.take_ticket()
+
+    def cancel_ticket(self, ticket: int) -> None:
+        """Gives up a ticket: nothing will be added with it, and those after it wait no longer."""
+        self._turns.cancel_ticket(ticket)
+
+    def add(self, delta: Any, weight: float = 1.0, *, ticket: int | None = None) -> None:
+        """sum + weight * delta; a delta that is not finite raises, and changes nothing."""
+        fixed = self._unit is not None
+        array: NDArray[Any] = (
+            as_units("delta", delta, self.dim) if fixed else as_vector("delta", delta, self.dim, self.dtype)
+        )
+        factor = float_of("weight", weight)
+        if not math.isfinite(factor):
+            raise ValueError(f"weight: expected a finite number, got {factor}")
+        with self._turns.turn(ticket):
+            if fixed:
+                self._sum = accumulate_fixed(self._sum, array, fixed_weight(factor))
+            elif not self.kernels.accumulate(self._sum, array, factor, None, None, self._spare):
+                raise sum_error(array)
+            else:
+                self._sum, self._spare = self._spare, self._sum
+            self._count += 1
+
+    def clear(self) -> None:
+        """Empties the buffer."""
+        with self._turns.between(closed=True):
+            self._empty()
+
+    def step(self, w: Any, lr: float, out: Vector | None = None) -> Vector:
+        """w - lr * sum, into `out` (which may be w) or a new array; empties the buffer."""
+        model = as_vector("w", w, self.dim, self.dtype)
+        target = np.empty(self.dim, self.dtype) if out is None else as_vector("out", out, self.dim, self.dtype)
+        if not target.flags.writeable:
+            raise ValueError("out: read-only; pass an array that may be written")
+        factor = float_of("lr", lr)
+        if not math.isfinite(factor):
+            raise ValueError(f"lr: expected a finite number, got {factor}")
+        with self._turns.between(closed=True):
+            total = self._sum if self._unit is None else from_units(self._sum, self._unit, self._dtype)
+            self.kernels.sgd_step(model, total, factor, 1.0, 0.0, None, target)
+            self._empty()
+        return target if out is None else out
+
+    def close(self) -> None:
+        """Ends additions: those that wait for their turn raise, and so do later ones."""
+        self._turns.close()
+
+    def _empty(self) -> None:
+        self._sum[:] = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.count} deltas of {self.dim} {self.dtype} weights>"

@@ -1,0 +1,87 @@
+// The calendar of events and the heap, beside std::set.
+#include "schedule/event_queue.hpp"
+
+#include <cstdint>
+#include <set>
+
+#include "check.hpp"
+#include "event_order.hpp"
+
+namespace {
+
+using event_order::Before;
+using event_order::Payload;
+using fedbuff::Event;
+
+struct Near {
+  void operator()(const Payload&) const {}
+};
+using Queue = fedbuff::EventQueue<Payload, Near>;
+
+TEST(event_queue_gives_the_earliest_first) {
+  for (const std::uint32_t n_slots : {1u, 10u, 60u, 700u, 20000u}) {
+    for (const bool gathered : {false, true}) {
+      for (const auto delay : event_order::kDelays) {
+        Queue queue(fedbuff::SimdLevel::Baseline);
+        event_order::compare(queue, n_slots, gathered, delay);
+      }
+    }
+  }
+}
+
+TEST(event_queue_without_events_stays_usable) {
+  Queue queue(fedbuff::SimdLevel::Baseline);
+  queue.gather();
+  queue.lay_out_again();
+  queue.add_slots(2);
+  queue.put(Event::make(2.0, 0, 0, 1));
+  queue.put(Event::make(1.0, 0, 1, 2));
+  CHECK_EQ(queue.top_slot(), 2u);
+}
+
+// Heap and set grow to n events and shrink again, by pop, or by take with the hole filled or left open.
+void compare_heap(std::uint64_t n, double (*delay)(check::Numbers&)) {
+  check::Numbers numbers(n);
+  fedbuff::EventHeap heap;
+  std::set<Event, Before> expected;
+  std::uint64_t created = 0;
+  const auto put = [&](double time) {
+    const Event event = Event::make(time, static_cast<std::uint64_t>(numbers.below(3)), created, created);
+    ++created;
+    heap.put(event);
+    expected.insert(event);
+  };
+  for (bool grows = true; grows || !expected.empty();) {
+    grows = grows && expected.size() < n;
+    const double now = expected.empty() ? 0.0 : heap.top().time();
+    const std::int64_t what = expected.empty() ? 0 : numbers.below(grows ? 4 : 8);
+    if (what < 2) {
+      put(now + delay(numbers));
+    } else {
+      expected.erase(expected.begin());
+      what % 2 == 0 ? heap.pop() : heap.take();
+      if (what == 3) {
+        put(now + delay(numbers));
+      }
+    }
+    CHECK_EQ(heap.size(), expected.size());
+    CHECK_EQ(heap.empty(), expected.empty());
+    const Event want = expected.empty() ? fedbuff::kNoEvent : *expected.begin();
+    CHECK(heap.top().time_bits == want.time_bits && heap.top().order == want.order);
+  }
+  put(3.0);
+  heap.clear();
+  CHECK(heap.empty() && heap.top().time_bits == fedbuff::kNoEvent.time_bits);
+  heap.put(Event::make(1.0, 0, 0, 9));
+  CHECK_EQ(heap.top().slot(), 9u);
+}
+
+TEST(event_heap_gives_the_earliest_first) {
+  for (const std::uint64_t n : {1, 2, 5, 61, 400, 3000}) {
+    for (const auto delay : event_order::kDelays) {
+      compare_heap(n, delay);
+    }
+  }
+}
+
+}  // namespace
