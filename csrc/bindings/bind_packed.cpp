@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -12,43 +13,23 @@
 #include "replay/packed_runs.hpp"
 #include "read_plan.hpp"
 #include "read_rule.hpp"
+#include "read_run.hpp"
 
 namespace fedbuff::bind {
 
 namespace {
 
-// The fields of fedbuff.Stop; None is no limit.
-RunLimits read_limits(const py::object& stop) {
-  RunLimits limits;
-  if (stop.is_none()) {
-    return limits;
+// The Python exception that an exception would become at the end of a bound function.
+py::object translated(const std::exception_ptr& error) {
+  if (error == nullptr) {
+    return py::none();
   }
-  const auto read = [&](const char* name, auto& limit) {
-    const py::object value = stop.attr(name);
-    if (!value.is_none()) {
-      limit = value.cast<std::decay_t<decltype(limit)>>();
-    }
-  };
-  read("server_steps", limits.server_steps);
-  read("time", limits.time);
-  read("updates", limits.updates);
-  read("loss", limits.loss);
-  read("grad_norm_sq", limits.grad_norm_sq);
-  read("accuracy", limits.accuracy);
-  return limits;
-}
-
-RunMetric read_metric(const std::string& name) {
-  if (name == "loss") {
-    return RunMetric::Loss;
+  try {
+    py::cpp_function([&] { std::rethrow_exception(error); })();
+  } catch (const py::error_already_set& raised) {
+    return raised.value();
   }
-  if (name == "grad_norm_sq") {
-    return RunMetric::GradNormSq;
-  }
-  if (name == "accuracy") {
-    return RunMetric::Accuracy;
-  }
-  throw py::value_error("metrics: " + name + " is not evaluated here");
+  return py::none();
 }
 
 template <class T>
@@ -68,9 +49,7 @@ class BoundArm {
     arm_.e = input<double>(e, "e", {n});
     arm_.window_bytes = window_bytes;
     arm_.eval_every = eval_every;
-    for (const std::string& name : metrics) {
-      arm_.metrics.push_back(read_metric(name));
-    }
+    arm_.metrics = read_metrics(metrics);
     arm_.limits = read_limits(stop);
   }
 
@@ -90,8 +69,8 @@ class BoundRuns {
   PackedRuns runs_;
 };
 
-// Runs of several arms along each of several plans: for each, (end, version, updates, staleness, time, seconds, w,
-// history), in the order of the plans and then of their arms. `w0` has a row per plan.
+// Runs of several arms along each of several plans: for each, (what, end, version, updates, staleness, time, seconds,
+// w, history, error), in the order of the plans and then of their arms. `w0` has a row per plan.
 template <class T>
 py::list run_all(BoundRuns& runs, const std::vector<py::object>& plans, std::int64_t expected_rows,
                  const py::object& w0, const std::vector<std::vector<const BoundArm<T>*>>& arms) {
@@ -129,9 +108,9 @@ py::list run_all(BoundRuns& runs, const std::vector<py::object>& plans, std::int
     for (const PackedResult<T>& r : of_plan) {
       const py::ssize_t columns = r.n_columns;
       const py::ssize_t rows = columns == 0 ? 0 : static_cast<py::ssize_t>(r.history.size()) / columns;
-      made.append(py::make_tuple(static_cast<int>(r.end), r.version, r.updates, r.staleness, r.time, r.seconds,
-                                 py::array_t<T>(static_cast<py::ssize_t>(r.w.size()), r.w.data()),
-                                 py::array_t<double>({rows, columns}, r.history.data())));
+      made.append(py::make_tuple(static_cast<int>(r.what), static_cast<int>(r.end), r.version, r.updates, r.staleness,
+                                 r.time, r.seconds, py::array_t<T>(static_cast<py::ssize_t>(r.w.size()), r.w.data()),
+                                 py::array_t<double>({rows, columns}, r.history.data()), translated(r.error)));
     }
   }
   return made;

@@ -61,7 +61,7 @@ _LARGE = ("_problem_and_test", "held_out_rows", "_recorded_source", "source")
 _LARGE_KEPT = 4
 _PACKED_METRICS = ("loss", "grad_norm_sq", "accuracy")
 _ENDS = ("schedule_end", "server_steps", "time", "updates", "loss", "grad_norm_sq", "accuracy", "diverged")
-_SHORT_TABLE, _CANCELLED = len(_ENDS) + 1, len(_ENDS) + 2
+_ENDED, _STALLED, _SHORT_TABLE, _CANCELLED, _FAILED = range(5)
 _TABLE_SIZE = 32
 _MOST_ARRAYS = 100
 _TRACE_BYTES = 64 * 2**20  # of resampled delays that are held at once
@@ -211,12 +211,12 @@ class Workshop:
         found = run(plans, expected_rows, w0, arms)
         rows, again = [], []
         done = [(arm, seed) for seed, chosen in by_seed.items() for arm in chosen]
-        for (arm, seed), (end, *numbers) in zip(done, found, strict=True):
-            if end < len(_ENDS):
+        for (arm, seed), (what, end, *numbers, _) in zip(done, found, strict=True):
+            if what == _ENDED:
                 rows.append({"arm": arm, "seed": seed, **_packed_row(_ENDS[end], packed[arm][1], *numbers)})
-            elif end == _SHORT_TABLE and self._lengthen(arm, numbers[2] + 1):
+            elif what == _SHORT_TABLE and self._lengthen(arm, numbers[2] + 1):
                 again.append((arm, seed))
-            elif end != _CANCELLED:
+            elif what != _CANCELLED:
                 others.append((arm, seed))
         if again:
             more, rest = self._run_packed(again, threads, cancel)

@@ -1,19 +1,16 @@
 #include "replay/packed_runs.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <chrono>
 #include <cstddef>
 
-#include "kernels/dispatch.hpp"
-#include "kernels/kernels.hpp"
 #include "replay/replay.hpp"
 
 namespace fedbuff {
 
 namespace {
 
-constexpr double kSecondsAPiece = 0.1;
+constexpr double kSecondsASlice = 0.1;
 constexpr std::int64_t kRowsAtOnce = 8192;  // few enough to stay in the cache
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;
 
@@ -53,14 +50,17 @@ class ResolvedSchedule {
   bool stalled() const { return reason_ == StopReason::Stalled; }
   std::int64_t n_steps() const { return n_steps_; }
   std::int64_t max_staleness() const { return max_staleness_; }
-  double step_time(std::int64_t step) const { return step_time_[at(step)]; }
   // Used rows up to and with the step before this one.
   std::int64_t rows_before(std::int64_t step) const { return rows_before_[at(step)]; }
-  std::int64_t staleness(std::int64_t used_row) const { return staleness_[at(used_[at(used_row)])]; }
 
-  // Gives the replay the rows of some steps from this one on; returns the first step that it was not given.
+  // Gives the run the rows of the steps that follow, or closes it.
   template <class T>
-  std::int64_t feed(Replay<T>& replay, const PackedArm<T>& arm, std::int64_t step) {
+  void feed(Run<T>& run, const PackedArm<T>& arm) {
+    const std::int64_t step = run.steps_known();
+    if (step == n_steps_) {
+      run.close();
+      return;
+    }
     std::int64_t end = step + 1;
     while (end < n_steps_ && rows_before(end) - rows_before(step) < kRowsAtOnce) {
       ++end;
@@ -70,8 +70,8 @@ class ResolvedSchedule {
       const std::size_t i = at(used_[at(used)]);
       rows_.push_back({client_[i], task_[i], version_[i], step_[i], arm.s[staleness_[i]], arm.e[client_[i]]});
     }
-    replay.add(rows_.data(), static_cast<std::int64_t>(rows_.size()), references_.data() + step, end - step);
-    return end;
+    run.add(rows_.data(), static_cast<std::int64_t>(rows_.size()), references_.data() + step, step_time_.data() + step,
+            nullptr, end - step);
   }
 
  private:
@@ -152,188 +152,39 @@ namespace {
 
 // One arm along a schedule.
 template <class T>
-class PackedRun {
- public:
-  PackedRun(ResolvedSchedule& schedule, const PackedArm<T>& arm, const T* w0, std::uint64_t seed, int threads,
-            const std::uint8_t* cancel)
-      : schedule_(schedule),
-        arm_(arm),
-        threads_(threads),
-        cancel_(cancel),
-        dim_(arm.problem->problem().dim),
-        every_(arm.eval_every > 0 ? arm.eval_every : std::max<std::int64_t>(1, schedule.n_steps() / 100)),
-        work_(make_local_sgd<T>(arm.problem->problem(), arm.local, seed,
-                                {arm.batch, arm.batch + arm.problem->problem().n_clients})),
-        replay_(arm.rule, dim_, w0, *work_, arm.window_bytes) {}
-
-  PackedResult<T> go() {
-    result_.end = run();
-    result_.version = replay_.version();
-    result_.updates = schedule_.rows_before(replay_.version());
-    result_.time = time();
-    result_.w.assign(replay_.w(), replay_.w() + dim_);
-    return std::move(result_);
+PackedResult<T> run_arm(ResolvedSchedule& schedule, const PackedArm<T>& arm, const T* w0, std::uint64_t seed,
+                        int threads, const std::uint8_t* cancel) {
+  const Problem<T>& problem = arm.problem->problem();
+  const auto work = make_local_sgd<T>(problem, arm.local, seed, {arm.batch, arm.batch + problem.n_clients});
+  Replay<T> engine(arm.rule, problem.dim, w0, *work, arm.window_bytes);
+  RunConfig<T> config;
+  config.eval_every = arm.eval_every > 0 ? arm.eval_every : std::max<std::int64_t>(1, schedule.n_steps() / 100);
+  config.metrics = arm.metrics;
+  config.problem = arm.problem;
+  config.held_out = arm.held_out;
+  config.limits = arm.limits;
+  Run<T> run(engine, problem.dim, config);
+  RunState state = RunState::Slice;
+  while (static_cast<int>(state) >= kRunEnds) {
+    if (is_set(cancel)) {
+      return {};
+    }
+    if (state == RunState::NeedRows) {
+      schedule.feed(run, arm);
+    }
+    state = run.advance(kMostSteps, kSecondsASlice, threads);
   }
-
- private:
-  RunEnd run() {
-    RunEnd end = RunEnd::ScheduleEnd;
-    std::int64_t goal = schedule_.n_steps();
-    bound(goal, end);
-    if (stopped(look(), end)) {
-      return end;
-    }
-    while (replay_.version() < goal) {
-      const std::int64_t next = std::min(goal, (replay_.version() / every_ + 1) * every_);
-      while (replay_.version() < next) {
-        if (is_set(cancel_)) {
-          return RunEnd::Cancelled;
-        }
-        if (fed_ <= replay_.version()) {
-          fed_ = schedule_.feed(replay_, arm_, fed_);
-        }
-        const double began = now();
-        const ReplayExit exit = replay_.run(std::min(std::min(next, fed_) - replay_.version(), piece_), threads_);
-        piece_ =
-            now() - began < kSecondsAPiece ? std::min(2 * piece_, kMostSteps) : std::max<std::int64_t>(1, piece_ / 2);
-        if (exit == ReplayExit::Diverged) {
-          return RunEnd::Diverged;
-        }
-      }
-      if (next % every_ == 0) {
-        if (stopped(look(), end)) {
-          return end;
-        }
-      }
-    }
-    if (evaluated_ != replay_.version()) {
-      look();
-    }
-    return end;
-  }
-
-  // How far the limits in steps, time and updates let it go, and which of them it is.
-  void bound(std::int64_t& goal, RunEnd& end) const {
-    const RunLimits& limits = arm_.limits;
-    if (limits.server_steps >= 0 && limits.server_steps <= goal) {
-      goal = limits.server_steps;
-      end = RunEnd::ServerSteps;
-    }
-    std::int64_t within = 0;
-    while (within < schedule_.n_steps() && schedule_.step_time(within) <= limits.time) {
-      ++within;
-    }
-    if (within < goal) {
-      goal = within;
-      end = RunEnd::Time;
-    }
-    if (limits.updates >= 0) {
-      within = 0;
-      while (within < schedule_.n_steps() && schedule_.rows_before(within + 1) <= limits.updates) {
-        ++within;
-      }
-      if (within < goal) {
-        goal = within;
-        end = RunEnd::Updates;
-      }
-    }
-  }
-
-  double time() const { return replay_.version() > 0 ? schedule_.step_time(replay_.version() - 1) : 0.0; }
-
-  // Evaluates the model: the metrics, which are also the end of the newest row of the history.
-  std::vector<double> look() {
-    std::vector<double>& history = result_.history;
-    const std::int64_t begin = std::max<std::int64_t>(evaluated_, 0);
-    const std::int64_t version = replay_.version();
-    const std::int64_t first = schedule_.rows_before(begin);
-    const std::int64_t last = schedule_.rows_before(version);
-    std::int64_t sum = 0;
-    std::int64_t most = 0;
-    for (std::int64_t row = first; row < last; ++row) {
-      sum += schedule_.staleness(row);
-      most = std::max(most, schedule_.staleness(row));
-    }
-    std::vector<double> values;
-    double mean = 0;
-    bool has_mean = false;
-    for (const RunMetric metric : arm_.metrics) {
-      values.push_back(value(metric));
-      if (metric == RunMetric::GradNormSq) {
-        mean_ += (values.back() - mean_) / static_cast<double>(n_evaluations_ + 1);
-        mean = mean_;
-        has_mean = true;
-      }
-    }
-    const double staleness = last > first ? static_cast<double>(sum) / static_cast<double>(last - first) : 0.0;
-    history.insert(history.end(), {static_cast<double>(version), time(), static_cast<double>(last), staleness,
-                                   static_cast<double>(most)});
-    history.insert(history.end(), values.begin(), values.end());
-    if (has_mean) {
-      history.push_back(mean);
-    }
-    ++n_evaluations_;
-    result_.n_columns = static_cast<std::int64_t>(history.size()) / n_evaluations_;
-    evaluated_ = version;
-    return values;
-  }
-
-  double value(RunMetric metric) {
-    const T* w = replay_.w();
-    if (metric == RunMetric::Loss) {
-      return arm_.problem->gradient(w, nullptr, threads_);
-    }
-    if (metric == RunMetric::GradNormSq) {
-      gradient_.resize(at(dim_));
-      arm_.problem->gradient(w, gradient_.data(), threads_);
-      return kernels().of<T>().dot(dim_, gradient_.data(), gradient_.data());
-    }
-    Workspace<T>& judged = arm_.held_out != nullptr ? *arm_.held_out : *arm_.problem;
-    const Problem<T>& problem = judged.problem();
-    const std::int64_t n_rows = problem.offsets[problem.n_clients];
-    return static_cast<double>(judged.count_correct(0, n_rows, w)) / static_cast<double>(n_rows);
-  }
-
-  bool stopped(const std::vector<double>& values, RunEnd& end) const {
-    const RunLimits& limits = arm_.limits;
-    const auto reached = [&](RunMetric metric, bool (*enough)(double, double), double limit) {
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        if (arm_.metrics[i] == metric && enough(values[i], limit)) {
-          return true;
-        }
-      }
-      return false;
-    };
-    const auto low = [](double found, double limit) { return found <= limit; };
-    const auto high = [](double found, double limit) { return found >= limit; };
-    if (reached(RunMetric::Loss, low, limits.loss)) {
-      end = RunEnd::Loss;
-    } else if (reached(RunMetric::GradNormSq, low, limits.grad_norm_sq)) {
-      end = RunEnd::GradNormSq;
-    } else if (reached(RunMetric::Accuracy, high, limits.accuracy)) {
-      end = RunEnd::Accuracy;
-    } else {
-      return false;
-    }
-    return true;
-  }
-
-  ResolvedSchedule& schedule_;
-  const PackedArm<T>& arm_;
-  int threads_;
-  const std::uint8_t* cancel_;
-  std::int64_t dim_;
-  std::int64_t every_;
-  std::unique_ptr<ClientWork<T>> work_;
-  Replay<T> replay_;
-  PackedResult<T> result_;
-  std::int64_t fed_ = 0;     // steps that the replay has the rows of
-  std::int64_t piece_ = 64;  // server steps between two looks at the flag
-  std::int64_t evaluated_ = -1;
-  std::int64_t n_evaluations_ = 0;
-  double mean_ = 0;  // of the squared gradient norms
-  std::vector<T> gradient_;
-};
+  PackedResult<T> result;
+  result.what = PackedEnd::Ended;
+  result.end = state;
+  result.version = run.version();
+  result.updates = run.updates();
+  result.time = run.time();
+  result.w.assign(engine.w(), engine.w() + problem.dim);
+  result.history = run.history();
+  result.n_columns = run.n_columns();
+  return result;
+}
 
 }  // namespace
 
@@ -353,15 +204,16 @@ std::vector<PackedResult<T>> PackedRuns::run(const SchedulePlan& plan, std::int6
   for (std::size_t i = 0; i < arms.size() && !is_set(cancel_); ++i) {
     PackedResult<T>& result = results[i];
     if (schedule_->stalled()) {
-      result.end = RunEnd::Stalled;
+      result.what = PackedEnd::Stalled;
     } else if (schedule_->max_staleness() >= arms[i]->n_s) {
-      result.end = RunEnd::ShortTable;
+      result.what = PackedEnd::ShortTable;
       result.staleness = schedule_->max_staleness();
     } else {
       try {
-        result = PackedRun<T>(*schedule_, *arms[i], w0, plan.seed, threads_, cancel_).go();
+        result = run_arm<T>(*schedule_, *arms[i], w0, plan.seed, threads_, cancel_);
       } catch (const std::exception&) {
-        result.end = RunEnd::Failed;
+        result.what = PackedEnd::Failed;
+        result.error = std::current_exception();
       }
     }
     const double ended = now();

@@ -1,48 +1,28 @@
-// Whole runs in one call: a schedule is resolved, replayed by one arm after the other and evaluated on the way; only
-// numbers come out. For small runs, whose set-up in Python would take as long as they do.
-//
-// A run makes the server steps, the evaluations and the stop that fedbuff/_replay/loop.py makes, with the same bits.
-// What is not an ordinary end (RunEnd::Stalled and after it) has no result: the caller takes the long way, which says
-// why.
+// Whole runs in one call: a schedule is resolved, and each arm's run (run.hpp) goes along it to its end; only numbers
+// come out. For small runs, whose set-up in Python would take as long as they do.
 #pragma once
 
 #include <cstdint>
-#include <limits>
+#include <exception>
 #include <memory>
 #include <vector>
 
 #include "export.hpp"
 #include "fedbuff/fedbuff.h"
-#include "kernels/problem.hpp"
-#include "schedule/resolver.hpp"
 #include "clients/workspace.hpp"
+#include "kernels/problem.hpp"
+#include "replay/run.hpp"
+#include "schedule/resolver.hpp"
 
 namespace fedbuff {
 
-enum class RunMetric : int { Loss, GradNormSq, Accuracy };
-
-enum class RunEnd : int {
-  ScheduleEnd,
-  ServerSteps,
-  Time,
-  Updates,
-  Loss,
-  GradNormSq,
-  Accuracy,
-  Diverged,
-  Stalled,     // of the schedule
+// What came of an arm: an end of its run (RunState), or one of these.
+enum class PackedEnd : int {
+  Ended,
+  Stalled,     // the schedule
   ShortTable,  // `staleness` of the result is beyond the arm's table
   Cancelled,
-  Failed,  // an exception, which the long way meets again
-};
-
-struct RunLimits {
-  std::int64_t server_steps = -1;
-  double time = std::numeric_limits<double>::infinity();
-  std::int64_t updates = -1;
-  double loss = -std::numeric_limits<double>::infinity();
-  double grad_norm_sq = -1;
-  double accuracy = std::numeric_limits<double>::infinity();
+  Failed,  // with `error`
 };
 
 // What an arm computes along a schedule. Problems and arrays must outlive it.
@@ -57,22 +37,23 @@ struct PackedArm {
   std::int64_t n_s = 0;
   const double* e = nullptr;  // (n_clients,)
   std::int64_t window_bytes = 0;
-  std::int64_t eval_every = 0;  // 0: about a hundred times
-  std::vector<RunMetric> metrics;
+  std::int64_t eval_every = 0;     // 0: about a hundred times
+  std::vector<RunMetric> metrics;  // Loss, GradNormSq, Accuracy
   RunLimits limits;
 };
 
 template <class T>
 struct PackedResult {
-  RunEnd end = RunEnd::Cancelled;
+  PackedEnd what = PackedEnd::Cancelled;
+  RunState end = RunState::ScheduleEnd;
+  std::exception_ptr error;
   std::int64_t version = 0;
   std::int64_t updates = 0;
   std::int64_t staleness = 0;
   double time = 0;
   double seconds = 0;
   std::vector<T> w;
-  // A row per evaluation: step, time, updates, mean and largest staleness since the one before, the metrics, and, where
-  // the squared gradient norm is one, its mean so far.
+  // As in Run.
   std::vector<double> history;
   std::int64_t n_columns = 0;
 };

@@ -7,10 +7,11 @@
 namespace {
 
 using fedbuff::PackedArm;
+using fedbuff::PackedEnd;
 using fedbuff::PackedResult;
 using fedbuff::PackedRuns;
-using fedbuff::RunEnd;
 using fedbuff::RunMetric;
+using fedbuff::RunState;
 
 constexpr std::int64_t kClients = 6, kDim = 5;
 
@@ -82,7 +83,7 @@ TEST(packed_runs_have_the_same_bits_on_any_number_of_threads) {
   const auto slow = study.arm(0.01);
   const auto fast = study.arm(0.1);
   const auto expected = run(study, {&slow, &fast});
-  CHECK(expected[0].end == RunEnd::ScheduleEnd && expected[0].version == 120 && expected[0].updates == 360);
+  CHECK(expected[0].end == RunState::ScheduleEnd && expected[0].version == 120 && expected[0].updates == 360);
   CHECK_EQ(expected[0].n_columns, 8);
   CHECK_EQ(expected[0].history.size(), std::size_t{121 * 8});
   CHECK(expected[0].w != expected[1].w);
@@ -110,25 +111,25 @@ TEST(packed_runs_use_memory_again_without_a_trace) {
 TEST(packed_runs_end_as_they_should) {
   Study study;
   auto arm = study.arm(0.1);
-  CHECK(run(study, {&arm}, 1, &kCancel)[0].end == RunEnd::Cancelled);
+  CHECK(run(study, {&arm}, 1, &kCancel)[0].what == PackedEnd::Cancelled);
   arm.n_s = 1;
   const auto small = run(study, {&arm})[0];
-  CHECK(small.end == RunEnd::ShortTable && small.staleness > 1);
+  CHECK(small.what == PackedEnd::ShortTable && small.staleness > 1);
   arm = study.arm(0.1);
   arm.limits.server_steps = 7;
-  CHECK(run(study, {&arm})[0].end == RunEnd::ServerSteps);
+  CHECK(run(study, {&arm})[0].end == RunState::ServerSteps);
   CHECK_EQ(run(study, {&arm})[0].version, 7);
   arm.limits = {};
   arm.limits.updates = 31;
-  CHECK(run(study, {&arm})[0].end == RunEnd::Updates);
+  CHECK(run(study, {&arm})[0].end == RunState::Updates);
   CHECK_EQ(run(study, {&arm})[0].updates, 30);
   arm.limits = {};
   arm.limits.loss = 1e9;
-  CHECK(run(study, {&arm})[0].end == RunEnd::Loss);
+  CHECK(run(study, {&arm})[0].end == RunState::Loss);
   CHECK_EQ(run(study, {&arm})[0].version, 0);
   arm = study.arm(1e300);
-  CHECK(run(study, {&arm})[0].end == RunEnd::Diverged);
+  CHECK(run(study, {&arm})[0].end == RunState::Diverged);
   study.plan.timeout = 1e-12;  // nobody arrives
   arm = study.arm(0.1);
-  CHECK(run(study, {&arm})[0].end == RunEnd::Stalled);
+  CHECK(run(study, {&arm})[0].what == PackedEnd::Stalled);
 }
