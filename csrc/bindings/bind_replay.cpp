@@ -1,4 +1,4 @@
-// The replay engine for Python: rows in, models out, the GIL released while it runs.
+// The replay engine and its run for Python: rows in, models and histories out, the GIL released while they run.
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -12,7 +12,9 @@
 #include "gil.hpp"
 #include "numpy_views.hpp"
 #include "read_rule.hpp"
+#include "read_run.hpp"
 #include "replay/replay.hpp"
+#include "replay/run.hpp"
 
 namespace fedbuff::bind {
 
@@ -141,6 +143,42 @@ void full_custom_gradient(std::uintptr_t gradient, std::uintptr_t context, const
   custom_gradient(problem, weights, at, out);
 }
 
+// Columns of used rows, as NumPy has them.
+class Columns {
+ public:
+  Columns(const py::object& client, const py::object& task, const py::object& version, const py::object& step,
+          const py::object& s, const py::object& e)
+      : n_(py::reinterpret_borrow<py::array>(client).size()),
+        client_(input<std::int32_t>(client, "client", {n_})),
+        task_(input<std::uint32_t>(task, "task", {n_})),
+        version_(input<std::int64_t>(version, "version", {n_})),
+        step_(input<std::int64_t>(step, "step", {n_})),
+        s_(input<double>(s, "s", {n_})),
+        e_(input<double>(e, "e", {n_})) {}
+
+  // give(rows, n) for some rows after the others: as rows they stay in the cache.
+  template <class Give>
+  void in_blocks(Give&& give) const {
+    constexpr py::ssize_t kTogether = 1024;
+    ReplayRow rows[kTogether];
+    for (py::ssize_t begin = 0; begin < n_; begin += kTogether) {
+      const py::ssize_t size = std::min(kTogether, n_ - begin);
+      for (py::ssize_t i = 0; i < size; ++i) {
+        const py::ssize_t at = begin + i;
+        rows[i] = {client_[at], task_[at], version_[at], step_[at], s_[at], e_[at]};
+      }
+      give(rows, static_cast<std::int64_t>(size));
+    }
+  }
+
+ private:
+  py::ssize_t n_;
+  const std::int32_t* client_;
+  const std::uint32_t* task_;
+  const std::int64_t *version_, *step_;
+  const double *s_, *e_;
+};
+
 template <class T>
 class BoundReplay {
  public:
@@ -183,30 +221,21 @@ class BoundReplay {
 
   void add(const py::object& client, const py::object& task, const py::object& version, const py::object& step,
            const py::object& s, const py::object& e, const py::object& references, const py::object& unused) {
-    const py::ssize_t n = py::reinterpret_borrow<py::array>(client).size();
-    const auto* c = input<std::int32_t>(client, "client", {n});
-    const auto* t = input<std::uint32_t>(task, "task", {n});
-    const auto* v = input<std::int64_t>(version, "version", {n});
-    const auto* k = input<std::int64_t>(step, "step", {n});
-    const auto* sw = input<double>(s, "s", {n});
-    const auto* ew = input<double>(e, "e", {n});
+    const Columns columns(client, task, version, step, s, e);
     const py::array counts = checked_array<std::int64_t>(references, "references", {kAny}, false);
-    const py::array ended = checked_array<std::int64_t>(unused, "unused", {kAny}, false);
-    replay_->release(static_cast<const std::int64_t*>(ended.data()), ended.size());
-    constexpr py::ssize_t kTogether = 1024;  // as rows they stay in the cache
-    ReplayRow rows[kTogether];
-    for (py::ssize_t begin = 0; begin < n; begin += kTogether) {
-      const py::ssize_t size = std::min(kTogether, n - begin);
-      for (py::ssize_t i = 0; i < size; ++i) {
-        const py::ssize_t at = begin + i;
-        rows[i] = {c[at], t[at], v[at], k[at], sw[at], ew[at]};
-      }
-      replay_->add(rows, size, nullptr, 0);
-    }
+    release(unused);
+    columns.in_blocks([&](const ReplayRow* rows, std::int64_t n) { replay_->add(rows, n, nullptr, 0); });
     replay_->add(nullptr, 0, static_cast<const std::int64_t*>(counts.data()), counts.size());
     ++pieces_;
   }
 
+  void release(const py::object& unused) {
+    const py::array ended = checked_array<std::int64_t>(unused, "unused", {kAny}, false);
+    replay_->release(static_cast<const std::int64_t*>(ended.data()), ended.size());
+  }
+
+  Replay<T>& core() { return *replay_; }
+  py::ssize_t dim() const { return dim_; }
   std::int64_t pieces() const { return pieces_; }
 
   int run(std::int64_t max_steps, int threads) {
@@ -280,6 +309,118 @@ class BoundReplay {
   std::int64_t pieces_ = 0;  // calls of add that came to their end
 };
 
+// A run over an engine, which stays visible to the garbage collector: its function may lead back to the run.
+template <class T>
+class BoundRun {
+ public:
+  BoundRun(const py::object& engine, std::int64_t eval_every, const std::vector<std::string>& metrics,
+           BoundProblem<T>* problem, BoundProblem<T>* held_out, const py::object& stop, bool show_rows, bool secure,
+           bool announce, std::int64_t checkpoint_every)
+      : engine_(engine), replay_(engine.cast<BoundReplay<T>&>()) {
+    RunConfig<T> config;
+    config.eval_every = eval_every;
+    config.metrics = read_metrics(metrics);
+    config.problem = problem == nullptr ? nullptr : &problem->workspace();
+    config.held_out = held_out == nullptr ? nullptr : &held_out->workspace();
+    config.limits = read_limits(stop);
+    config.show_rows = show_rows;
+    config.secure = secure;
+    config.announce = announce;
+    config.checkpoint_every = checkpoint_every;
+    config.after_part = &hear_signals;
+    run_ = std::make_unique<Run<T>>(replay_.core(), replay_.dim(), std::move(config));
+  }
+
+  int visit(visitproc visit, void* arg) const {
+    Py_VISIT(engine_.ptr());
+    return 0;
+  }
+  void forget() {}  // the engine forgets its function
+
+  void add(const py::object& client, const py::object& task, const py::object& version, const py::object& step,
+           const py::object& s, const py::object& e, const py::object& references, const py::object& unused,
+           const py::object& step_time, const py::object& marks) {
+    const Columns columns(client, task, version, step, s, e);
+    const py::array counts = checked_array<std::int64_t>(references, "references", {kAny}, false);
+    const py::ssize_t n = counts.size();
+    const auto* times = input<double>(step_time, "step_time", {n});
+    const auto* sums = marks.is_none() ? nullptr : input<std::uint64_t>(marks, "marks", {n});
+    replay_.release(unused);
+    columns.in_blocks(
+        [&](const ReplayRow* rows, std::int64_t n_rows) { run_->add(rows, n_rows, nullptr, nullptr, nullptr, 0); });
+    run_->add(nullptr, 0, static_cast<const std::int64_t*>(counts.data()), times, sums, n);
+    ++pieces_;
+  }
+  void close() { run_->close(); }
+
+  int advance(std::int64_t max_steps, double seconds, int threads) {
+    const GilReleased released;
+    return static_cast<int>(run_->advance(max_steps, seconds, threads));
+  }
+  void note(const std::vector<double>& values, double seconds) {
+    run_->note(values.data(), static_cast<std::int64_t>(values.size()), seconds);
+  }
+  std::int64_t announced() const { return run_->announced(); }
+  void allow(std::int64_t version) { run_->allow(version); }
+
+  void pass_over(std::int64_t version) { run_->pass_over(version); }
+  void skip_to(std::int64_t version) {
+    if (version > run_->steps_known()) {
+      throw py::value_error("version: its rows are not known yet");
+    }
+    run_->skip_to(version);
+  }
+  void resume(std::int64_t n_rows, const std::vector<double>& values, double mean, const py::object& evaluated,
+              std::int64_t cut, double secure_seconds) {
+    run_->resume({n_rows, values, mean, model(evaluated, "evaluated"), cut, secure_seconds});
+  }
+  void resumed(const py::object& previous) { run_->resumed(model(previous, "previous")); }
+
+  std::int64_t version() const { return run_->version(); }
+  double time() const { return run_->time(); }
+  std::int64_t updates() const { return run_->updates(); }
+  std::uint64_t mark() const { return run_->mark(); }
+  std::int64_t steps_known() const { return run_->steps_known(); }
+  std::int64_t rows_known() const { return run_->rows_known(); }
+  std::int64_t pieces() const { return pieces_; }
+  std::int64_t n_rows() const { return run_->n_rows(); }
+  double eval_seconds() const { return run_->eval_seconds(); }
+  std::int64_t cut() const { return run_->cut(); }
+  double secure_seconds() const { return run_->secure_seconds(); }
+  py::object evaluated() const { return copy_or_none(run_->evaluated()); }
+  py::object previous() const { return copy_or_none(run_->previous()); }
+
+  // The rows of the history from number `first` on.
+  py::list rows(std::int64_t first) const {
+    const std::vector<double>& values = run_->history();
+    const auto columns = static_cast<std::size_t>(run_->n_columns());
+    const std::size_t noted = values.size() / columns;
+    py::list made;
+    const std::int64_t before = run_->n_rows() - static_cast<std::int64_t>(noted);
+    for (auto row = static_cast<std::size_t>(std::max<std::int64_t>(0, first - before)); row < noted; ++row) {
+      py::list one;
+      for (std::size_t i = 0; i < columns; ++i) {
+        one.append(values[row * columns + i]);
+      }
+      made.append(one);
+    }
+    return made;
+  }
+
+ private:
+  const T* model(const py::object& values, const char* name) const {
+    return values.is_none() ? nullptr : input<T>(values, name, {replay_.dim()});
+  }
+  py::object copy_or_none(const T* values) const {
+    return values == nullptr ? py::none() : py::object(py::array_t<T>(replay_.dim(), values));
+  }
+
+  py::object engine_;
+  BoundReplay<T>& replay_;
+  std::unique_ptr<Run<T>> run_;
+  std::int64_t pieces_ = 0;  // calls of add that came to their end
+};
+
 // Lets the garbage collector see what a replay refers to.
 template <class Bound>
 void collect_garbage(PyHeapTypeObject* heap_type) {
@@ -327,11 +468,50 @@ void bind_one(py::module_& module, const char* name) {
            py::arg("second").none(true));
 }
 
+template <class T>
+void bind_run(py::module_& module, const char* name) {
+  using Bound = BoundRun<T>;
+  py::class_<Bound>(module, name, py::custom_type_setup(&collect_garbage<Bound>))
+      .def(py::init<const py::object&, std::int64_t, const std::vector<std::string>&, BoundProblem<T>*,
+                    BoundProblem<T>*, const py::object&, bool, bool, bool, std::int64_t>(),
+           py::arg("engine"), whole("eval_every"), py::arg("metrics"), py::arg("problem").none(true),
+           py::arg("held_out").none(true), py::arg("stop").none(true), py::arg("show_rows"), py::arg("secure"),
+           py::arg("announce"), whole("checkpoint_every"), py::keep_alive<1, 5>(), py::keep_alive<1, 6>())
+      .def("add", &Bound::add, py::arg("client"), py::arg("task"), py::arg("version"), py::arg("step"), py::arg("s"),
+           py::arg("e"), py::arg("references"), py::arg("unused"), py::arg("step_time"), py::arg("marks").none(true))
+      .def("close", &Bound::close)
+      .def("advance", &Bound::advance, whole("max_steps"), py::arg("seconds"), whole("threads"))
+      .def("note", &Bound::note, py::arg("values"), py::arg("seconds"))
+      .def("announced", &Bound::announced)
+      .def("allow", &Bound::allow, whole("version"))
+      .def("pass_over", &Bound::pass_over, whole("version"))
+      .def("skip_to", &Bound::skip_to, whole("version"))
+      .def("resume", &Bound::resume, whole("n_rows"), py::arg("values"), py::arg("mean"),
+           py::arg("evaluated").none(true), whole("cut"), py::arg("secure_seconds"))
+      .def("resumed", &Bound::resumed, py::arg("previous").none(true))
+      .def("version", &Bound::version)
+      .def("time", &Bound::time)
+      .def("updates", &Bound::updates)
+      .def("mark", &Bound::mark)
+      .def("steps_known", &Bound::steps_known)
+      .def("rows_known", &Bound::rows_known)
+      .def("pieces", &Bound::pieces)
+      .def("n_rows", &Bound::n_rows)
+      .def("rows", &Bound::rows, whole("first"))
+      .def("eval_seconds", &Bound::eval_seconds)
+      .def("cut", &Bound::cut)
+      .def("secure_seconds", &Bound::secure_seconds)
+      .def("evaluated", &Bound::evaluated)
+      .def("previous", &Bound::previous);
+}
+
 }  // namespace
 
 void bind_replay(py::module_& module) {
   bind_one<float>(module, "ReplayF32");
   bind_one<double>(module, "ReplayF64");
+  bind_run<float>(module, "RunF32");
+  bind_run<double>(module, "RunF64");
   module.def("custom_gradient_f32", &full_custom_gradient<float>, py::arg("gradient"), py::arg("context"),
              py::arg("samples"), py::arg("weight"), py::arg("w"), py::arg("gradient_out"));
   module.def("custom_gradient_f64", &full_custom_gradient<double>, py::arg("gradient"), py::arg("context"),

@@ -19,6 +19,17 @@ def busy_error() -> ValueError:
     return ValueError("the replay is running already, in another thread or in a function that it calls")
 
 
+def _marked(marks: dict[str, Any], function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+    me = object()
+    try:
+        if marks.setdefault(_RUNNER, me) is not me:
+            raise busy_error()
+        return function(*args, **kwargs)
+    finally:
+        if marks.get(_RUNNER) is me:
+            del marks[_RUNNER]
+
+
 def alone(method: Callable[Concatenate[Owner, Arguments], Result]) -> Callable[Concatenate[Owner, Arguments], Result]:
     """A method that raises where another one of these is under way on the same object.
 
@@ -27,30 +38,23 @@ def alone(method: Callable[Concatenate[Owner, Arguments], Result]) -> Callable[C
 
     @wraps(method)
     def guarded(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        me, marks = object(), self.__dict__
-        try:
-            if marks.setdefault(_RUNNER, me) is not me:
-                raise busy_error()
-            return method(self, *args, **kwargs)
-        finally:
-            if marks.get(_RUNNER) is me:
-                del marks[_RUNNER]
+        return _marked(self.__dict__, method, self, *args, **kwargs)
 
     return guarded
 
 
 class OneAtATime:
-    """An engine that can be asked nothing while it runs."""
+    """Objects that can be asked nothing while one of them runs: those that share their marks."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, other: OneAtATime | None = None) -> None:
         self.engine = engine
+        self._marks: dict[str, object] = {} if other is None else other._marks
 
     def __getattr__(self, name: str) -> Any:
-        if _RUNNER in self.__dict__:
+        if _RUNNER in self._marks:
             raise busy_error()
         return getattr(self.engine, name)
 
-    @alone
-    def run(self, max_steps: int, threads: int) -> int:
-        code: int = self.engine.run(max_steps, threads)
+    def advance(self, max_steps: int, seconds: float, threads: int) -> int:
+        code: int = _marked(self._marks, self.engine.advance, max_steps, seconds, threads)
         return code

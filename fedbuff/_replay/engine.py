@@ -17,7 +17,7 @@ from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
-from ..backends.spec import SumSpec
+from ..backends.spec import ReplayRun, RunSpec, SumSpec
 from .protocol import Floats, _Engine
 
 _WINDOW_BYTES = 1 << 30
@@ -76,6 +76,12 @@ def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Fl
     sums = _sums(rule, problem.dim, seed)
     engine = backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
     return cast(_Engine, OneAtATime(engine))
+
+
+def _make_run(engine: _Engine, spec: RunSpec) -> ReplayRun:
+    """The run of a new engine; while it goes on, neither can be asked anything."""
+    guarded = cast(OneAtATime, engine)
+    return cast(ReplayRun, OneAtATime(cast(Any, backends.current()).replay_run(guarded.engine, spec), guarded))
 
 
 def _sums(rule: Rule, dim: int, seed: int) -> SumSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,36 @@ from .._rule.strategies import Rule
 from .._schedule.check import ChunkCheck
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
-from .books import Columns, _Books, _Piece, _step_hash
+from ..backends.spec import ReplayRun
+
+Columns = dict[str, NDArray[Any]]
 
 _ROWS_AT_ONCE = 50_000
 
 
 _ASKED, _END = object(), object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows for a run, and what is known of their steps; `marks` only of a stream."""
+
+    number: int
+    first_row: int
+    columns: Columns
+    s: NDArray[np.float64]
+    e: NDArray[np.float64]
+    references: NDArray[np.int64]
+    unused: NDArray[np.int64]
+    step_time: NDArray[np.float64]
+    marks: NDArray[np.uint64] | None
+
+    def give(self, run: ReplayRun) -> None:
+        columns = self.columns
+        run.add(
+            columns["client"], columns["task"], columns["version"], columns["step"], self.s, self.e, self.references,
+            self.unused, self.step_time, self.marks,
+        )  # fmt: skip
 
 
 class _Feed:
@@ -52,30 +77,41 @@ class _Feed:
             self._first: Schedule | None = None
             self._check = ChunkCheck()
 
-    def piece(self, number: int, first_step: int) -> _Piece | None:
-        """The piece of this number, which begins at this step; None where there is none."""
-        if self._piece is not None and self._piece.number == number:
-            return self._piece
-        made = self._cut(number, first_step) if self.whole is not None else self._chunk(number, first_step)
-        if made is not None:
+    def give(self, run: ReplayRun) -> bool:
+        """Gives the run its next piece; False where there is none."""
+        number, first_step, first_row = run.pieces(), run.steps_known(), run.rows_known()
+        if self._piece is None or self._piece.number != number:
+            made = (
+                self._cut(number, first_step) if self.whole is not None else self._chunk(number, first_step, first_row)
+            )
+            if made is None:
+                return False
             self._piece = made
-        return made
+        self._piece.give(run)
+        return True
 
-    def taken(self, books: _Books) -> str:
+    def locate(self, row: int) -> tuple[int, int] | None:
+        """Client and version of a row of the newest piece."""
+        piece = self._piece
+        if piece is None or not 0 <= row - piece.first_row < len(piece.columns["client"]):
+            return None
+        client, version = (int(piece.columns[name][row - piece.first_row]) for name in ("client", "version"))
+        return client, version
+
+    def taken(self, run: ReplayRun) -> str:
         """A hash of the rows and times of the steps that are made: the same for a schedule and a stream of it."""
         if self.whole is None:
-            return f"{books.taken:016x}"
+            return f"{run.mark():016x}"
         if self._taken is None:
             total = [np.zeros(1, np.uint64)]
             number = step = 0
             while (piece := self._cut(number, step)) is not None:
                 end = step + len(piece.step_time)
-                ends = self._bounds[step + 1 : end + 1] - self._bounds[step]
-                hashes = _step_hash(piece.columns, int(self._bounds[step]), ends, piece.step_time)
+                hashes = _step_hash(piece.columns, piece.first_row, step, piece.step_time)
                 total.append(np.cumsum(hashes, dtype=np.uint64) + total[-1][-1])
                 number, step = number + 1, end
             self._taken = np.concatenate(total)
-        return f"{int(self._taken[books.version]):016x}"
+        return f"{int(self._taken[run.version()]):016x}"
 
     def _cut(self, number: int, begin: int) -> _Piece | None:
         """A schedule at hand: only its used rows matter, and how often they name each version."""
@@ -88,9 +124,17 @@ class _Feed:
         rows: Any = slice(bounds[begin], bounds[end])
         columns = _columns(self.whole, rows if self._rows is None else self._rows[rows])
         nothing = np.empty(0, np.int64)
-        return self._weighed(number, columns, self._references[begin:end], nothing, self.whole.step_time[begin:end])
+        return self._weighed(
+            number,
+            int(bounds[begin]),
+            columns,
+            self._references[begin:end],
+            nothing,
+            self.whole.step_time[begin:end],
+            None,
+        )
 
-    def _chunk(self, number: int, first_step: int) -> _Piece | None:
+    def _chunk(self, number: int, first_step: int, first_row: int) -> _Piece | None:
         """A schedule that comes in chunks: the tasks started on a version are counted, and ended ones let go of it."""
         chunk = self._next_chunk(number)
         if chunk is None:
@@ -112,9 +156,9 @@ class _Feed:
             raise ValueError(f"schedule: the chunk at step {first_step}: {error}") from error
         used = chunk.status == Status.USED
         started = np.concatenate(([chunk.started_on_0], chunk.step_started))[: chunk.n_steps]
-        return self._weighed(
-            number, _columns(chunk, np.flatnonzero(used)), started, chunk.version[~used], chunk.step_time
-        )
+        columns = _columns(chunk, np.flatnonzero(used))
+        marks = _step_hash(columns, first_row, first_step, chunk.step_time)
+        return self._weighed(number, first_row, columns, started, chunk.version[~used], chunk.step_time, marks)
 
     def _next_chunk(self, number: int) -> Any:
         """The chunk of this number; None at the end.
@@ -140,10 +184,12 @@ class _Feed:
     def _weighed(
         self,
         number: int,
+        first_row: int,
         columns: Columns,
         references: NDArray[np.int64],
         unused: NDArray[np.int64],
         step_time: NDArray[np.float64],
+        marks: NDArray[np.uint64] | None,
     ) -> _Piece:
         staleness, client = columns["staleness"], columns["client"]
         if client.size and not 0 <= int(client.min()) <= int(client.max()) < len(self._e):
@@ -153,7 +199,8 @@ class _Feed:
         if self._rule.secure is not None or self._rule.privacy is not None:
             s = _whole_weights(self._rule, s, e, staleness)
         counts, ended = np.ascontiguousarray(references, np.int64), np.ascontiguousarray(unused, np.int64)
-        return _Piece(number, columns, s, e, counts, ended, step_time, self.whole is None)
+        times = np.ascontiguousarray(step_time, np.float64)
+        return _Piece(number, first_row, columns, s, e, counts, ended, times, marks)
 
     def staleness_weights(self, needed: int) -> NDArray[np.float64]:
         """s of staleness 0, 1, ..., at least so many."""
@@ -204,3 +251,16 @@ def _whole_weights(
 def _columns(schedule: Schedule, rows: slice | NDArray[np.int64]) -> Columns:
     names = ("client", "task", "version", "step", "staleness")
     return {name: np.ascontiguousarray(getattr(schedule, name)[rows]) for name in names}
+
+
+def _step_hash(columns: Columns, first_row: int, first_step: int, step_time: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """For every step from first_step on a number made of its rows and its time, that can be added up."""
+    ends = np.searchsorted(columns["step"], first_step + np.arange(len(step_time)), side="right")
+    mark = (first_row + np.arange(len(columns["client"]))).astype(np.uint64)
+    for name, odd in (("client", 0x9E3779B97F4A7C15), ("task", 0xBF58476D1CE4E5B9), ("version", 0x94D049BB133111EB)):
+        mark = (mark ^ columns[name].astype(np.uint64)) * np.uint64(odd)
+        mark ^= mark >> np.uint64(31)
+    total = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mark, dtype=np.uint64)))
+    begins = np.concatenate(([0], ends[:-1])).astype(np.int64)[: len(ends)]
+    time = np.ascontiguousarray(step_time, np.float64).view(np.uint64) * np.uint64(0xD6E8FEB86659FD93)
+    return total[ends] - total[begins] + (time ^ (time >> np.uint64(32)))

@@ -24,6 +24,7 @@ from .._problems.base import Problem
 from .._problems.local import LocalSGD
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
+from ..backends.spec import RunState
 from .checkpoint import _read_checkpoint
 from .engine import AnyProblem, _check_problem
 from .history import ExitReason, Interrupted, Result
@@ -33,7 +34,6 @@ from .replay import Replay
 from .stop import Stop
 
 __all__ = ["replay", "run"]
-_SECONDS_A_RUN = 0.1  # how long Ctrl-C and the progress bar may wait
 
 
 def replay(
@@ -146,6 +146,13 @@ def make_loop(
     options: dict[str, Any] = {"strategy": strategy, "threads": threads}
     current = Replay(problem, schedule, local, w0=w0, seed=seed, **options)
     current._metrics = None if eval_every is None else list(metrics)
+    current._start(
+        **evaluate.options,
+        eval_every=eval_every or 0,
+        stop=stop if isinstance(stop, Stop) else None,
+        show_rows=callback is not None or callable(stop),
+        checkpoint_every=0 if path is None else checkpoint_every,
+    )
     if path is not None and path.exists():
         about, arrays = _read_checkpoint(path)
         expected = current._about()
@@ -163,30 +170,25 @@ def make_loop(
                 "move it away, and count its releases too, or give another file"
             )
         current.save(path)  # noise is noted beside it before it is drawn
-    return _Loop(current, evaluate, eval_every, stop, path, checkpoint_every, callback)
+    return _Loop(current, evaluate, None if isinstance(stop, Stop) else stop, path, callback)
 
 
 class _Loop:
-    """Runs a replay in pieces short enough for Ctrl-C, up to the next evaluation, checkpoint or limit."""
+    """Asks a run to go on, and answers what it asks: progress, evaluations, functions of the user's, checkpoints."""
 
     def __init__(
         self,
         current: Replay,
         evaluate: _Evaluation,
-        eval_every: int | None,
-        stop: Stop | Callable[[dict[str, float]], bool] | None,
+        stop: Callable[[dict[str, float]], bool] | None,
         path: Path | None,
-        checkpoint_every: int,
         callback: Callable[[dict[str, float]], object] | None,
     ) -> None:
-        self._replay, self._evaluate, self._every = current, evaluate, eval_every
-        self._stop, self._path, self._checkpoint_every, self._callback = stop, path, checkpoint_every, callback
-        self._steps_a_run = 1
-        self._wants_previous = "step_norm" in evaluate.metrics
+        self._replay, self._evaluate, self._stop, self._path, self._callback = current, evaluate, stop, path, callback
 
     def result(self, reason: ExitReason) -> Result:
         current = self._replay
-        stats = {**current.stats, "eval_seconds": self._evaluate.seconds}
+        stats = {**current.stats, "eval_seconds": current._run.eval_seconds()}
         return Result(
             current.w,
             current.version,
@@ -216,114 +218,34 @@ class _Loop:
 
     def _run(self, bar: Any) -> ExitReason:
         current = self._replay
+        run, every = current._run, current._spec.eval_every
         bar.update(current.updates)
-        if self._every is not None:
-            # An evaluation that was due when the replay was interrupted, or what its row says to the stopping rule.
-            history, is_due = current.history, current.version % self._every == 0
-            if history.n_rows == 0 or (is_due and not current._is_evaluated()):
-                reason = self._look()
-            else:
-                reason = self._reached(history.last) if current._is_evaluated() else None
-            if reason is not None:
-                return reason
+        # What the stopping rule said before an interrupt, of the row that the replay went on from.
+        if every and current._is_evaluated() and self._stops(current.history.last):
+            return ExitReason.STOP_FUNCTION
         while True:
             before = current.updates
-            goal, limit = self._goal()
-            if goal == current.version:
-                if limit is not None:
-                    return self._end(limit)
-                if current._more():
-                    continue
-                return self._end(ExitReason.SCHEDULE_END)
-            steps = min(goal - current.version, self._steps_a_run)
-            if self._wants_previous:
-                if goal - current.version == 1:
-                    current._previous = (current.version, current.w)
-                else:
-                    steps = min(steps, goal - current.version - 1)
-            began = time.perf_counter()
-            reason = current.run(steps)
-            if time.perf_counter() - began < _SECONDS_A_RUN:
-                self._steps_a_run *= 2
-            else:
-                self._steps_a_run = max(1, self._steps_a_run // 2)
+            state = current._advance(2**62)
             bar.update(current.updates - before)
-            if reason == ExitReason.DIVERGED:
-                return reason
-            due = self._every is not None and current.version % self._every == 0
-            if due and (found := self._look()) is not None:
-                return found
-            if self._path is not None and current.version % self._checkpoint_every == 0:
+            if state.is_end:
+                return ExitReason[state.name]
+            if state == RunState.EVALUATE:
+                began = time.perf_counter()
+                values = self._evaluate.values(current.w)
+                run.note(values, time.perf_counter() - began)
+            elif state == RunState.EVALUATED:
+                row = current.history.last
+                if self._callback is not None:
+                    self._callback(dict(row))
+                # The evaluation at the end of a schedule or at a limit does not say why the replay stopped.
+                if self._stops(row) and row["step"] % every == 0:
+                    return ExitReason.STOP_FUNCTION
+            elif state == RunState.CHECKPOINT:
+                assert self._path is not None
                 current.save(self._path)
 
-    def _goal(self) -> tuple[int, ExitReason | None]:
-        """The version to run to next, and the limit that it would be, if any."""
-        current, stop = self._replay, self._stop
-        goal = current.version + current.steps_within(time=None, updates=None)
-        limit = None
-        if isinstance(stop, Stop):
-            if stop.server_steps is not None and stop.server_steps <= goal:
-                goal, limit = max(stop.server_steps, current.version), ExitReason.SERVER_STEPS
-            for name, reason in (("time", ExitReason.TIME), ("updates", ExitReason.UPDATES)):
-                most = getattr(stop, name)
-                if most is not None:
-                    within = current.version + current.steps_within(
-                        time=most if name == "time" else None, updates=most if name == "updates" else None
-                    )
-                    if within < goal:
-                        goal, limit = within, reason
-        for every in (self._every, self._checkpoint_every if self._path is not None else None):
-            if every is not None:
-                following = (current.version // every + 1) * every
-                if following < goal:
-                    goal, limit = following, None
-        return goal, limit
-
-    def _end(self, reason: ExitReason) -> ExitReason:
-        """The last evaluation, where it was not made at this step already."""
-        current = self._replay
-        if self._every is not None and not current._is_evaluated():
-            self._look()
-        return reason
-
-    def _look(self) -> ExitReason | None:
-        """Evaluates, notes it in the history, and asks the callback and the stopping rule."""
-        current, history = self._replay, self._replay.history
-        w, books, previous = current.w, current._settle(), current._previous
-        before = previous[1] if previous is not None and previous[0] == books.version - 1 else None
-        values = self._evaluate(w, books.evaluated, before, current.threads)
-        updates = books.updates - books.updates_before
-        row: dict[str, float] = {
-            "step": books.version,
-            "time": books.time,
-            "updates": books.updates,
-            "staleness_mean": books.staleness_sum / updates if updates else 0.0,
-            "staleness_max": books.staleness_max,
-            **values,
-            **current.secure_columns(),
-        }
-        if "grad_norm_sq" in values:
-            seen = history.n_rows
-            mean = history.last["grad_norm_sq_mean"] if seen else 0.0
-            row["grad_norm_sq_mean"] = mean + (values["grad_norm_sq"] - mean) / (seen + 1)
-        current._note(row, w if "distance" in values else None)
-        if self._callback is not None:
-            self._callback(dict(row))
-        return self._reached(row)
-
-    def _reached(self, row: dict[str, float]) -> ExitReason | None:
-        """What the stopping rule says to this row of the history."""
-        stop = self._stop
-        if isinstance(stop, Stop):
-            if stop.loss is not None and row["loss"] <= stop.loss:
-                return ExitReason.LOSS
-            if stop.grad_norm_sq is not None and row["grad_norm_sq"] <= stop.grad_norm_sq:
-                return ExitReason.GRAD_NORM_SQ
-            if stop.accuracy is not None and row["accuracy"] >= stop.accuracy:
-                return ExitReason.ACCURACY
-        elif stop is not None and stop(dict(row)):
-            return ExitReason.STOP_FUNCTION
-        return None
+    def _stops(self, row: dict[str, float]) -> bool:
+        return self._stop is not None and bool(self._stop(dict(row)))
 
 
 def _progress_bar(progress: bool | None, schedule: Schedule | Iterable[Schedule]) -> Any:

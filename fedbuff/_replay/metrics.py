@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -14,17 +13,17 @@ from .._problems.base import Problem
 from .engine import AnyProblem
 from .protocol import Floats
 
-METRICS = ("loss", "grad_norm_sq", "accuracy", "distance", "step_norm")
+OF_PROBLEM = ("loss", "grad_norm_sq", "accuracy")
+METRICS = (*OF_PROBLEM, "distance", "step_norm")
 
 
 class _Evaluation:
-    """The metrics of a model, and what they cost."""
+    """The metrics of a model: what a run evaluates by itself, and what its host does."""
 
     def __init__(self, problem: AnyProblem, metrics: Sequence[str], test: tuple[Any, Any] | Problem | None) -> None:
         for name in metrics:
             choice("metrics", name, METRICS)
         self.metrics = tuple(metrics)
-        self.seconds = 0.0
         self._problem = problem
         self._held_out: Any = None
         for name, needs in (("loss", "loss"), ("grad_norm_sq", "grad"), ("accuracy", "accuracy")):
@@ -35,23 +34,29 @@ class _Evaluation:
                 raise ValueError("test: it is for the metric 'accuracy', which is not asked for")
             self._held_out = test if isinstance(test, Problem) else cast(Any, problem).held_out(*test)
 
-    def __call__(self, w: Floats, before: Floats | None, previous: Floats | None, threads: int) -> dict[str, float]:
-        """The metrics at w; `before` is the model of the evaluation before, `previous` of the version before."""
-        begin = time.perf_counter()
-        origins = {"distance": before, "step_norm": previous}
-        values = {name: self._value(name, w, origins.get(name), threads) for name in self.metrics}
-        self.seconds += time.perf_counter() - begin
-        return values
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a run evaluates by itself, as a RunSpec has it."""
+        problem, held_out = self._problem, self._held_out
+        if not isinstance(problem, Problem):
+            return {"metrics": self.metrics}
+        judged = problem if held_out is None else held_out
+        return {
+            "metrics": self.metrics,
+            "problem": problem.bound,
+            "held_out": None if held_out is None else held_out.bound,
+            "accuracy_rows": int(judged.n_samples.sum()),
+        }
 
-    def _value(self, name: str, w: Floats, origin: Floats | None, threads: int) -> float:
+    def values(self, w: Floats) -> list[float]:
+        """What the host of a run evaluates: loss, grad_norm_sq and accuracy, those among the metrics."""
+        return [self._value(name, w) for name in self.metrics if name in OF_PROBLEM]
+
+    def _value(self, name: str, w: Floats) -> float:
         problem = cast(Any, self._problem)
-        options = {"threads": threads} if isinstance(problem, Problem) else {}
         if name == "loss":
-            return float(problem.loss(w, **options))
+            return float(problem.loss(w))
         if name == "grad_norm_sq":
-            gradient = np.asarray(problem.grad(w, **options))
+            gradient = np.asarray(problem.grad(w))
             return backends.current().dot(gradient, gradient)
-        if name == "accuracy":
-            return float(problem.accuracy(w) if self._held_out is None else self._held_out.accuracy(w))
-        moved = np.zeros_like(w) if origin is None else w - origin
-        return float(np.sqrt(backends.current().dot(moved, moved)))
+        return float(problem.accuracy(w) if self._held_out is None else self._held_out.accuracy(w))

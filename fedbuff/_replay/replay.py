@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -29,7 +29,7 @@ from .._rule.strategies import (
 )
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
-from .books import _Books
+from ..backends.spec import RunSpec, RunState
 from .checkpoint import (
     FORMAT,
     FORMAT_NUMBER,
@@ -41,14 +41,16 @@ from .checkpoint import (
     _read_checkpoint,
     problem_hash,
 )
-from .engine import AnyProblem, _check_problem, _make_engine, _make_roles
+from .engine import AnyProblem, _check_problem, _make_engine, _make_roles, _make_run
 from .feed import _Feed
 from .history import ExitReason, History
 from .noise_ledger import NoiseLedger
 from .protocol import Floats
 
 __all__ = ["Replay"]
-_STEPS, _NEED_ROWS, _DIVERGED = range(3)
+_SECONDS_A_SLICE = 0.1  # how long Ctrl-C and the progress bar may wait
+_ROW = ("step", "time", "updates", "staleness_mean", "staleness_max")
+_WHOLE = {"step", "updates", "staleness_max", "cut"}
 
 
 class Replay:
@@ -103,15 +105,18 @@ class Replay:
         self._engine = _make_engine(
             problem, local, self.rule, start, self.seed, _make_roles(self.rule, start, self.seed, schedule, e_by_client)
         )
-        self._books = _Books()
-        # The version before an evaluation that wants it, and its model.
-        self._previous: tuple[int, Floats] | None = None
         # What noise was drawn, where it cannot be drawn again.
         self._ledger = NoiseLedger() if self.rule.privacy is not None and not self.rule.privacy.repeatable else None
-        # Numbers cut and seconds spent by secure sums before this engine was made: a checkpoint carries them.
-        self._secure_before = {"cut": 0, "seconds": 0.0}
-        self.history = History()
+        self._history = History()
         self.message = ""
+        self._start()
+
+    def _start(self, metrics: tuple[str, ...] = (), **options: Any) -> None:
+        """A run of the new engine, with the options of a RunSpec."""
+        self._spec = RunSpec(
+            metrics=metrics, secure=self.rule.secure is not None, announce=self._ledger is not None, **options
+        )
+        self._run = _make_run(self._engine, self._spec)
 
     @property
     def version(self) -> int:
@@ -121,12 +126,12 @@ class Replay:
     @property
     def time(self) -> float:
         """The virtual time of the last server step, in seconds."""
-        return self._settle().time
+        return self._run.time()
 
     @property
     def updates(self) -> int:
         """How many client updates entered these steps."""
-        return self._settle().updates
+        return self._run.updates()
 
     @property
     def w(self) -> Floats:
@@ -137,25 +142,42 @@ class Replay:
     def stats(self) -> dict[str, float]:
         return self._engine.stats()
 
+    @property
+    def history(self) -> History:
+        """One row per evaluation."""
+        history = self._history
+        for values in self._run.rows(history.n_rows):
+            history.append(self._row(values))
+        return history
+
+    def _row(self, values: list[float]) -> dict[str, float]:
+        """A row of the history, by the names of its columns."""
+        secure, mean = self._spec.secure, "grad_norm_sq" in self._spec.metrics
+        names = [*_ROW, *self._spec.metrics]
+        row = {name: int(value) if name in _WHOLE else value for name, value in zip(names, values, strict=False)}
+        if secure:
+            cut, seconds = values[len(names) : len(names) + 2]
+            row |= self._secure_columns(int(row["step"]), int(row["updates"]), int(cut), seconds)
+        return row | ({"grad_norm_sq_mean": values[-1]} if mean else {})
+
     def secure_columns(self) -> dict[str, float]:
         """What a secure sum has cost so far, for the history; nothing where sums are plain."""
-        secure = self.rule.secure
-        if secure is None:
+        if self.rule.secure is None:
             return {}
+        return self._secure_columns(self.version, self.updates, self._run.cut(), self._run.secure_seconds())
+
+    def _secure_columns(self, version: int, updates: int, cut: int, seconds: float) -> dict[str, float]:
         from ..secure import traffic
 
-        bytes_, (spent, cut) = traffic(self.problem.dim, secure), self._secure_spent()
+        assert self.rule.secure is not None
+        bytes_ = traffic(self.problem.dim, self.rule.secure)
         return {
-            "bytes_to_server": bytes_.to_server(self.updates),
-            "bytes_to_aggregator": bytes_.to_aggregator(self.updates, self.version),
-            "bytes_from_aggregator": bytes_.from_aggregator(self.updates, self.version),
+            "bytes_to_server": bytes_.to_server(updates),
+            "bytes_to_aggregator": bytes_.to_aggregator(updates, version),
+            "bytes_from_aggregator": bytes_.from_aggregator(updates, version),
             "cut": cut,
-            "secure_seconds": spent,
+            "secure_seconds": seconds,
         }
-
-    def _secure_spent(self) -> tuple[float, int]:
-        stats, before = self._engine.stats(), self._secure_before
-        return before["seconds"] + stats["secure_seconds"], int(before["cut"] + stats["cut"])
 
     def check(self) -> None:
         """Walks every invariant of the engine; raises where one does not hold."""
@@ -164,47 +186,28 @@ class Replay:
     @alone
     def run(self, max_steps: int | None = None) -> ExitReason:
         """Makes up to max_steps server steps: SERVER_STEPS when they are made, else SCHEDULE_END or DIVERGED."""
-        target = None if max_steps is None else self.version + count("max_steps", max_steps, low=0)
-        while target is None or self.version < target:
-            steps = 2**62 if target is None else target - self.version
-            if self._ledger is not None:
-                books = self._settle()
-                self._ledger.draw(books.version, min(books.version + steps, books.steps_known))
-            code = self._engine.run(steps, self.threads)
-            self._settle()
-            if code == _DIVERGED:
-                self._explain_divergence()
-                return ExitReason.DIVERGED
-            if code == _NEED_ROWS and not self._more():
-                return ExitReason.SCHEDULE_END
+        target = 2**62 if max_steps is None else self.version + count("max_steps", max_steps, low=0)
+        while self.version < target:
+            state = self._advance(target - self.version)
+            if state.is_end:
+                return ExitReason[state.name]
         return ExitReason.SERVER_STEPS
 
-    def _settle(self) -> _Books:
-        """The books, brought to where the engine is: an interrupt may have come between the two."""
-        books, piece = self._books, self._feed._piece
-        if self._engine.pieces() > books.pieces and piece is not None:
-            books = books.with_piece(piece)
-        books = books.advanced(self._engine.version())
-        if books is not self._books:
-            self._books = books
-        if self.history.n_rows < books.n_rows and books.newest is not None:
-            self.history.append(books.newest)
-        return books
-
-    def _more(self) -> bool:
-        """Gives the engine the next piece; False where there is none."""
-        books = self._settle()
-        piece = self._feed.piece(books.pieces, books.steps_known)
-        if piece is None:
-            return False
-        piece.give(self._engine)
-        self._settle()
-        return True
-
-    def _note(self, row: dict[str, float], evaluated: Floats | None) -> None:
-        """A new row of the history, of the model as it is now."""
-        self._books = self._settle().looked(row, evaluated)
-        self._settle()
+    def _advance(self, max_steps: int) -> RunState:
+        """Goes on to where the run asks something: rows and noise are answered, the rest is for the caller."""
+        run = self._run
+        state = RunState(run.advance(max_steps, _SECONDS_A_SLICE, self.threads))
+        if state == RunState.NEED_ROWS:
+            if not self._feed.give(run):
+                run.close()
+        elif state == RunState.ANNOUNCE:
+            assert self._ledger is not None
+            end = run.announced()
+            self._ledger.draw(run.version(), end)
+            run.allow(end)
+        elif state == RunState.DIVERGED:
+            self._explain_divergence()
+        return state
 
     def record_gradients(self, every: int = 1, offset: int = 0) -> None:
         """From now on the engine notes |grad f(w^t)|^2 for every t with t % every == offset, as server step t is made.
@@ -224,26 +227,12 @@ class Replay:
         """The squared gradient norms that were noted since `record_gradients`, in the order of the steps."""
         return self._engine.gradients()
 
-    def steps_within(self, *, time: float | None, updates: int | None) -> int:
-        """How many steps from here stay within these limits, as far as the schedule is known so far."""
-        books = self._settle()
-        known = len(books.step_time)
-        if time is not None:
-            known = min(known, int(np.searchsorted(books.step_time, time, side="right")))
-        if updates is not None:
-            known = min(known, int(np.searchsorted(books.step_rows, updates, side="right")))
-        return known
-
     def _explain_divergence(self) -> None:
         step, row = self._engine.divergence()
         lr = "" if self.local is None else f", local step size {self.local.lr}"
         where = f"server step {step}"
-        books = self._settle()
-        if row >= 0 and books.last is not None:
-            columns = books.last
-            at = row - (books.rows_known - len(columns["client"]))
-            if 0 <= at < len(columns["client"]):
-                where += f", arrival {row}: client {columns['client'][at]}, version {columns['version'][at]}"
+        if row >= 0 and (found := self._feed.locate(row)) is not None:
+            where += f", arrival {row}: client {found[0]}, version {found[1]}"
         self.message = f"the model is not finite after {where}{lr}, server step size {self.rule.lr}"
 
     @property
@@ -257,8 +246,7 @@ class Replay:
     @alone
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes everything that a later `Replay.load` needs, beside `path` first and then in its place."""
-        books = self._settle()
-        live = [v for v in self._engine.live_versions() if v != books.version]
+        live = [v for v in self._engine.live_versions() if v != self.version]
         arrays: dict[str, NDArray[Any]] = {
             "w": self.w,
             "live": np.array(live, np.int64),
@@ -268,14 +256,14 @@ class Replay:
             "history": np.frombuffer(json.dumps(self.history._rows).encode(), np.uint8),
             "about": np.frombuffer(json.dumps(self._about()).encode(), np.uint8),
         }
-        if books.evaluated is not None:
-            arrays["evaluated"] = books.evaluated
-        previous = self._previous
-        if previous is not None and previous[0] == books.version - 1 and not self._is_evaluated():
-            arrays["previous"] = previous[1]
-        for name, moment in (("first", self._engine.first_moment()), ("second", self._engine.second_moment())):
-            if moment is not None:
-                arrays[name] = moment
+        for name, model in (
+            ("evaluated", self._run.evaluated()),
+            ("previous", None if self._is_evaluated() else self._run.previous()),
+            ("first", self._engine.first_moment()),
+            ("second", self._engine.second_moment()),
+        ):
+            if model is not None:
+                arrays[name] = model
         if self._ledger is not None:
             self._ledger.attach(path)
         arrays["checksum"] = np.frombuffer(_digest(arrays), np.uint8)
@@ -283,10 +271,11 @@ class Replay:
 
     def _is_evaluated(self) -> bool:
         """Whether the newest row of the history is of the model as it is now."""
-        return self.history.n_rows > 0 and self.history.last["step"] == self.version
+        history = self.history
+        return history.n_rows > 0 and history.last["step"] == self.version
 
     def _about(self) -> dict[str, Any]:
-        local, books = self.local, self._settle()
+        local, run = self.local, self._run
         return {
             "format": FORMAT,
             "format_number": FORMAT_NUMBER,
@@ -297,18 +286,18 @@ class Replay:
             "w0": self._w0_hash,
             "rule": rule_to_json(self.rule),
             "local": None if local is None else _local_to_json(local),
-            "staleness_weights": self._staleness_weights(books),
+            "staleness_weights": self._staleness_weights(),
             "seed": self.seed,
-            "version": books.version,
-            "updates": books.updates,
-            "time": books.time,
-            "taken": self._feed.taken(books),
-            "secure": dict(zip(("seconds", "cut"), self._secure_spent(), strict=True)),
+            "version": run.version(),
+            "updates": run.updates(),
+            "time": run.time(),
+            "taken": self._feed.taken(run),
+            "secure": {"seconds": run.secure_seconds(), "cut": run.cut()},
             "metrics": self._metrics,
             **({} if self._ledger is None else {"noise": self._ledger.run}),
         }
 
-    def _staleness_weights(self, books: _Books, needed: int | None = None) -> list[Any] | None:
+    def _staleness_weights(self, needed: int | None = None) -> list[Any] | None:
         """How many values of a staleness function of the user's own were looked up, and their hash."""
         if rule_is_known(self.rule):
             return None
@@ -368,13 +357,17 @@ class Replay:
         whole = self._feed.whole
         if whole is not None and at.version > whole.n_steps:
             raise ValueError(f"it is at server step {at.version}, and the schedule ends at {whole.n_steps}")
-        self._engine.pass_over(at.version)
-        books = self._pass_over(self._books, at.evaluated_at)
-        looked = books
-        if at.history:
-            books = replace(books.looked(at.history[-1], at.evaluated), n_rows=len(at.history))
-        books = self._pass_over(books, at.version)
-        found = {"taken": self._feed.taken(books), "updates": books.updates, "time": books.time}
+        run = self._run
+        run.pass_over(at.version)
+        self._pass_to(at.evaluated_at)
+        looked = run.time(), run.updates()
+        newest = at.history[-1] if at.history else {}
+        values = [newest[name] for name in self._spec.metrics if name in newest]
+        mean = newest.get("grad_norm_sq_mean", 0.0)
+        secure = at.secure
+        run.resume(len(at.history), values, mean, at.evaluated, int(secure["cut"]), secure["seconds"])
+        self._pass_to(at.version)
+        found = {"taken": self._feed.taken(run), "updates": run.updates(), "time": run.time()}
         for name, value in found.items():
             if getattr(at, name) != value:
                 if name == "taken":
@@ -384,29 +377,25 @@ class Replay:
                 raise ValueError(
                     f"it does not add up: {name} is {getattr(at, name)}, by the schedule {value} at step {at.version}"
                 )
-        if at.history and (at.history[-1]["time"], at.history[-1]["updates"]) != (looked.time, looked.updates):
+        if at.history and (at.history[-1]["time"], at.history[-1]["updates"]) != looked:
             raise ValueError("it does not add up: the last row of its history is not of this schedule")
         needed = self._engine.restore(at.w, at.live, at.models, at.first, at.second)
         if whole is not None and needed != len(at.live):
             raise ValueError(f"it does not add up: it holds {len(at.live)} older models, and {needed} are needed")
         weights = at.staleness_weights
-        if weights is not None and weights != self._staleness_weights(books, weights[0]):
+        if weights is not None and weights != self._staleness_weights(weights[0]):
             raise ValueError("it was made with another rule: its staleness function gives other weights")
-        self.history = History(at.history)
-        self._books = books
-        self._previous = None if at.previous is None else (at.version - 1, at.previous)
-        self._secure_before = at.secure
+        run.resumed(at.previous)
+        self._history = History(at.history)
         self._w0_hash, self._metrics = at.w0, at.metrics
 
-    def _pass_over(self, books: _Books, version: int) -> _Books:
-        """The books at a later version, with as many pieces given to the engine, which has no models yet."""
-        while books.steps_known < version:
-            piece = self._feed.piece(books.pieces, books.steps_known)
-            if piece is None:
+    def _pass_to(self, version: int) -> None:
+        """The run at a later version, with as many pieces given to the engine, which has no models yet."""
+        run = self._run
+        while run.steps_known() < version:
+            if not self._feed.give(run):
                 raise ValueError(f"schedule: it ends before server step {version}, where the file stands")
-            piece.give(self._engine)
-            books = books.with_piece(piece)
-        return books.advanced(version)
+        run.skip_to(version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from .spec import (
     BoundProblem,
     LocalSpec,
     ProblemSpec,
+    ReplayRun,
+    RunSpec,
     SumRoles,
     SumSpec,
     Vector,
@@ -54,6 +56,7 @@ __all__ = [
     "normals",
     "philox",
     "replay_engine",
+    "replay_run",
     "sgd_step",
 ]
 
@@ -156,3 +159,15 @@ def replay_engine(
     if w0.dtype == np.float32:
         return _core.ReplayF32(rule, w0, problem, function, local, seed, batch, window_bytes, sums, roles)
     return _core.ReplayF64(rule, w0, problem, function, local, seed, batch, window_bytes, sums, roles)
+
+
+def replay_run(engine: _core.ReplayF32 | _core.ReplayF64, spec: RunSpec) -> ReplayRun:
+    """The run of a new engine."""
+    kind = _core.RunF32 if isinstance(engine, _core.ReplayF32) else _core.RunF64
+    problem, held_out = (
+        bound._problem if isinstance(bound, _Bound) else None for bound in (spec.problem, spec.held_out)
+    )
+    return kind(
+        engine, spec.eval_every, list(spec.metrics), problem, held_out, spec.stop, spec.show_rows, spec.secure,
+        spec.announce, spec.checkpoint_every,
+    )  # fmt: skip

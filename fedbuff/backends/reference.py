@@ -19,10 +19,12 @@ from .python.event_queue import EventQueue
 from .python.philox import key_words, philox_words, unit_double
 from .python.portable_math import log_positive, sincos2pi
 from .python.replay import SequentialReplay
+from .python.run import Run
 from .spec import (
     BoundProblem,
     LocalSpec,
     ProblemSpec,
+    RunSpec,
     SumRoles,
     SumSpec,
     Vector,
@@ -46,6 +48,7 @@ __all__ = [
     "normals",
     "philox",
     "replay_engine",
+    "replay_run",
     "sgd_step",
 ]
 
@@ -471,3 +474,7 @@ def replay_engine(
     roles: SumRoles | None,
 ) -> SequentialReplay:
     return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch, sums, roles)
+
+
+def replay_run(engine: SequentialReplay, spec: RunSpec) -> Run:
+    return Run(engine, _KERNELS.dot, spec)

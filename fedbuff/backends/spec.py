@@ -7,6 +7,7 @@ trust their arguments: every check of a user's input is made once, above them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -116,6 +117,139 @@ class BoundProblem(Protocol):
     def count_correct(self, begin: int, end: int, w: Vector) -> int:
         """How many of rows begin:end are put in the right class (logistic: 1 where the score is above 0; softmax: the
         first largest score)."""
+
+
+class RunState(IntEnum):
+    """Why a run came back: an end, or a question to its host. The numbers are those of csrc/core/replay/run.hpp."""
+
+    SCHEDULE_END = 0
+    SERVER_STEPS = 1
+    TIME = 2
+    UPDATES = 3
+    LOSS = 4
+    GRAD_NORM_SQ = 5
+    ACCURACY = 6
+    DIVERGED = 7  # the next model would not be finite; the engine says where
+    NEED_ROWS = 8  # `add` more rows, or `close`
+    EVALUATE = 9  # the host evaluates the model: `note` its values
+    EVALUATED = 10  # the history has a new row
+    CHECKPOINT = 11  # this version is to be saved
+    ANNOUNCE = 12  # the steps up to `announced` are made next: `allow` them
+    SLICE = 13  # the steps that were asked for are made, or the time is up
+
+    @property
+    def is_end(self) -> bool:
+        return self < RunState.NEED_ROWS
+
+
+class RunLimits(Protocol):
+    """Where a run stops; None is no limit. The last three are compared with evaluations that were due."""
+
+    @property
+    def server_steps(self) -> int | None: ...
+    @property
+    def time(self) -> float | None: ...
+    @property
+    def updates(self) -> int | None: ...
+    @property
+    def loss(self) -> float | None: ...
+    @property
+    def grad_norm_sq(self) -> float | None: ...
+    @property
+    def accuracy(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """What a run does beside its steps, as in csrc/core/replay/run.hpp."""
+
+    eval_every: int = 0  # server steps; also at the start and the end. 0: at neither
+    metrics: tuple[str, ...] = ()  # of loss, grad_norm_sq, accuracy, distance, step_norm
+    problem: BoundProblem | None = None  # None: the host evaluates the first three
+    held_out: BoundProblem | None = None  # for the accuracy; None: the problem's own rows
+    accuracy_rows: int = 0  # of the one that the accuracy is of
+    stop: RunLimits | None = None
+    show_rows: bool = False  # come back with EVALUATED
+    secure: bool = False  # the history says what secure sums cut and how long they took
+    announce: bool = False  # come back with ANNOUNCE before steps are made
+    checkpoint_every: int = 0  # 0: never come back with CHECKPOINT
+
+
+class ReplayRun(Protocol):
+    """A run: rows are fed to an engine, the model is evaluated on the way, and limits stop it."""
+
+    def add(
+        self,
+        client: NDArray[Any],
+        task: NDArray[Any],
+        version: NDArray[Any],
+        step: NDArray[Any],
+        s: NDArray[Any],
+        e: NDArray[Any],
+        references: NDArray[np.int64],
+        unused: NDArray[np.int64],
+        step_time: NDArray[np.float64],
+        marks: NDArray[np.uint64] | None,
+    ) -> None:
+        """More rows, as the engine takes them, and for every step that is complete with them its time and a number that
+        is summed up in `mark`."""
+
+    def close(self) -> None:
+        """There are no more rows."""
+
+    def advance(self, max_steps: int, seconds: float, threads: int) -> int:
+        """Goes on to the next point where the host is asked: a RunState. SLICE comes after max_steps, or about so many
+        seconds."""
+
+    def note(self, values: list[float], seconds: float) -> None:
+        """The answer to EVALUATE: loss, grad_norm_sq and accuracy, those among the metrics, and what they took."""
+
+    def announced(self) -> int: ...
+    def allow(self, version: int) -> None: ...
+
+    def pass_over(self, version: int) -> None:
+        """A run that goes on from a checkpoint at `version`: then `add` until its steps are known, `skip_to` the last
+        evaluation and `resume`, `skip_to` the version, the engine's `restore`, and `resumed`."""
+
+    def skip_to(self, version: int) -> None: ...
+    def resume(
+        self,
+        n_rows: int,
+        values: list[float],
+        mean: float,
+        evaluated: Vector | None,
+        cut: int,
+        secure_seconds: float,
+    ) -> None:
+        """The history has n_rows, and `values` are the metrics of the newest, `mean` its grad_norm_sq_mean, `evaluated`
+        its model; cut numbers and seconds are those of secure sums so far."""
+
+    def resumed(self, previous: Vector | None) -> None:
+        """`previous` is the model before this version, where it is to be evaluated yet."""
+
+    def version(self) -> int: ...
+    def time(self) -> float: ...
+    def updates(self) -> int: ...
+    def mark(self) -> int: ...
+    def steps_known(self) -> int: ...
+    def rows_known(self) -> int: ...
+    def pieces(self) -> int:
+        """Calls of `add` that came to their end."""
+
+    def n_rows(self) -> int: ...
+    def rows(self, first: int) -> list[list[float]]:
+        """The rows of the history from number `first` on: step, time, updates, mean and largest staleness since the row
+        before, the metrics, cut numbers and seconds of secure sums, and the mean of grad_norm_sq; the last three where
+        there are such."""
+
+    def eval_seconds(self) -> float: ...
+    def cut(self) -> int: ...
+    def secure_seconds(self) -> float: ...
+    def evaluated(self) -> Vector | None:
+        """The model of the newest row of the history, where the distance is a metric."""
+
+    def previous(self) -> Vector | None:
+        """The model before this version, where the step's norm is a metric."""
 
 
 class Backend(Protocol):

@@ -163,6 +163,7 @@ PackedResult<T> run_arm(ResolvedSchedule& schedule, const PackedArm<T>& arm, con
   config.problem = arm.problem;
   config.held_out = arm.held_out;
   config.limits = arm.limits;
+  config.stretch = 64;
   Run<T> run(engine, problem.dim, config);
   RunState state = RunState::Slice;
   while (static_cast<int>(state) >= kRunEnds) {

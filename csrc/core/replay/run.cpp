@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -28,7 +29,7 @@ bool of_problem(RunMetric metric) { return metric != RunMetric::Distance && metr
 
 template <class T>
 Run<T>::Run(Replay<T>& engine, std::int64_t dim, RunConfig<T> config)
-    : engine_(engine), dim_(dim), config_(std::move(config)) {}
+    : engine_(engine), dim_(dim), config_(std::move(config)), stretch_(config_.stretch) {}
 
 template <class T>
 bool Run<T>::has(RunMetric metric) const {
@@ -38,28 +39,39 @@ bool Run<T>::has(RunMetric metric) const {
 template <class T>
 void Run<T>::add(const ReplayRow* rows, std::int64_t n_rows, const std::int64_t* references, const double* step_time,
                  const std::uint64_t* marks, std::int64_t n_steps) {
+  engine_.add(rows, n_rows, references, n_steps);
   steps_.erase(steps_.begin(), steps_.begin() + static_cast<std::ptrdiff_t>(head_));
   head_ = 0;
-  steps_.reserve(steps_.size() + at(n_steps));
-  engine_.add(rows, n_rows, references, n_steps);
-  std::int64_t row = 0;
-  for (std::int64_t i = 0; i < n_steps; ++i) {
-    Step step{step_time[i], 0, 0, 0, marks == nullptr ? 0 : marks[i]};
-    for (; row < n_rows && rows[row].step <= steps_added_; ++row) {
-      const std::int64_t staleness = rows[row].step - rows[row].version;
-      step.staleness_sum += staleness;
-      step.staleness_max = std::max(step.staleness_max, staleness);
-    }
-    step.updates = rows_known_ + row;
-    steps_.push_back(step);
-    ++steps_added_;
+  for (std::int64_t i = 0; i < n_rows; ++i) {
+    const std::int64_t staleness = rows[i].step - rows[i].version;
+    Step& step = step_at(rows[i].step);
+    step.updates = ++rows_known_;
+    step.staleness_sum += staleness;
+    step.staleness_max = std::max(step.staleness_max, staleness);
   }
-  rows_known_ += n_rows;
+  for (std::int64_t i = 0; i < n_steps; ++i) {
+    const std::int64_t before = n_complete_ > 0 ? steps_[at(n_complete_ - 1)].updates : at_.updates;
+    Step& step = step_at(at_.version + n_complete_);
+    step.updates = std::max(step.updates, before);
+    step.time = step_time[i];
+    step.mark = marks == nullptr ? 0 : marks[i];
+    ++n_complete_;
+  }
+}
+
+// Of a step that is not made yet; a new one has no rows.
+template <class T>
+typename Run<T>::Step& Run<T>::step_at(std::int64_t number) {
+  const std::size_t index = at(number - at_.version);
+  if (index >= steps_.size()) {
+    steps_.resize(index + 1);
+  }
+  return steps_[index];
 }
 
 template <class T>
 void Run<T>::skip_to(std::int64_t version) {
-  for (; at_.version < version; ++head_) {
+  for (; at_.version < version; ++head_, --n_complete_) {
     const Step& step = steps_[head_];
     staleness_sum_ += step.staleness_sum;
     staleness_max_ = std::max(staleness_max_, step.staleness_max);
@@ -148,21 +160,22 @@ typename Run<T>::Goal Run<T>::goal() const {
   const RunLimits& limits = config_.limits;
   Goal next{steps_known(), std::nullopt};
   const auto begin = steps_.begin() + static_cast<std::ptrdiff_t>(head_);
-  const auto within = [&](std::int64_t steps, RunState end) {
+  const auto end = begin + static_cast<std::ptrdiff_t>(n_complete_);
+  const auto within = [&](std::int64_t steps, RunState limit) {
     if (at_.version + steps < next.version) {
-      next = {at_.version + steps, end};
+      next = {at_.version + steps, limit};
     }
   };
   if (limits.server_steps >= 0 && limits.server_steps <= next.version) {
     next = {std::max(limits.server_steps, at_.version), RunState::ServerSteps};
   }
-  if (!steps_.empty() && steps_.back().time > limits.time) {
+  if (n_complete_ > 0 && std::prev(end)->time > limits.time) {
     const auto later = [](double limit, const Step& step) { return limit < step.time; };
-    within(std::upper_bound(begin, steps_.end(), limits.time, later) - begin, RunState::Time);
+    within(std::upper_bound(begin, end, limits.time, later) - begin, RunState::Time);
   }
   if (limits.updates >= 0) {
     const auto later = [](std::int64_t limit, const Step& step) { return limit < step.updates; };
-    within(std::upper_bound(begin, steps_.end(), limits.updates, later) - begin, RunState::Updates);
+    within(std::upper_bound(begin, end, limits.updates, later) - begin, RunState::Updates);
   }
   for (const std::int64_t every : {config_.eval_every, config_.checkpoint_every}) {
     if (every > 0) {

@@ -62,6 +62,7 @@ struct RunConfig {
   bool secure = false;                // the history says what secure sums cut and how long they took
   bool announce = false;              // come back with Announce before steps are made
   std::int64_t checkpoint_every = 0;  // 0: never come back with Checkpoint
+  std::int64_t stretch = 1;           // server steps before the first look at the clock
   void (*after_part)() = nullptr;     // called now and then while the model is evaluated; may throw
 };
 
@@ -113,7 +114,7 @@ class FB_CORE_API Run {
   double time() const { return at_.time; }
   std::int64_t updates() const { return at_.updates; }
   std::uint64_t mark() const { return at_.mark; }
-  std::int64_t steps_known() const { return at_.version + static_cast<std::int64_t>(steps_.size() - head_); }
+  std::int64_t steps_known() const { return at_.version + n_complete_; }
   std::int64_t rows_known() const { return rows_known_; }
 
   // The history: n_rows in all, of which those that this run noted are rows of n_columns: step, time, updates, mean and
@@ -139,11 +140,11 @@ class FB_CORE_API Run {
     std::uint64_t mark = 0;
   };
   struct Step {
-    double time;
-    std::int64_t updates;  // up to and with this step
-    std::int64_t staleness_sum;
-    std::int64_t staleness_max;
-    std::uint64_t mark;
+    double time = 0;
+    std::int64_t updates = 0;  // up to and with this step
+    std::int64_t staleness_sum = 0;
+    std::int64_t staleness_max = 0;
+    std::uint64_t mark = 0;
   };
   struct Goal {
     std::int64_t version;
@@ -152,6 +153,7 @@ class FB_CORE_API Run {
 
   bool has(RunMetric metric) const;
   bool is_due() const { return n_rows_ == 0 || at_.version % config_.eval_every == 0; }
+  Step& step_at(std::int64_t number);
   Goal goal() const;
   std::optional<RunState> evaluate(bool due, int threads);
   std::optional<RunState> reached() const;
@@ -164,12 +166,12 @@ class FB_CORE_API Run {
   std::int64_t dim_;
   RunConfig<T> config_;
   Position at_;
-  std::vector<Step> steps_;  // from head_ on: of steps version, version + 1, ...
+  std::vector<Step> steps_;  // from head_ on: of steps version, version + 1, ..., n_complete_ of them with all rows
   std::size_t head_ = 0;
+  std::int64_t n_complete_ = 0;
   std::int64_t rows_known_ = 0;
-  std::int64_t steps_added_ = 0;  // of rows that were added: the step of the newest Step, plus 1
   bool closed_ = false;
-  std::int64_t stretch_ = 64;  // server steps between two looks at the clock
+  std::int64_t stretch_;  // server steps between two looks at the clock
   // Since the newest row of the history.
   std::int64_t updates_before_ = 0;
   std::int64_t staleness_sum_ = 0;

@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 from ..python import server as _server
 from ..python.event_queue import EventQueue
 from ..python.replay import SequentialReplay
+from ..python.run import Run
 from ..spec import (
     BoundProblem,
     LocalSpec,
     ProblemSpec,
+    RunSpec,
     SumRoles,
     SumSpec,
     Vector,
@@ -57,6 +59,7 @@ __all__ = [
     "normals",
     "philox",
     "replay_engine",
+    "replay_run",
     "sgd_step",
 ]
 
@@ -1012,3 +1015,7 @@ def replay_engine(
     roles: SumRoles | None,
 ) -> SequentialReplay:
     return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch, sums, roles)
+
+
+def replay_run(engine: SequentialReplay, spec: RunSpec) -> Run:
+    return Run(engine, _KERNELS.dot, spec)
