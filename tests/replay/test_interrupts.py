@@ -17,7 +17,7 @@ import pytest
 
 import fedbuff as fb
 from fedbuff import backends
-from fedbuff._replay import loop as _replay
+from fedbuff._replay import feed
 
 N_CLIENTS = 5
 STRATEGY = fb.FedBuff(2, optimizer=fb.SGD(0.9))
@@ -25,7 +25,10 @@ DELAYS = fb.DelayModel(n_clients=N_CLIENTS, compute=fb.Exponential(1.0))
 PROBLEM = fb.Quadratic(np.arange(N_CLIENTS * 2, dtype=np.float64).reshape(N_CLIENTS, 2))
 LOCAL = fb.LocalSGD(steps=1, lr=0.3)
 EVERY = float(os.environ.get("FEDBUFF_INTERRUPT_EVERY", "1"))  # a smaller number tries more places
-OURS = (_replay.__file__, str(Path(backends.__file__).parent / "_replay.py"))
+OURS = (
+    *(str(path) for path in sorted(Path(feed.__file__).parent.glob("*.py"))),
+    str(Path(backends.__file__).parent / "python" / "replay.py"),
+)
 
 
 def round_up(places: int) -> int:
@@ -81,7 +84,7 @@ def stream() -> Iterator[fb.Schedule]:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_replay, "_ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(feed, "_ROWS_AT_ONCE", 4)
 
 
 SOURCES: dict[str, Callable[[], Any]] = {"schedule": schedule, "stream": stream}
