@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-import fedbuff._delays.columns
+import fedbuff._delays.text_file
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -51,6 +51,6 @@ def test_csv(benchmark, folder, monkeypatch, reader) -> None:
     path = folder / "t.csv"
     fb.Trace(rng.integers(0, 1000, rows), rng.exponential(size=rows)).save(path)
     if reader == "numpy":
-        monkeypatch.setattr(fedbuff._delays.columns, "find_spec", lambda name: None)
+        monkeypatch.setattr(fedbuff._delays.text_file, "find_spec", lambda name: None)
     trace = benchmark.pedantic(fb.read_trace, args=(path,), rounds=1)
     assert trace.n_rows == rows

@@ -401,7 +401,10 @@ def _matrix(source: PathLike | ArrayLike, what: str, delimiter: str | None, head
     if isinstance(source, str | os.PathLike):
         if file_format(source, _MATRICES, "source") == "text":
             return _text_matrix(Path(source), as_delimiter(delimiter), header)
-        table = read_npy(source, "a whole .npy file")
+        try:
+            table = read_npy(source, "a whole NPY file")
+        except FileError as error:
+            raise TraceError(error.reason, path=source) from error
         path, names = source, None
     else:
         table, path, names = to_array("source", source), None, getattr(source, "columns", None)
@@ -440,6 +443,8 @@ def _text_matrix(path: Path, delimiter: str | None, header: bool | None) -> _Mat
         if not rows:
             raise TraceError("the file has no rows")
     except TraceError as error:
+        if error.path is not None:
+            raise
         raise in_file(error, [bad.row for bad in error.bad], path, text) from error.__cause__
     if names is not None and all(len(fields) == len(names) + 1 for fields in rows):
         names.insert(0, "")  # R names every column but that of its row names

@@ -176,10 +176,11 @@ def _plain_labels(column: Column) -> Column:
 
 def _without_guard(column: Column) -> Column:
     """Labels as they were before they became cells that no spreadsheet runs."""
-    if not isinstance(column, Labels) or column.ids.dtype.kind != "U":
+    if not isinstance(column, Labels) or column.ids.dtype.kind not in "UO":
         return column
     plain = [unguarded(label) for label in column.ids.tolist()]
-    return Labels(column.codes, np.array(plain)) if len(set(plain)) == len(plain) else column
+    text = np.array(plain, object if column.ids.dtype.kind == "O" else None)
+    return Labels(column.codes, text) if len(set(plain)) == len(plain) else column
 
 
 # NPZ

@@ -47,6 +47,8 @@ def fit(samples: ArrayLike, families: Sequence[str] | None = None) -> list[Fit]:
     optional("scipy.special", "fit", "fitting")
     if families is not None:
         families = list_of("families", families, f"some of {', '.join(_FAMILIES)}")
+        if not families:
+            raise ValueError(f"families: expected some of {', '.join(_FAMILIES)}, got none")
         for name in families:
             choice("families", name, tuple(_FAMILIES))
     ordered = Empirical(samples).samples

@@ -37,12 +37,14 @@ def checked_dim(dim: int) -> int:
 
 def float_of(name: str, value: float) -> float:
     """A float, finite or not, or an error that names the argument."""
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{name}: expected a number that float64 holds, got {shown(value)}") from None
-    except Exception:
-        raise TypeError(f"{name}: expected a number, got {type(value).__name__}") from None
+    if not isinstance(value, (str, bytes)):
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{name}: expected a number that float64 holds, got {shown(value)}") from None
+        except (TypeError, ValueError):
+            pass
+    raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
 
 
 def wide_error(name: str, value: int) -> OverflowError:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .._base.checks import count, instance
+from .._base.checks import count, instance, seed_of
 from .._base.files import (
     file_format,
     open_text,
@@ -110,7 +110,7 @@ class Schedule:
                 array.flags.writeable = False
                 state[name] = array
         for name in SCALARS:
-            state[name] = count(name, given[name], low=0)
+            state[name] = seed_of(given[name]) if name == "seed" else count(name, given[name], low=0)
         instance("description", description, Mapping, "a dictionary")
         state["_is_sound"] = False  # nobody has vouched for the columns
         state["_description"] = json.dumps(description, sort_keys=True)

@@ -114,7 +114,7 @@ def describe_strategy(strategy: Strategy) -> str:
     """A strategy in a few words, for tables and legends.
 
     >>> import fedbuff as fb
-    >>> from fedbuff._study_config import describe_strategy
+    >>> from fedbuff._study.build import describe_strategy
     >>> describe_strategy(fb.FedBuff(buffer_size=10))
     'FedBuff K=10'
     """

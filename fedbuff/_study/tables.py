@@ -74,7 +74,7 @@ def read_tables(path: str | os.PathLike[str]) -> Tables:
 def parse_setting(text: str) -> tuple[str, Any]:
     """The path and the value of `key.path=value`: a TOML value, or a word that stands for itself.
 
-    >>> from fedbuff._study_config import parse_setting
+    >>> from fedbuff._study.tables import parse_setting
     >>> parse_setting("strategy.buffer_size=20"), parse_setting("strategy.kind=fedasync")
     (('strategy.buffer_size', 20), ('strategy.kind', 'fedasync'))
     """
@@ -97,7 +97,7 @@ def merged(tables: Tables, changes: Mapping[str, Any]) -> Tables:
     its place, as the old kind's keys mean nothing to the new. So do `seed` and `seeds`. None, or the text "unset" (as
     TOML has no None), removes a key; one that is not there may be removed too.
 
-    >>> from fedbuff._study_config import merged
+    >>> from fedbuff._study.tables import merged
     >>> merged({"strategy": {"kind": "fedbuff", "buffer_size": 10}}, {"strategy.buffer_size": 20})
     {'strategy': {'kind': 'fedbuff', 'buffer_size': 20}}
     >>> merged({"strategy": {"kind": "fedbuff", "buffer_size": 10}}, {"strategy": {"kind": "fedasync"}})
@@ -226,7 +226,7 @@ def _of_kind(path: str, value: Any, kinds: Mapping[str, Callable[..., Any]]) -> 
 def seeds_of(given: Any, path: str) -> tuple[int, ...]:
     """Seeds from a list, or from a text: "0:100" are those from 0 up to 99.
 
-    >>> from fedbuff._study_config import seeds_of
+    >>> from fedbuff._study.tables import seeds_of
     >>> seeds_of([3, 1], "seeds"), seeds_of("0:4", "seeds")
     ((3, 1), (0, 1, 2, 3))
     """
@@ -249,7 +249,7 @@ def seeds_of(given: Any, path: str) -> tuple[int, ...]:
 def combinations(lists: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
     """Every choice of one value from each list, the last key changing fastest.
 
-    >>> from fedbuff._study_config import combinations
+    >>> from fedbuff._study.tables import combinations
     >>> combinations({"strategy.buffer_size": [5, 10], "local.lr": [0.1]}, "try")
     [{'strategy.buffer_size': 5, 'local.lr': 0.1}, {'strategy.buffer_size': 10, 'local.lr': 0.1}]
     """

@@ -15,7 +15,7 @@ __all__ = ["Batches", "Crew"]
 class Batches(Generic[Item]):
     """Items cut into batches that take about `seconds` each, as far as those that are done tell; the last are shorter.
 
-    >>> from fedbuff._pool import Batches
+    >>> from fedbuff._sweep.batches import Batches
     >>> batches = Batches(range(40), seconds=1.0, workers=2)
     >>> batches.take()
     [0]

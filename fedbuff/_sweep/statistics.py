@@ -64,7 +64,7 @@ def interval(values: ArrayLike, level: float = 0.95, method: Method = "student")
     quantiles of the means of resampled values, always the same ones, and is too narrow for fewer than about ten. One
     value has no interval: its limits are NaN.
 
-    >>> from fedbuff._sweep_statistics import interval
+    >>> from fedbuff._sweep.statistics import interval
     >>> mean, low, high = interval([1.0, 2.0, 3.0])
     >>> float(mean), round(float(low), 2), round(float(high), 2)
     (2.0, -0.48, 4.48)
@@ -96,7 +96,7 @@ def checked_level(level: float) -> None:
 def carried_forward(x: ArrayLike, y: ArrayLike, at: ArrayLike) -> Floats:
     """The newest y at each place; NaN before the first x and after the last.
 
-    >>> from fedbuff._sweep_statistics import carried_forward
+    >>> from fedbuff._sweep.statistics import carried_forward
     >>> carried_forward([0, 10, 20], [5.0, 3.0, 1.0], [0, 9, 10, 20, 21]).tolist()
     [5.0, 5.0, 3.0, 1.0, nan]
     """
@@ -126,7 +126,7 @@ def survival_median(times: ArrayLike, reached: ArrayLike) -> float:
 
     Infinite where fewer than half are seen to reach it.
 
-    >>> from fedbuff._sweep_statistics import survival_median
+    >>> from fedbuff._sweep.statistics import survival_median
     >>> survival_median([1.0, 2.0, 3.0], [True, True, False]), survival_median([1.0, 9.0, 9.0], [True, False, False])
     (2.0, inf)
     """

@@ -83,9 +83,10 @@ def test_no_folder_for_the_cache_is_no_error(tmp_path: Path) -> None:
     package = Path(__file__).parents[2] / "fedbuff"
     for source in package.rglob("*.py"):
         copy = tmp_path / "fedbuff" / source.relative_to(package)
-        copy.parent.mkdir(exist_ok=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(source.read_bytes())
-    (tmp_path / "fedbuff" / "backends" / "__pycache__").write_text("")
+    for folder in {path.parent for path in (tmp_path / "fedbuff").rglob("*.py")}:
+        (folder / "__pycache__").write_text("")
     (tmp_path / "home").write_text("")
     home = str(tmp_path / "home")
     assert run(tmp_path, HOME=home, XDG_CACHE_HOME=home, PYTHONDONTWRITEBYTECODE="1") == "NullCache 0"

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff._replay import loop as _replay
+from fedbuff._replay import checkpoint
 from fedbuff._study.data import RowReader
 from fedbuff._study.run_folder import load_run, run_study
 
@@ -165,7 +165,7 @@ KINDS: dict[str, Kind] = {
     "schedule.npz": Kind(saved(made_schedule, "s.npz"), fb.load_schedule),
     "schedule.parquet": Kind(saved(made_schedule, "s.parquet"), fb.load_schedule),
     "server": Kind(saved(made_server, "server.npz"), lambda path: fb.Server.load(path)),
-    "checkpoint": Kind(saved(made_replay, "c.npz"), _replay._read_checkpoint),
+    "checkpoint": Kind(saved(made_replay, "c.npz"), checkpoint._read_checkpoint),
     "trace.npz": Kind(saved(lambda: made_trace(True), "t.npz"), fb.read_trace),
     "trace.parquet": Kind(saved(made_trace, "t.parquet"), fb.read_trace),
     "trace.csv": Kind(content(CSV, "t.csv"), fb.read_trace),
@@ -309,7 +309,7 @@ def checksummed(data: bytes) -> bytes:
             arrays = {name: file[name] for name in file.files if name != "checksum"}
     except Exception:
         return data
-    arrays["checksum"] = np.frombuffer(_replay._digest(arrays), np.uint8)
+    arrays["checksum"] = np.frombuffer(checkpoint._digest(arrays), np.uint8)
     stream = io.BytesIO()
     np.savez(stream, **arrays)
     return stream.getvalue()

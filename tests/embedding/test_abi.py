@@ -88,7 +88,10 @@ def test_a_library_with_appended_fields(tmp_path: Path) -> None:
     library = _embedding.library()
     folder = str(Path(library).parent)
     core = ROOT / "csrc" / "core"
-    sources = [str(core / f"{name}.cpp") for name in ("c_api", "server", "buffer", "local", "workspace")]
+    sources = [
+        str(core / f"{name}.cpp")
+        for name in ("abi/c_api", "server/server", "server/buffer", "clients/local_sgd", "clients/workspace")
+    ]
     compile_library = ["c++", "-std=c++17", "-O0", "-fPIC", "-shared", "-pthread", f"-I{tmp_path}", f"-I{core}"]
     both = f"-Wl,-rpath,{tmp_path}:{folder}"
     for command in (

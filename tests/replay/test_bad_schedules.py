@@ -16,7 +16,7 @@ import pytest
 
 import fedbuff as fb
 from fedbuff import backends
-from fedbuff._replay import loop as _replay
+from fedbuff._replay import checkpoint
 
 N_CLIENTS = 12
 STRATEGY = fb.FedBuff(3)
@@ -91,7 +91,8 @@ def test_a_stream_is_checked_chunk_by_chunk(name: str) -> None:
 
 def test_what_the_resolver_made_is_not_checked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     checked = []
-    monkeypatch.setattr("fedbuff._schedule.schedule.check_columns", checked.append)
+    for module in ("schedule", "file"):
+        monkeypatch.setattr(f"fedbuff._schedule.{module}.check_columns", checked.append)
     whole = schedule()
     uniform = fb.uniform_arrivals(n_clients=N_CLIENTS, buffer_size=3, max_staleness=2, server_steps=5)
     for sound in (whole, whole[:7], uniform):
@@ -140,7 +141,7 @@ def test_a_streams_checkpoint_resumes_along_the_same_stream_only(tmp_path: Path)
 
     begin()
     for other in (stream(seed=2), stream(seed=3, chunk=7)):
-        with pytest.raises(ValueError, match=r"c\.npz: it was made with another schedule"):
+        with pytest.raises(ValueError, match=r"c\.npz: .*it was made with another schedule"):
             fb.replay(PROBLEM, other, LOCAL, **OPTIONS, checkpoint=path)
     with pytest.raises(ValueError, match="it ends before server step 17"):
         fb.replay(PROBLEM, stream(steps=9), LOCAL, **OPTIONS, checkpoint=path)
@@ -182,7 +183,7 @@ def rewrite(
     for name, value in arrays.items():
         if value is None:
             del content[name]
-    content["checksum"] = np.frombuffer(_replay._digest(content), np.uint8)
+    content["checksum"] = np.frombuffer(checkpoint._digest(content), np.uint8)
     with open(path, "wb") as stream:
         np.savez(stream, **content)
 
@@ -282,7 +283,7 @@ def test_another_staleness_function_is_refused(tmp_path: Path) -> None:
         return fb.replay(PROBLEM, schedule(), LOCAL, **{**OPTIONS, "strategy": strategy}, checkpoint=path, **options)
 
     call(0.5, stop=fb.Stop(server_steps=9))
-    with pytest.raises(ValueError, match=r"c\.npz: it was made with another rule: its staleness function"):
+    with pytest.raises(ValueError, match=r"c\.npz: .*it was made with another rule: its staleness function"):
         call(0.75)
     assert call(0.5).version == 30
 

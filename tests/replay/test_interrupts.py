@@ -25,10 +25,9 @@ DELAYS = fb.DelayModel(n_clients=N_CLIENTS, compute=fb.Exponential(1.0))
 PROBLEM = fb.Quadratic(np.arange(N_CLIENTS * 2, dtype=np.float64).reshape(N_CLIENTS, 2))
 LOCAL = fb.LocalSGD(steps=1, lr=0.3)
 EVERY = float(os.environ.get("FEDBUFF_INTERRUPT_EVERY", "1"))  # a smaller number tries more places
-OURS = tuple(
-    str(path)
-    for folder in (Path(feed.__file__).parent, Path(backends.__file__).parent / "python")
-    for path in folder.glob("*.py")
+OURS = (
+    *(str(path) for path in sorted(Path(feed.__file__).parent.glob("*.py"))),
+    *(str(Path(backends.__file__).parent / "python" / name) for name in ("replay.py", "run.py")),
 )
 
 

@@ -390,7 +390,7 @@ def test_a_key_of_one_kind_only_is_no_error_of_the_grid(quadratic: dict[str, Any
 
 INTERRUPTED = """
 import os, signal, sys, fedbuff as fb
-from fedbuff import _sweep_store
+from fedbuff._sweep import store as _sweep_store
 
 base, out = {base!r}, sys.argv[1]
 add = _sweep_store.FolderStore.add

@@ -254,8 +254,8 @@ def test_a_folder_that_cannot_be_locked(
 
 KILLED = """
 import os, signal, sys, fedbuff as fb
-from fedbuff import _sweep_store
-from fedbuff._sweep_store import FolderStore
+from fedbuff._sweep import store as _sweep_store
+from fedbuff._sweep.store import FolderStore
 
 base, out, moment, form = {base!r}, sys.argv[1], sys.argv[2], sys.argv[3]
 _sweep_store._default_form = lambda: form
