@@ -110,7 +110,7 @@ class Schedule:
                 array.flags.writeable = False
                 state[name] = array
         for name in SCALARS:
-            state[name] = count(name, given[name], low=0)
+            state[name] = count(name, given[name], low=0, high=2**64 - 1 if name == "seed" else 2**63 - 1)
         instance("description", description, Mapping, "a dictionary")
         state["_is_sound"] = False  # nobody has vouched for the columns
         state["_description"] = json.dumps(description, sort_keys=True)

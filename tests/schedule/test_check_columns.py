@@ -153,7 +153,7 @@ def test_every_fault_has_a_message_and_is_found() -> None:
 )  # fmt: skip
 def test_scalars_are_checked_by_name(name: str, value: int) -> None:
     state = {**make("fedbuff")._state(), name: value}
-    with pytest.raises(ValueError, match=f"{name}: expected an int from"):
+    with pytest.raises(ValueError, match=f"{name}: expected an int"):
         check_columns(fb.Schedule(**state))
 
 
