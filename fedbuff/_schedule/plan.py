@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import backends
 from .._base.checks import (
     as_written,
     choice,
@@ -24,7 +25,6 @@ from .._delays.model import DelayModel
 from .._delays.trace import Trace
 from .._rule.server_file import rule_to_json
 from .._rule.strategies import rule_of
-from ..backends import current
 from ..backends.python import resolver as reference
 from ..backends.python.philox import key_words
 from ..backends.python.portable_math import COMPONENT_SPEED, KINDS, draw
@@ -393,7 +393,7 @@ def _no_flight() -> dict[str, Any]:
 
 def backend_name() -> str:
     """The backend in force: cpp, numba or reference."""
-    return cast(Any, current()).__name__.rpartition(".")[2]  # type: ignore[no-any-return]
+    return cast(Any, backends.current()).__name__.rpartition(".")[2]  # type: ignore[no-any-return]
 
 
 def make_resolver(plan: Plan) -> Resolver:

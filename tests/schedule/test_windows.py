@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
+from fedbuff import backends
 from fedbuff._base.checks import as_written, share_of
 from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
 from fedbuff._schedule import resolve as _resolve
@@ -20,12 +22,17 @@ from fedbuff._study.data import Rows, hold_out
 from fedbuff.backends.python import resolver as reference
 
 
+def use_backend(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    module = importlib.import_module(f"fedbuff.backends.{name}")
+    monkeypatch.setattr(backends, "current", lambda: module)
+
+
 @pytest.fixture(params=["cpp", "numba", "reference"])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Every event loop in turn."""
     if request.param == "numba":
         pytest.importorskip("numba")
-    monkeypatch.setattr(_resolve, "backend_name", lambda: request.param)
+    use_backend(monkeypatch, request.param)
     yield request.param
 
 
@@ -162,7 +169,7 @@ def test_times_that_cannot_tell_windows_apart(policy: Any, time: float, monkeypa
     trace = fb.Trace([0, 1, 2], [3.0, 4.0, 5.0], wait=[time] * 3, availability=windows)
     found = []
     for backend in ("cpp", "reference"):
-        monkeypatch.setattr(_resolve, "backend_name", lambda name=backend: name)
+        use_backend(monkeypatch, backend)
         found.append([fb.schedule(trace, FedBuff(2), concurrency, arrivals=12) for concurrency in (None, 2)])
     assert found[0] == found[1]
 
@@ -288,5 +295,5 @@ def test_uniform_arrivals_in_pieces_are_the_same(
     n: int, size: int, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = fb.uniform_arrivals(n, size, 3, steps, seed=4)
-    monkeypatch.setattr(_resolve, "backend_name", lambda: "reference")
+    use_backend(monkeypatch, "reference")
     assert fb.uniform_arrivals(n, size, 3, steps, seed=4) == made

@@ -1,10 +1,13 @@
 // The event loop that turns delays and a strategy into a schedule: who arrives when, on which version, in which step.
 //
-// The rules are those of fedbuff/backends/python/resolver.py, which gives the same rows. `run` fills the columns it
-// is given and returns why it stopped; Full means that it wants to be called again, with the columns that are left or
-// others: any sizes give the same rows. A call takes a bounded number of events, so that its caller can look for
-// signals in between. Memory: clients + slots + windows; rows belong to the caller. The arrays that a plan points to
-// must outlive the resolver.
+// The rules are those of fedbuff/backends/python/resolver.py, which gives the same rows. `run` fills the columns that
+// it is given and returns why it stopped. Full means that the schedule goes on: call `run` again, with the rest of the
+// columns or with new ones. The sizes of the columns do not change the rows. A call handles a bounded number of events,
+// so that its caller can look for signals in between. Memory: O(clients + slots + windows); the rows belong to the
+// caller. The arrays that a plan points to must outlive the resolver.
+//
+// Errors: std::length_error for more than 2^26 - 2 tasks in flight or 2^36 events; std::invalid_argument for columns
+// without room. Cost of an event: O(1) touches of memory for the queues, and a draw of the delays.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +16,14 @@
 #include <memory>
 #include <vector>
 
-#include "schedule/delays.hpp"
 #include "export.hpp"
+#include "schedule/availability_windows.hpp"
+#include "schedule/delays.hpp"
 
 namespace fedbuff {
 
 enum class Mode : int { SlotIsClient, Pool, OpenLoop, Rounds };
 enum class IfBusy : int { Redraw, Skip, Overlap };
-enum class WindowPolicy : int { None, Wait, Pause, Abort };
 enum class TaskStatus : std::uint8_t { Used, LeftInBuffer, TooStale, Discarded, TimedOut, Failed };
 enum class StopReason : int { Full, ServerSteps, MaxTime, Arrivals, Exhausted, Stalled };
 
@@ -51,7 +54,7 @@ struct SchedulePlan {
   std::int64_t max_staleness = -1;
   double max_wait = std::numeric_limits<double>::infinity();
   double timeout = std::numeric_limits<double>::infinity();
-  bool distinct_clients = false;  // an arrival whose client is in the buffer already waits for the next one
+  bool distinct_clients = false;  // an arrival whose client is already in the buffer waits for the next buffer
 
   std::int64_t server_steps = -1;
   double max_time = std::numeric_limits<double>::infinity();
@@ -99,10 +102,10 @@ class FB_CORE_API ScheduleResolver {
   ScheduleResolver(const ScheduleResolver&) = delete;
   ScheduleResolver& operator=(const ScheduleResolver&) = delete;
 
-  // Room for at least `rows_needed` rows and two steps must be given.
+  // `out` must have room for `rows_needed` rows and two steps.
   ChunkEnd run(const ScheduleColumns& out);
   std::int64_t rows_needed() const { return rows_needed_; }
-  double time() const;
+  double time() const;           // of the last event
   std::int64_t started() const;  // tasks started on the current version
   std::vector<TaskInFlight> in_flight() const;
 
