@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 
+#include "clients/local_sgd.hpp"
 #include "kernels/dispatch.hpp"
 #include "kernels/kernels.hpp"
 #include "replay/replay.hpp"

@@ -27,12 +27,10 @@ namespace fedbuff {
 namespace {
 
 constexpr double kFlopsAtOnce = 2e5;  // what a worker takes under one lock, so that small tasks do not fight for it
-constexpr std::int64_t kMostAtOnce = 64;
 constexpr std::int64_t kMostAtOnceShared = 8;  // the others wait for what one has taken
 constexpr std::int64_t kBriefNumbers = 4096;   // what is added without giving up the lock
 constexpr std::int64_t kClockEvery = 64;       // such steps: the clock would cost more than they do
 constexpr std::int64_t kAhead = 4;             // times what all workers take at once
-constexpr double kTinyFlops = 2000;            // a task that would cost about as much to hand over
 constexpr std::int64_t kLag = 2;               // versions that a tiny row must be old to be a helper's
 constexpr int kMostHelpers = 3;                // that one worker can keep busy
 constexpr std::int64_t kStepsAWait = 6;        // steps between two at which it is well to wait for a helper
@@ -93,58 +91,7 @@ struct Pace {
   }
 };
 
-template <class T>
-class LocalSgdWork final : public ClientWork<T> {
- public:
-  LocalSgdWork(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed,
-               std::vector<std::int64_t> batch)
-      : problem_(problem),
-        config_(config),
-        seed_(seed),
-        batch_(std::move(batch)),
-        one_batch_(std::all_of(batch_.begin(), batch_.end(), [this](std::int64_t n) { return n == batch_[0]; })) {}
-
-  std::size_t scratch_bytes() const override { return kernels().of<T>().scratch_bytes(problem_); }
-
-  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) override {
-    LocalTask<T> local[kMostAtOnce];
-    for (std::int64_t i = 0; i < n_tasks; ++i) {  // many clients' numbers are not in the cache
-      __builtin_prefetch(&batch_[one_batch_ ? 0 : static_cast<std::size_t>(tasks[i].row->client)]);
-      if (problem_.offsets != nullptr) {
-        __builtin_prefetch(problem_.offsets + tasks[i].row->client);
-      }
-    }
-    for (std::int64_t i = 0; i < n_tasks; ++i) {
-      const ReplayRow& row = *tasks[i].row;
-      const std::int64_t batch = batch_[one_batch_ ? 0 : static_cast<std::size_t>(row.client)];
-      const Task task{seed_, row.client, row.task, batch, nullptr};
-      local[i] = {task, tasks[i].w, tasks[i].delta_out};
-    }
-    kernels().of<T>().local_sgd(problem_, config_, local, n_tasks, scratch);
-  }
-
-  double flops() const override {
-    const std::int64_t rows = problem_.family == Family::Quadratic ? 1 : batch_[0] > 0 ? batch_[0] : problem_.max_rows;
-    return 4.0 * static_cast<double>(config_.steps * rows) * static_cast<double>(problem_.dim);
-  }
-
-  bool is_tiny() const override { return flops() < kTinyFlops; }
-
- private:
-  const Problem<T> problem_;
-  const LocalConfig config_;
-  const std::uint64_t seed_;
-  const std::vector<std::int64_t> batch_;
-  const bool one_batch_;  // the same for all clients
-};
-
 }  // namespace
-
-template <class T>
-std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed,
-                                              std::vector<std::int64_t> batch) {
-  return std::make_unique<LocalSgdWork<T>>(problem, config, seed, std::move(batch));
-}
 
 // Rows are numbered from 0 over the used arrivals. Always
 //   step_begin_ <= added_ <= prefix_ <= end of the rows that are known, and added_ <= frontier_ <= added_ + window.
@@ -237,7 +184,7 @@ class Replay<T>::Engine final : private ModelStore {
     errors_.clear();
     errors_.reserve(static_cast<std::size_t>(4 * std::max(threads, 1)));  // a thread ends soon after its first
     const auto affordable = static_cast<std::int64_t>(kFlopsAtOnce / (work_.flops() + 1));
-    at_once_ = std::clamp<std::int64_t>(affordable, 1, threads_ == 1 ? kMostAtOnce : kMostAtOnceShared);
+    at_once_ = std::clamp<std::int64_t>(affordable, 1, threads_ == 1 ? kMaxTasksPerRun : kMostAtOnceShared);
     // A step's deltas and some ahead of it, so that no worker waits; few, so that they are still in the cache when
     // added.
     // A buffer may be larger than all rows that there are.
@@ -939,10 +886,10 @@ class Replay<T>::Engine final : private ModelStore {
   int n_idle_ = 0;            // workers that wait for something to do
   bool adding_ = false;       // a worker adds to the model
 
-  NumberedQueue<ReplayRow> rows_;  // from the first row of the present step on
-  std::int64_t added_ = 0;         // rows before it are in the sum
-  std::int64_t prefix_ = 0;        // ... are finished
-  std::int64_t frontier_ = 0;      // ... were looked at since run began
+  IndexRing<ReplayRow> rows_;  // from the first row of the present step on
+  std::int64_t added_ = 0;     // rows before it are in the sum
+  std::int64_t prefix_ = 0;    // ... are finished
+  std::int64_t frontier_ = 0;  // ... were looked at since run began
   std::int64_t rows_known_ = 0;
   bool passing_ = false;              // over rows of steps that were done before a restore
   const char* incomplete_ = nullptr;  // what was taken in part
@@ -959,10 +906,10 @@ class Replay<T>::Engine final : private ModelStore {
   std::int64_t waits_ = 0, waited_at_ = -1;     // steps of a run that waited for a helper, and the last one
 
   std::vector<Place> places_;    // the window
-  NumberSet runnable_;           // rows of the window that nobody has taken and whose version is there
+  WindowBitset runnable_;        // rows of the window that nobody has taken and whose version is there
   std::int64_t deltas_out_ = 0;  // places in use
 
-  NumberedQueue<Version> versions_;
+  IndexRing<Version> versions_;
   std::int64_t version_ = 0;
   std::int64_t live_ = 0;
   Blocks blocks_;
@@ -1055,9 +1002,4 @@ std::int64_t Replay<T>::restore(const T* w, const std::vector<std::int64_t>& liv
 
 template class Replay<float>;
 template class Replay<double>;
-template std::unique_ptr<ClientWork<float>> make_local_sgd(const Problem<float>&, const LocalConfig&, std::uint64_t,
-                                                           std::vector<std::int64_t>);
-template std::unique_ptr<ClientWork<double>> make_local_sgd(const Problem<double>&, const LocalConfig&, std::uint64_t,
-                                                            std::vector<std::int64_t>);
-
 }  // namespace fedbuff

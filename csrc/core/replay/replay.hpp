@@ -14,56 +14,11 @@
 
 #include "export.hpp"
 #include "fedbuff/fedbuff.h"
+#include "clients/client_work.hpp"
 #include "kernels/problem.hpp"
 #include "replay/secure_sum.hpp"
 
 namespace fedbuff {
-
-// A used arrival. s and e weigh its delta; `step` is the server step that it enters, and never falls.
-struct ReplayRow {
-  std::int32_t client;
-  std::uint32_t task;
-  std::int64_t version;
-  std::int64_t step;
-  double s;
-  double e;
-};
-
-// Where the models of a replay are.
-class ModelStore {
- public:
-  // The memory of a version's model, which is not used again: for who keeps it for longer than the task that runs on
-  // it. Called from that task's run.
-  virtual std::shared_ptr<const void> keep(std::int64_t version) = 0;
-
- protected:
-  ~ModelStore() = default;
-};
-
-// A row with the model that its client downloaded and where its delta goes.
-template <class T>
-struct ClientTask {
-  const ReplayRow* row;
-  const T* w;
-  T* delta_out;
-  ModelStore* store = nullptr;  // null: the model cannot be kept
-};
-
-// What clients do: delta_out = w - (w after the local work), task by task. Called from many threads at once; may throw.
-template <class T>
-class ClientWork {
- public:
-  virtual ~ClientWork() = default;
-  virtual std::size_t scratch_bytes() const = 0;  // of one thread, zero when it starts
-  virtual void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) = 0;
-  virtual double flops() const = 0;               // of one task, roughly: how many a worker takes at once
-  virtual bool is_tiny() const { return false; }  // whether a task costs less than to hand it to another core
-};
-
-// The built-in problems' local SGD. batch holds one number per client, 0 for all rows.
-template <class T>
-FB_CORE_API std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, const LocalConfig& config,
-                                                          std::uint64_t seed, std::vector<std::int64_t> batch);
 
 enum class ReplayExit : int {
   Steps = 0,     // max_steps were made

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "clients/client_work.hpp"
 #include "memory/index_ring.hpp"
-#include "replay/replay.hpp"
 #include "threads/spin_wait.hpp"
 
 namespace fedbuff {
@@ -28,7 +28,7 @@ class StaleRows {
   // For rows that stay where they are; `share` out of kShares of the stale ones are the helpers'. window, a power of
   // two, is how far a row may be ahead of those that are added; rows name versions from first_version on, n_versions of
   // them at most.
-  StaleRows(ClientWork<T>& work, const NumberedQueue<ReplayRow>& rows, std::int64_t dim, std::int64_t lag,
+  StaleRows(ClientWork<T>& work, const IndexRing<ReplayRow>& rows, std::int64_t dim, std::int64_t lag,
             std::int64_t share, std::int64_t window, std::int64_t n_helpers, std::int64_t first_version,
             std::int64_t n_versions)
       : work_(work),
@@ -148,7 +148,7 @@ class StaleRows {
   bool is_stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
   ClientWork<T>& work_;
-  const typename NumberedQueue<ReplayRow>::View rows_;
+  const typename IndexRing<ReplayRow>::View rows_;
   const std::int64_t lag_, share_, window_, first_version_, n_helpers_, stride_;
   std::vector<const T*> models_;
   std::vector<T> memory_;
