@@ -18,7 +18,7 @@
 #include "memory/huge_pages.hpp"
 #include "memory/window_bitset.hpp"
 #include "memory/index_ring.hpp"
-#include "server/rule.hpp"
+#include "server/rule_state.hpp"
 #include "replay/stale_rows.hpp"
 #include "threads/spin_wait.hpp"
 
@@ -103,12 +103,11 @@ class Replay<T>::Engine final : private ModelStore {
          const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
       : rule_(rule),
         dim_(dim),
+        state_(rule, dim, OnFailure::Discard),
         work_(work),
         window_bytes_(window_bytes),
         sums_(sums),
         secure_(sums.modulus == 0 || secure ? std::move(secure) : make_simulated_sum<T>(sums, dim)) {
-    first_.resize(has_first_moment(rule) ? size() : 0);
-    second_.resize(has_second_moment(rule) ? size() : 0);
     Memory model = take_model();
     std::memcpy(model.get(), w0, bytes());
     entry(0).model = std::move(model);
@@ -276,12 +275,7 @@ class Replay<T>::Engine final : private ModelStore {
                                     " is not there, and a later row needs it");
       }
     }
-    if (first != nullptr) {
-      std::memcpy(first_.data(), first, first_.size() * sizeof(T));
-    }
-    if (second != nullptr) {
-      std::memcpy(second_.data(), second, second_.size() * sizeof(T));
-    }
+    state_.restore({}, nullptr, first, second);
     passing_ = false;
     stats_.most_versions = live_;
     return n_needed;
@@ -348,8 +342,8 @@ class Replay<T>::Engine final : private ModelStore {
     }
     return live;
   }
-  const T* first() const { return first_.empty() ? nullptr : first_.data(); }
-  const T* second() const { return second_.empty() ? nullptr : second_.data(); }
+  const T* first() const { return state_.first_moment(); }
+  const T* second() const { return state_.second_moment(); }
   Divergence divergence() const { return divergence_; }
   ReplayStats stats() const {
     ReplayStats stats = stats_;
@@ -359,6 +353,8 @@ class Replay<T>::Engine final : private ModelStore {
   }
 
  private:
+  static constexpr fb_dtype kDtype = sizeof(T) == 4 ? FB_F32 : FB_F64;
+
   enum class State : std::uint8_t { Waiting, Running, Done };
 
   // Of a row in the window. The delta's memory stays with the place.
@@ -710,7 +706,7 @@ class Replay<T>::Engine final : private ModelStore {
     const T* w = values(versions_[version_].model);
     Memory next = complete ? take_model() : nullptr;
     gather(end);
-    const bool brief = static_cast<std::int64_t>(deltas_.size() + 2) * dim_ < kBriefNumbers && !secure_ && !record_;
+    const bool brief = static_cast<std::int64_t>(terms_.size() + 2) * dim_ < kBriefNumbers && !secure_ && !record_;
     const std::int64_t counts_for = !brief ? 1 : version_ % kClockEvery == 0 ? kClockEvery : 0;
     const Divergence failed = [&] {
       if (counts_for == 0) {
@@ -747,31 +743,22 @@ class Replay<T>::Engine final : private ModelStore {
 
   // What add_rows needs of rows added_ .. end, so that it needs no lock.
   void gather(std::int64_t end) {
-    deltas_.clear();
-    starts_.clear();
-    weights_.clear();
-    sum_weights_ = weights_before_;
-    sum_scaled_weights_ = scaled_weights_before_;
+    terms_.clear();
+    weights_ = state_.weights();
     for (std::int64_t i = added_; i < end; ++i) {
       const ReplayRow& row = rows_[i];
-      // A delta counts as it is where the rule takes it against the model it started from, or that is the present one.
-      const bool from_start = rule_.base == FB_BASE_START || row.version == version_;
-      deltas_.push_back(is_helpers(i) ? stale_->delta(i) : values(place(i).delta));
-      starts_.push_back(from_start ? nullptr : values(versions_[row.version].model));
-      weights_.push_back(static_cast<T>(row.s * row.e * place(i).factor));
-      sum_weights_ += row.e;
-      sum_scaled_weights_ += row.s * row.e;
-      all_from_start_ = all_from_start_ && from_start;
+      const T* delta = is_helpers(i) ? stale_->delta(i) : values(place(i).delta);
+      const T* start = is_rebased(rule_, row.version, version_) ? values(versions_[row.version].model) : nullptr;
+      double weight = 0;
+      state_.weigh(row.s, row.e, weights_, weight);
+      terms_.push_back({delta, kDtype, weight * place(i).factor, start});
     }
   }
 
-  // The arithmetic of add_to_model: the gathered rows into sum_, or all the way into next.
+  // The arithmetic of add_to_model: the gathered rows into the sum, or all the way into next.
   Divergence add_rows(bool complete, const T* w, T* next) {
-    const Kernels<T>& k = kernels().of<T>();
-    const auto n_rows = static_cast<std::int64_t>(deltas_.size());
-    const std::int64_t arrivals = in_sum_ + n_rows;
-    const double norm = norm_of(rule_, arrivals, sum_weights_, sum_scaled_weights_);
-    if (complete && arrivals > 0 && norm == 0) {
+    const double norm = norm_of(rule_, weights_);
+    if (complete && weights_.arrivals > 0 && norm == 0) {
       throw std::invalid_argument("step " + std::to_string(version_) + ": the weights of its arrivals sum to zero");
     }
     if (secure_) {
@@ -780,64 +767,50 @@ class Replay<T>::Engine final : private ModelStore {
         return {version_, added_ + bad};
       }
     }
-    const bool one_pass = !secure_ && sums_.deviation == 0 && complete && in_sum_ == 0 && rule_.optimizer == FB_SGD &&
-                          rule_.momentum == 0 && all_from_start_;
-    if (!one_pass && !secure_) {
-      sum_.resize(size());
-      for (std::size_t i = 0; i < deltas_.size(); ++i) {
-        k.accumulate(dim_, in_sum_ == 0 ? nullptr : sum_.data(), deltas_[i], weights_[i], w, starts_[i], sum_.data());
-        ++in_sum_;
-      }
+    const bool fused = complete && !secure_ && sums_.deviation == 0 && state_.fuses(terms_);
+    if (!fused && !secure_) {
+      state_.add(terms_, w);
     }
+    state_.set_weights(weights_);
     if (!complete) {
-      weights_before_ = sum_weights_;
-      scaled_weights_before_ = sum_scaled_weights_;
       return {};
     }
-    in_sum_ = 0;
-    weights_before_ = scaled_weights_before_ = 0;
-    all_from_start_ = true;
-    if (arrivals == 0) {
+    state_.commit_step();
+    if (weights_.arrivals == 0) {
       std::memcpy(next, w, bytes());
       return {};
     }
-    bool finite = true;
-    if (one_pass) {
-      k.aggregate(0, dim_, w, arrivals, deltas_.data(), weights_.data(), static_cast<T>(rule_.lr / norm), next);
-      finite = k.all_finite(dim_, next);
-    } else {
-      if (sums_.deviation > 0) {
-        add_noise(sums_, dim_, version_, sum_.data());
-      }
-      finite = step_model(k, rule_, step_config(rule_, norm, version_), dim_, w, sum_.data(), first_.data(),
-                          second_.data(), next);
+    if (sums_.deviation > 0) {
+      add_noise(sums_, dim_, version_, state_.values_out());
     }
-    if (finite) {
+    const StepConfig config = step_config(rule_, norm, version_);
+    if (fused ? state_.step_fused(terms_, config, w, next) : state_.step(config, w, next)) {
       return {};
     }
-    const auto bad =
-        std::find_if(deltas_.begin(), deltas_.end(), [&](const T* delta) { return !k.all_finite(dim_, delta); });
-    return {version_, bad == deltas_.end() ? -1 : added_ + (bad - deltas_.begin())};
+    const auto bad = std::find_if(terms_.begin(), terms_.end(), [&](const auto& term) {
+      return !kernels().of<T>().all_finite(dim_, static_cast<const T*>(term.delta));
+    });
+    return {version_, bad == terms_.end() ? -1 : added_ + (bad - terms_.begin())};
   }
 
-  // The gathered rows into the secure sum, and from there into sum_ when the step is complete. Returns the first row
-  // whose delta is not finite, or -1; then the step's sum is lost, and cannot be gone on with.
+  // The gathered rows into the secure sum, and from there into the rule's when the step is complete. Returns the first
+  // row whose delta is not finite, or -1; then the step's sum is lost, and cannot be gone on with.
   std::int64_t add_secure(bool complete) {
     Stopwatch watch;
     incomplete_ = "a secure sum that was interrupted";
-    sum_.resize(size());
-    for (std::size_t i = 0; i < deltas_.size(); ++i, ++in_sum_) {
+    for (std::size_t i = 0; i < terms_.size(); ++i) {
       const std::int64_t number = added_ + static_cast<std::int64_t>(i);
       const ReplayRow& row = rows_[number];
+      const auto* delta = static_cast<const T*>(terms_[i].delta);
       const auto weight = static_cast<std::uint64_t>(std::llround(row.s * row.e * sums_.weight_unit));
-      const std::int64_t cut = secure_->add(row, deltas_[i], weight, place(number).factor);
-      if (cut > 0 && !kernels().of<T>().all_finite(dim_, deltas_[i])) {
+      const std::int64_t cut = secure_->add(row, delta, weight, place(number).factor);
+      if (cut > 0 && !kernels().of<T>().all_finite(dim_, delta)) {
         return static_cast<std::int64_t>(i);
       }
       step_cut_ += cut;
     }
-    if (complete && in_sum_ > 0) {
-      secure_->finish(version_, sum_.data());
+    if (complete && weights_.arrivals > 0) {
+      secure_->finish(version_, state_.values_out());
     }
     stats_.secure_seconds += watch.lap();
     incomplete_ = nullptr;
@@ -870,6 +843,7 @@ class Replay<T>::Engine final : private ModelStore {
 
   const fb_rule rule_;
   const std::int64_t dim_;
+  RuleState<T> state_;
   ClientWork<T>& work_;
   const std::int64_t window_bytes_;
   const SumConfig sums_;
@@ -916,15 +890,10 @@ class Replay<T>::Engine final : private ModelStore {
   std::vector<Memory> spare_;  // models to use again
   std::vector<Memory> scratch_;
 
-  std::vector<const T*> deltas_, starts_;  // of the rows that are being added
-  std::vector<T> weights_;
-  std::vector<T> sum_, first_, second_;
-  std::int64_t in_sum_ = 0;
-  std::int64_t step_cut_ = 0;                              // numbers of the step's rows that were out of range
-  bool all_from_start_ = true;                             // of the step's rows
-  double sum_weights_ = 0, sum_scaled_weights_ = 0;        // of the step's rows that are gathered
-  double weights_before_ = 0, scaled_weights_before_ = 0;  // ... that were added before them
-  std::unique_ptr<GradientRecord> record_;                 // written by whoever adds to the model
+  std::vector<typename RuleState<T>::Term> terms_;  // of the rows that are being added
+  WeightSums weights_;                              // ... and with those that were added before
+  std::int64_t step_cut_ = 0;                       // numbers of the step's rows that were out of range
+  std::unique_ptr<GradientRecord> record_;          // written by whoever adds to the model
   ReplayStats stats_;
 };
 
