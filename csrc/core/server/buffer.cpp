@@ -76,7 +76,7 @@ class Buffer final : public fb_buffer, private TicketQueue::Sink {
     for (std::size_t k = 0; k < n; ++k) {
       double weight = 0;
       state_.weigh(1.0, arrival[k]->e, after, weight);  // the sums of weights are not used, and may be inexact
-      terms_.push_back({arrival[k]->delta, arrival[k]->dtype, weight, nullptr});
+      terms_.emplace_back(arrival[k]->delta, arrival[k]->dtype, weight, nullptr);
     }
     std::atomic<fb_status> found{FB_OK};
     const fb_status ran = queue_.run(lock, state_.n_chunks(), false, [&](std::int64_t chunk) {

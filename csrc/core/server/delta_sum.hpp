@@ -43,7 +43,12 @@ enum class OnFailure { Restore, Discard };
 template <class T>
 class DeltaSum {
  public:
+  // One delta (dim) and what it is multiplied by. Built in place by emplace_back: a copy of a new one has to wait until
+  // its stores are done.
   struct Term {
+    Term(const void* its_delta, fb_dtype its_dtype, double its_weight, const T* its_start)
+        : delta(its_delta), dtype(its_dtype), weight(its_weight), start(its_start) {}
+
     const void* delta;
     fb_dtype dtype;
     double weight;

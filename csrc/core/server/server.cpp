@@ -398,7 +398,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
       return FB_ERR_ZERO_NORM;
     }
     const T* start = is_rebased(rule_, version, version_) ? values(due->model) : nullptr;
-    terms_.push_back({next.delta, next.dtype, se, start});
+    terms_.emplace_back(next.delta, next.dtype, se, start);
     after = with;
     full = fills;
     norm = divisor;
