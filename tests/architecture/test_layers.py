@@ -104,6 +104,32 @@ def test_a_planted_include_is_found() -> None:
         assert include_faults(planted) == [f"{path} includes replay/replay.hpp"]
 
 
+def unit_cycles(texts: Texts) -> list[str]:
+    """Cycles of includes between units of csrc/core; x.hpp and x.cpp are one unit."""
+    uses: dict[str, set[str]] = {}
+    for path, text in texts.items():
+        unit = path.removeprefix("csrc/core/").rsplit(".", 1)[0]
+        named = {name.rsplit(".", 1)[0] for name in includes(text) if f"csrc/core/{name}" in texts}
+        uses.setdefault(unit, set()).update(named - {unit})
+    reached = {unit: set(used) for unit, used in uses.items()}
+    for middle in uses:
+        for unit in uses:
+            if middle in reached[unit]:
+                reached[unit] |= reached[middle]
+    return [unit for unit in sorted(uses) if unit in reached[unit]]
+
+
+def test_core_units_do_not_include_each_other_in_a_cycle() -> None:
+    assert unit_cycles(cpp_texts("csrc/core")) == []
+
+
+def test_a_planted_cycle_is_found() -> None:
+    texts = cpp_texts("csrc/core")
+    source = "csrc/core/replay/secure_sum.cpp"
+    planted = {**texts, source: texts[source] + '#include "replay/replay.hpp"\n'}
+    assert set(unit_cycles(planted)) >= {"replay/replay", "replay/secure_sum"}
+
+
 def test_core_knows_no_python() -> None:
     for path, text in cpp_texts("csrc/include", "csrc/core").items():
         for name in includes(text):

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "clients/client_work.hpp"
 #include "export.hpp"
 #include "kernels/problem.hpp"
-#include "replay/replay.hpp"
 
 namespace fedbuff {
 

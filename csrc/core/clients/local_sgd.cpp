@@ -8,6 +8,7 @@
 
 #include "clients/custom.hpp"
 #include "clients/workspace.hpp"
+#include "kernels/dispatch.hpp"
 
 namespace fedbuff {
 
@@ -47,6 +48,53 @@ class Local final : public fb_local {
   const LocalConfig config_;
   const std::uint64_t seed_;
   const std::vector<std::int64_t> batch_;
+};
+
+constexpr double kTinyFlops = 2000;  // a task of less costs about as much as passing it to another core
+
+template <class T>
+class LocalSgdWork final : public ClientWork<T> {
+ public:
+  LocalSgdWork(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed,
+               std::vector<std::int64_t> batch)
+      : problem_(problem),
+        config_(config),
+        seed_(seed),
+        batch_(std::move(batch)),
+        one_batch_(std::all_of(batch_.begin(), batch_.end(), [this](std::int64_t n) { return n == batch_[0]; })) {}
+
+  std::size_t scratch_bytes() const override { return kernels().of<T>().scratch_bytes(problem_); }
+
+  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) override {
+    LocalTask<T> local[kMaxTasksPerRun];
+    for (std::int64_t i = 0; i < n_tasks; ++i) {  // with many clients these are not in the cache
+      __builtin_prefetch(&batch_[one_batch_ ? 0 : static_cast<std::size_t>(tasks[i].row->client)]);
+      if (problem_.offsets != nullptr) {
+        __builtin_prefetch(problem_.offsets + tasks[i].row->client);
+      }
+    }
+    for (std::int64_t i = 0; i < n_tasks; ++i) {
+      const ReplayRow& row = *tasks[i].row;
+      const std::int64_t batch = batch_[one_batch_ ? 0 : static_cast<std::size_t>(row.client)];
+      const Task task{seed_, row.client, row.task, batch, nullptr};
+      local[i] = {task, tasks[i].w, tasks[i].delta_out};
+    }
+    kernels().of<T>().local_sgd(problem_, config_, local, n_tasks, scratch);
+  }
+
+  double flops() const override {
+    const std::int64_t rows = problem_.family == Family::Quadratic ? 1 : batch_[0] > 0 ? batch_[0] : problem_.max_rows;
+    return 4.0 * static_cast<double>(config_.steps * rows) * static_cast<double>(problem_.dim);
+  }
+
+  bool is_tiny() const override { return flops() < kTinyFlops; }
+
+ private:
+  const Problem<T> problem_;
+  const LocalConfig config_;
+  const std::uint64_t seed_;
+  const std::vector<std::int64_t> batch_;
+  const bool one_batch_;  // the same for all clients
 };
 
 template <class T>
@@ -203,6 +251,17 @@ template std::unique_ptr<fb_local> make_local(const Problem<float>&, const Local
                                               std::vector<std::int64_t>);
 template std::unique_ptr<fb_local> make_local(const Problem<double>&, const LocalConfig&, std::uint64_t,
                                               std::vector<std::int64_t>);
+
+template <class T>
+std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed,
+                                              std::vector<std::int64_t> batch) {
+  return std::make_unique<LocalSgdWork<T>>(problem, config, seed, std::move(batch));
+}
+
+template std::unique_ptr<ClientWork<float>> make_local_sgd(const Problem<float>&, const LocalConfig&, std::uint64_t,
+                                                           std::vector<std::int64_t>);
+template std::unique_ptr<ClientWork<double>> make_local_sgd(const Problem<double>&, const LocalConfig&, std::uint64_t,
+                                                            std::vector<std::int64_t>);
 
 fb_status make_local(const fb_problem& problem, const fb_local_config& config, fb_dtype dtype,
                      std::unique_ptr<fb_local>& local_out) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "clients/client_work.hpp"
 #include "export.hpp"
 #include "fedbuff/fedbuff.h"
 #include "kernels/problem.hpp"
@@ -25,6 +26,11 @@ namespace fedbuff {
 template <class T>
 FB_CORE_API std::unique_ptr<fb_local> make_local(const Problem<T>& problem, const LocalConfig& config,
                                                  std::uint64_t seed, std::vector<std::int64_t> batch);
+
+// Local SGD on a built-in problem, for the replay engine. batch holds one number per client, 0 for all rows.
+template <class T>
+FB_CORE_API std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, const LocalConfig& config,
+                                                          std::uint64_t seed, std::vector<std::int64_t> batch);
 
 // From the C ABI's structs, which were read and not checked.
 fb_status make_local(const fb_problem& problem, const fb_local_config& config, fb_dtype dtype,

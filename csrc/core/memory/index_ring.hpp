@@ -1,4 +1,6 @@
-// A queue whose things keep their numbers: [begin, end), number i in slot i modulo a power of two.
+// A first-in-first-out queue whose items keep their indices: [begin, end), index i in slot i modulo a power of two.
+//
+// push_back is O(1) amortised and may move the items; pop_front and access are O(1). Not thread-safe, but see View.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +11,22 @@
 namespace fedbuff {
 
 template <class Item>
-class NumberedQueue {
+class IndexRing {
  public:
   std::int64_t begin() const { return begin_; }
   std::int64_t end() const { return end_; }
   std::int64_t size() const { return end_ - begin_; }
 
-  Item& operator[](std::int64_t number) { return items_[slot(number)]; }
-  const Item& operator[](std::int64_t number) const { return items_[slot(number)]; }
+  Item& operator[](std::int64_t index) { return items_[slot(index)]; }
+  const Item& operator[](std::int64_t index) const { return items_[slot(index)]; }
 
-  // The things as they lie now, for a thread that looks at them while another one takes some from the front.
+  // The items at the time of construction, for threads that read them while another thread calls pop_front. The ring
+  // must not grow or restart meanwhile.
   class View {
    public:
-    explicit View(const NumberedQueue& queue)
-        : items_(queue.items_.data()), mask_(queue.items_.size() - 1), end_(queue.end_) {}
+    explicit View(const IndexRing& ring) : items_(ring.items_.data()), mask_(ring.items_.size() - 1), end_(ring.end_) {}
     std::int64_t end() const { return end_; }
-    const Item& operator[](std::int64_t number) const { return items_[static_cast<std::size_t>(number) & mask_]; }
+    const Item& operator[](std::int64_t index) const { return items_[static_cast<std::size_t>(index) & mask_]; }
 
    private:
     const Item* items_;
@@ -46,16 +48,16 @@ class NumberedQueue {
     ++begin_;
   }
 
-  // Empty, and the next thing has this number.
-  void restart(std::int64_t number) {
+  // Removes all items; the next one gets this index.
+  void restart(std::int64_t index) {
     while (begin_ < end_) {
       pop_front();
     }
-    begin_ = end_ = number;
+    begin_ = end_ = index;
   }
 
  private:
-  std::size_t slot(std::int64_t number) const { return static_cast<std::size_t>(number) & (items_.size() - 1); }
+  std::size_t slot(std::int64_t index) const { return static_cast<std::size_t>(index) & (items_.size() - 1); }
 
   void grow() {
     std::vector<Item> larger(items_.empty() ? 16 : 2 * items_.size());

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 
+#include "clients/local_sgd.hpp"
 #include "replay/replay.hpp"
 
 namespace fedbuff {

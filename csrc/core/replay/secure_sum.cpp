@@ -9,7 +9,6 @@
 
 #include "kernels/dispatch.hpp"
 #include "numbers/normal.hpp"
-#include "replay/replay.hpp"
 
 namespace fedbuff {
 

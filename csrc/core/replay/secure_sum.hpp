@@ -4,11 +4,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "clients/client_work.hpp"
 #include "export.hpp"
 
 namespace fedbuff {
-
-struct ReplayRow;
 
 struct SumConfig {
   // Fixed point; modulus 0: sums in floating point.

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <vector>
 
-#include "server/delta_sum.hpp"
+#include "server/rule_state.hpp"
 #include "threads/ticket_queue.hpp"
 
 namespace fedbuff {
@@ -13,10 +13,12 @@ namespace {
 template <class T>
 class Buffer final : public fb_buffer, private TicketQueue::Sink {
  public:
-  Buffer(std::int64_t dim, double unit) : sum_(dim, unit) { terms_.reserve(TicketQueue::kMaxBatch); }
+  Buffer(std::int64_t dim, double unit) : state_(rule_of(unit), dim, OnFailure::Restore) {
+    terms_.reserve(TicketQueue::kMaxBatch);
+  }
 
   fb_status add(fb_dtype dtype, std::int64_t dim, const void* delta, double weight, std::int64_t ticket) override {
-    if (const fb_status status = sum_.accepts(dtype, dim); status != FB_OK) {
+    if (const fb_status status = state_.sum().accepts(dtype, dim); status != FB_OK) {
       return status;
     }
     Arrival arrival{delta, dtype, 0, weight, ticket};
@@ -31,55 +33,54 @@ class Buffer final : public fb_buffer, private TicketQueue::Sink {
 
   void clear() override {
     const auto lock = queue_.lock();
-    empty();
+    state_.clear();
   }
 
   fb_status step(fb_dtype dtype, std::int64_t dim, const void* w, double lr, void* w_out) override {
     if (dtype != (sizeof(T) == 4 ? FB_F32 : FB_F64)) {
       return FB_ERR_DTYPE;
     }
-    if (dim != sum_.dim()) {
+    if (dim != this->dim()) {
       return FB_ERR_SIZE;
     }
     const auto lock = queue_.lock();
-    for (std::int64_t chunk = 0; chunk < sum_.n_chunks(); ++chunk) {
-      sum_.make_values(chunk);
-    }
-    StepConfig config{};
+    StepConfig config = step_config(state_.rule(), 1.0, 0);
     config.lr = lr;
-    config.norm = 1;
-    kernels().of<T>().sgd_step(dim, static_cast<const T*>(w), sum_.values(), config, nullptr, static_cast<T*>(w_out));
-    empty();
+    state_.step(config, static_cast<const T*>(w), static_cast<T*>(w_out));
+    state_.clear();
     return FB_OK;
   }
 
-  std::int64_t dim() const override { return sum_.dim(); }
+  std::int64_t dim() const override { return state_.sum().dim(); }
   std::int64_t count() const override {
     const auto lock = queue_.lock();
-    return count_;
+    return state_.weights().arrivals;
   }
   const void* sum() override {
     const auto lock = queue_.lock();
-    return sum_.raw();
+    return state_.sum().raw();
   }
 
  private:
-  void empty() {
-    sum_.clear();
-    count_ = 0;
+  // The buffer alone weighs nothing by staleness and divides by nothing: lr is given with each step.
+  static fb_rule rule_of(double unit) {
+    fb_rule rule = FB_RULE_INIT;
+    rule.unit = unit;
+    return rule;
   }
 
-  // All of them in one pass; where that fails, the first alone.
+  // Adds all of them in one pass; where that fails, the first alone.
   std::size_t settle(TicketQueue::Lock& lock, Arrival* const* arrival, std::size_t n) override {
     terms_.clear();
+    WeightSums after = state_.weights();
     for (std::size_t k = 0; k < n; ++k) {
-      const double weight = sum_.fixed() ? fixed_weight(arrival[k]->e) : arrival[k]->e;
-      terms_.push_back({arrival[k]->delta, arrival[k]->dtype, weight, nullptr});
+      double weight = 0;
+      state_.weigh(1.0, arrival[k]->e, after, weight);  // the sums of weights are not used, and may be inexact
+      terms_.emplace_back(arrival[k]->delta, arrival[k]->dtype, weight, nullptr);
     }
-    const bool first = count_ == 0;
     std::atomic<fb_status> found{FB_OK};
-    const fb_status ran = queue_.run(lock, sum_.n_chunks(), false, [&](std::int64_t chunk) {
-      if (const fb_status status = sum_.add_chunk(chunk, first, terms_, nullptr); status != FB_OK) {
+    const fb_status ran = queue_.run(lock, state_.n_chunks(), false, [&](std::int64_t chunk) {
+      if (const fb_status status = state_.add_chunk(chunk, terms_, nullptr); status != FB_OK) {
         found.store(status, std::memory_order_relaxed);
       }
     });
@@ -88,18 +89,17 @@ class Buffer final : public fb_buffer, private TicketQueue::Sink {
       if (n > 1 && status != FB_ERR_HOST) {
         return settle(lock, arrival, 1);
       }
-      arrival[0]->status = status == FB_ERR_OVERFLOW ? sum_.reason(terms_[0]) : status;
+      arrival[0]->status = status == FB_ERR_OVERFLOW ? state_.reason(terms_[0]) : status;
       return 1;
     }
-    sum_.commit();
-    count_ += static_cast<std::int64_t>(n);
+    state_.commit_sum();
+    state_.set_weights(after);
     return n;
   }
 
   mutable TicketQueue queue_;
-  DeltaSum<T> sum_;
-  std::vector<typename DeltaSum<T>::Term> terms_;  // of the batch that is being settled
-  std::int64_t count_ = 0;
+  RuleState<T> state_;
+  std::vector<typename RuleState<T>::Term> terms_;  // of the batch that is being settled
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
-// The sum of a buffer: deltas of the model's dtype, or whole numbers that count units.
+// The sum of a buffer: deltas of the model's dtype, or integers that count units.
 //
-// A delta that is refused must leave no trace, so terms are added from one vector into another, and the two change
-// places when all went well. Chunks of the vectors may be added on different threads.
+// Terms are added in their order, element by element. With OnFailure::Restore they are added from one vector into
+// another, and commit() swaps the two: additions that failed are not committed and change nothing. Different chunks may
+// be added on different threads.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@
 
 namespace fedbuff {
 
-// Vectors placed by alignment_of.
+// Allocates vectors at the alignment of alignment_of.
 template <class T>
 struct PlacedAllocator {
   using value_type = T;
@@ -36,27 +37,39 @@ struct PlacedAllocator {
 template <class T>
 using PlacedVector = std::vector<T, PlacedAllocator<T>>;
 
+// Whether a failed operation leaves the state as it was, or one that must not be used any more.
+enum class OnFailure { Restore, Discard };
+
 template <class T>
 class DeltaSum {
  public:
+  // One delta (dim) and what it is multiplied by. Built in place by emplace_back: a copy of a new one has to wait until
+  // its stores are done.
   struct Term {
+    Term(const void* its_delta, fb_dtype its_dtype, double its_weight, const T* its_start)
+        : delta(its_delta), dtype(its_dtype), weight(its_weight), start(its_start) {}
+
     const void* delta;
     fb_dtype dtype;
     double weight;
-    const T* start;  // where not null, the way from there to the current model is added to the delta
+    const T* start;  // where not null, (current - start) is added to the delta
   };
 
-  DeltaSum(std::int64_t dim, double unit) : dim_(dim), unit_(unit), sum_(size()) {
-    next_.resize(fixed() ? 0 : size());
+  // unit 0: deltas of dtype T. OnFailure::Discard is for those; it allocates the sum at the first allocate().
+  DeltaSum(std::int64_t dim, double unit, OnFailure on_failure = OnFailure::Restore)
+      : dim_(dim), unit_(unit), in_place_(on_failure == OnFailure::Discard) {
+    sum_.resize(in_place_ ? 0 : size());
+    next_.resize(fixed() || in_place_ ? 0 : size());
     fixed_.resize(fixed() ? size() : 0);
     next_fixed_.resize(fixed() ? size() : 0);
   }
+  void allocate() { sum_.resize(size()); }
 
   std::int64_t dim() const { return dim_; }
   bool fixed() const { return unit_ > 0; }
   std::int64_t n_chunks() const { return count_chunks(dim_); }
 
-  // FB_OK where such an array can be a delta here.
+  // FB_OK where an array of this dtype and size can be a delta.
   fb_status accepts(fb_dtype dtype, std::int64_t dim) const {
     constexpr fb_dtype kOwn = sizeof(T) == 4 ? FB_F32 : FB_F64;
     const bool good = fixed() ? dtype == FB_I32 || dtype == FB_I64 : dtype == kOwn;
@@ -75,14 +88,17 @@ class DeltaSum {
     return good ? FB_OK : FB_ERR_OVERFLOW;
   }
 
-  // What to call a term whose pass gave FB_ERR_OVERFLOW: FB_ERR_NOT_FINITE where that was in its delta already.
+  // The status of a term whose addition gave FB_ERR_OVERFLOW: FB_ERR_NOT_FINITE where its delta is not finite.
   fb_status reason(const Term& term) const {
     return fixed() || kernels().of<T>().all_finite(dim_, static_cast<const T*>(term.delta)) ? FB_ERR_OVERFLOW
                                                                                             : FB_ERR_NOT_FINITE;
   }
 
-  // The next sum is the sum from now on. Once more: the sum is what it was before.
+  // Makes the next sum the sum. A second call undoes the first.
   void commit() {
+    if (in_place_) {
+      return;
+    }
     if (fixed()) {
       fixed_.swap(next_fixed_);
     } else {
@@ -90,7 +106,7 @@ class DeltaSum {
     }
   }
 
-  // A chunk of the sum as numbers of the dtype, at its place in values().
+  // Converts a chunk of an integer sum to the dtype, in values().
   void make_values(std::int64_t chunk) {
     if (fixed()) {
       const Range r = range(chunk);
@@ -100,6 +116,7 @@ class DeltaSum {
     }
   }
   const T* values() const { return sum_.data(); }
+  T* values_out() { return sum_.data(); }
 
   // The sum as it is kept: (dim) of the dtype, or int64.
   const void* raw() const { return fixed() ? static_cast<const void*>(fixed_.data()) : sum_.data(); }
@@ -129,18 +146,18 @@ class DeltaSum {
  private:
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
 
-  bool add_floats(Range r, bool from_zero, bool go_on, const Term& term, const T* current) {
-    T* out = next_.data() + r.begin;
-    const T* from = from_zero ? nullptr : go_on ? out : sum_.data() + r.begin;
+  bool add_floats(Range r, bool from_zero, bool continues, const Term& term, const T* current) {
+    T* out = (in_place_ ? sum_ : next_).data() + r.begin;
+    const T* from = from_zero ? nullptr : continues ? out : sum_.data() + r.begin;
     const T* start = term.start == nullptr ? nullptr : term.start + r.begin;
     return kernels().of<T>().accumulate(static_cast<std::int64_t>(r.n), from,
                                         static_cast<const T*>(term.delta) + r.begin, static_cast<T>(term.weight),
                                         current == nullptr ? nullptr : current + r.begin, start, out);
   }
 
-  bool add_fixed(Range r, bool from_zero, bool go_on, const Term& term) {
+  bool add_fixed(Range r, bool from_zero, bool continues, const Term& term) {
     std::int64_t* out = next_fixed_.data() + r.begin;
-    const std::int64_t* from = from_zero ? nullptr : go_on ? out : fixed_.data() + r.begin;
+    const std::int64_t* from = from_zero ? nullptr : continues ? out : fixed_.data() + r.begin;
     const auto n = static_cast<std::int64_t>(r.n);
     return term.dtype == FB_I32
                ? fixed_accumulate(n, from, static_cast<const std::int32_t*>(term.delta) + r.begin, term.weight, out)
@@ -149,7 +166,8 @@ class DeltaSum {
 
   std::int64_t dim_;
   double unit_;
-  PlacedVector<T> sum_, next_;  // with a unit: the sum in the dtype, and nothing
+  bool in_place_;
+  PlacedVector<T> sum_, next_;  // with a unit: values(), and empty
   PlacedVector<std::int64_t> fixed_, next_fixed_;
 };
 

@@ -8,9 +8,8 @@
 #include <new>
 #include <vector>
 
-#include "server/delta_sum.hpp"
 #include "memory/placement.hpp"
-#include "server/rule.hpp"
+#include "server/rule_state.hpp"
 #include "threads/ticket_queue.hpp"
 
 fb_model* fb_model::create(std::size_t bytes) {
@@ -35,11 +34,11 @@ namespace fedbuff {
 
 namespace {
 
-// A held model.
+// A counted reference to a model.
 class Hold {
  public:
   Hold() = default;
-  explicit Hold(fb_model* model) : model_(model) {}  // takes over a count
+  explicit Hold(fb_model* model) : model_(model) {}  // takes over one count
   Hold(Hold&& other) noexcept : model_(other.model_) { other.model_ = nullptr; }
   Hold& operator=(Hold&& other) noexcept {
     std::swap(model_, other.model_);
@@ -65,32 +64,23 @@ class Hold {
   fb_model* model_ = nullptr;
 };
 
-// One version that somebody may still owe an update on.
+// A version that was downloaded.
 struct Due {
-  std::int64_t tasks = 0;
-  Hold model;  // kept only where an update is taken against the current model
+  std::int64_t tasks = 0;  // downloads that were neither uploaded nor cancelled
+  Hold model;              // kept where the rule's base is "current" and the version is an old one
 };
 
-// Versions that lie side by side in memory, the newest included. Of older ones only those with tasks due are kept, and
-// of greater staleness only the weights that were asked for: memory follows what is due and not how long ago it began.
+// The newest kMostVersions versions are kept in a deque, older ones in a map if tasks are due on them; likewise the
+// weights of a staleness above the table's in a map. So memory grows with the tasks that are due, not with staleness.
 constexpr std::size_t kMostVersions = 1 << 16;
 constexpr std::size_t kMostFarWeights = 1 << 12;
-
-// Of the arrivals in the buffer: sum of e, and of s e.
-struct Weights {
-  double sum = 0, scaled_sum = 0;
-};
 
 template <class T>
 class Server final : public fb_server, private TicketQueue::Sink {
  public:
   Server(const fb_rule& rule, std::int64_t dim, const void* w0)
-      : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), sum_(dim, rule.unit) {
+      : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), state_(rule, dim, OnFailure::Restore) {
     std::memcpy(model_.get()->data, w0, bytes());
-    first_.resize(has_first_moment(rule) ? size() : 0);
-    second_.resize(has_second_moment(rule) ? size() : 0);
-    next_first_.resize(first_.size());
-    next_second_.resize(second_.size());
     due_.emplace_back();
     terms_.reserve(TicketQueue::kMaxBatch);
   }
@@ -112,7 +102,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
 
   fb_status upload(fb_dtype dtype, std::int64_t dim, const void* delta, std::int64_t version, double e,
                    std::int64_t ticket, std::int32_t* outcome_out) override {
-    if (const fb_status status = sum_.accepts(dtype, dim); status != FB_OK) {
+    if (const fb_status status = state_.sum().accepts(dtype, dim); status != FB_OK) {
       return status;
     }
     Arrival arrival{delta, dtype, version, e, ticket};
@@ -166,14 +156,14 @@ class Server final : public fb_server, private TicketQueue::Sink {
   void get_state(fb_server_state& state) override {
     const auto lock = queue_.lock();
     state.version = version_;
-    state.fill = fill_;
+    state.fill = state_.weights().arrivals;
     state.dropped = dropped_;
-    state.sum_weights = weights_.sum;
-    state.sum_scaled_weights = weights_.scaled_sum;
+    state.sum_weights = state_.weights().e;
+    state.sum_scaled_weights = state_.weights().se;
     state.w = model_.get()->data;
-    state.sum = sum_.raw();
-    state.first = first_.empty() ? nullptr : first_.data();
-    state.second = second_.empty() ? nullptr : second_.data();
+    state.sum = state_.sum().raw();
+    state.first = state_.first_moment();
+    state.second = state_.second_moment();
     std::int64_t n = 0;
     for_each_due([&](std::int64_t version, const Due& due) {
       if (due.tasks == 0) {
@@ -191,16 +181,10 @@ class Server final : public fb_server, private TicketQueue::Sink {
 
   void restore(const fb_server_state& state) override {
     version_ = state.version;
-    fill_ = state.fill;
     dropped_ = state.dropped;
-    weights_ = {state.sum_weights, state.sum_scaled_weights};
-    sum_.set_raw(state.sum);
-    if (!first_.empty()) {
-      std::memcpy(first_.data(), state.first, bytes());
-    }
-    if (!second_.empty()) {
-      std::memcpy(second_.data(), state.second, bytes());
-    }
+    state_.restore({state.fill, state.sum_weights, state.sum_scaled_weights}, state.sum,
+                   has_first_moment(rule_) ? static_cast<const T*>(state.first) : nullptr,
+                   has_second_moment(rule_) ? static_cast<const T*>(state.second) : nullptr);
     due_.clear();
     far_due_.clear();
     const std::int64_t oldest = state.n_due > 0 ? state.due_version[0] : state.version;
@@ -220,7 +204,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
   fb_dtype dtype() const override { return sizeof(T) == 4 ? FB_F32 : FB_F64; }
   std::int64_t dim() const override { return dim_; }
   std::int64_t version() const override { return read(version_); }
-  std::int64_t fill() const override { return read(fill_); }
+  std::int64_t fill() const override { return read(state_.weights().arrivals); }
   std::int64_t dropped() const override { return read(dropped_); }
   std::int64_t outstanding() const override {
     const auto lock = queue_.lock();
@@ -236,20 +220,14 @@ class Server final : public fb_server, private TicketQueue::Sink {
   }
 
  private:
-  // The caller holds the other's lock.
+  // A copy; the caller holds the lock of `other`.
   Server(const Server& other)
       : rule_(other.rule_),
         dim_(other.dim_),
         model_(other.model_.again()),
-        sum_(other.sum_),
-        first_(other.first_),
-        second_(other.second_),
-        next_first_(first_.size()),
-        next_second_(second_.size()),
+        state_(other.state_),
         version_(other.version_),
-        fill_(other.fill_),
         dropped_(other.dropped_),
-        weights_(other.weights_),
         staleness_weight_(other.staleness_weight_),
         far_weight_(other.far_weight_) {
     const auto again = [](const Due& due) { return Due{due.tasks, due.model ? due.model.again() : Hold()}; };
@@ -262,7 +240,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     terms_.reserve(TicketQueue::kMaxBatch);
   }
 
-  using Term = typename DeltaSum<T>::Term;
+  using Term = typename RuleState<T>::Term;
 
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
   std::size_t bytes() const { return size() * sizeof(T); }
@@ -298,7 +276,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     }
   }
 
-  // Makes room for the next version's entry: the oldest go where only those with tasks due are kept.
+  // Makes room for the next version's entry: the oldest are moved to the map if tasks are due on them.
   void make_room() {
     while (due_.size() >= kMostVersions) {
       if (due_.front().tasks > 0) {
@@ -313,7 +291,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     return model_.get();
   }
 
-  // One task on `version` is over; forget what nobody needs any more.
+  // One task on `version` has ended: frees entries and models that no task is due on.
   void return_task(std::int64_t version) {
     if (version < first_version()) {
       const auto far = far_due_.find(version);
@@ -331,11 +309,11 @@ class Server final : public fb_server, private TicketQueue::Sink {
     }
   }
 
-  // Adds the first arrival, and those after it up to a full buffer, in one pass. One that cannot be added, or is too
-  // stale, is settled alone; a pass that fails is tried again with its first arrival alone.
+  // Adds the first arrival, and those after it up to a full buffer, in one pass. An arrival that cannot be added, or
+  // is too stale, is settled alone; a pass that fails is repeated with its first arrival alone.
   std::size_t settle(TicketQueue::Lock& lock, Arrival* const* arrival, std::size_t n) override {
     terms_.clear();
-    Weights after = weights_;
+    WeightSums after = state_.weights();
     double norm = 1;
     bool full = false;
     while (terms_.size() < n && !full) {
@@ -356,18 +334,18 @@ class Server final : public fb_server, private TicketQueue::Sink {
       if (terms_.size() > 1 && status != FB_ERR_HOST) {
         return settle(lock, arrival, 1);
       }
-      arrival[0]->status = status == FB_ERR_OVERFLOW ? sum_.reason(terms_[0]) : status;
+      arrival[0]->status = status == FB_ERR_OVERFLOW ? state_.reason(terms_[0]) : status;
       return 1;
     }
     Hold next;
-    if (full) {  // all that may throw comes before anything changes
+    if (full) {  // what may throw comes before the first change
       next = next_model();
       make_room();
       due_.emplace_back();
     }
-    sum_.commit();
+    state_.commit_sum();
     if (full && !step(lock, norm, next)) {
-      sum_.commit();
+      state_.undo_sum();
       due_.pop_back();
       spare_ = std::move(next);
       if (terms_.size() > 1) {
@@ -376,8 +354,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
       arrival[0]->status = FB_ERR_DIVERGED;
       return 1;
     }
-    weights_ = after;
-    fill_ += static_cast<std::int64_t>(terms_.size());
+    state_.set_weights(after);
     if (full) {
       advance(std::move(next));
       arrival[terms_.size() - 1]->outcome = FB_STEPPED;
@@ -388,8 +365,8 @@ class Server final : public fb_server, private TicketQueue::Sink {
     return terms_.size();
   }
 
-  // Looks at the arrival after those in terms_, and makes it a term unless there is a reason not to.
-  fb_status consider(Arrival* const* arrival, Weights& after, bool& full, double& norm) {
+  // Checks the arrival after those in terms_, and makes it a term if it can be added.
+  fb_status consider(Arrival* const* arrival, WeightSums& after, bool& full, double& norm) {
     Arrival& next = *arrival[terms_.size()];
     const std::int64_t version = next.version;
     next.outcome = FB_ADDED;
@@ -410,31 +387,25 @@ class Server final : public fb_server, private TicketQueue::Sink {
     if (weight == nullptr) {
       return FB_ERR_SHORT_TABLE;
     }
-    double e = next.e;
-    double se = *weight * e;
-    if (sum_.fixed()) {
-      e = fixed_weight(e);
-      se = fixed_weight(se);
+    WeightSums with = after;
+    double se = 0;
+    if (const fb_status status = state_.weigh(*weight, next.e, with, se); status != FB_OK) {
+      return status;
     }
-    const Weights with{after.sum + e, after.scaled_sum + se};
-    if (sum_.fixed() && std::max(with.sum, with.scaled_sum) > kMostFixedWeight) {
-      return FB_ERR_OVERFLOW;
-    }
-    const std::int64_t fill = fill_ + static_cast<std::int64_t>(terms_.size()) + 1;
-    const bool fills = fill == rule_.buffer_size;
-    const double divisor = fills ? norm_of(rule_, fill, with.sum, with.scaled_sum) : 1.0;
+    const bool fills = with.arrivals == rule_.buffer_size;
+    const double divisor = fills ? norm_of(rule_, with) : 1.0;
     if (divisor == 0) {
       return FB_ERR_ZERO_NORM;
     }
-    const bool against_current = rule_.base == FB_BASE_CURRENT && version != version_;
-    terms_.push_back({next.delta, next.dtype, se, against_current ? values(due->model) : nullptr});
+    const T* start = is_rebased(rule_, version, version_) ? values(due->model) : nullptr;
+    terms_.emplace_back(next.delta, next.dtype, se, start);
     after = with;
     full = fills;
     norm = divisor;
     return FB_OK;
   }
 
-  // s of a staleness, null where it is not known.
+  // s of a staleness; null where the table does not have it.
   const double* staleness_weight(std::int64_t staleness) const {
     static constexpr double one = 1.0;
     if (staleness_weight_.empty()) {
@@ -449,40 +420,26 @@ class Server final : public fb_server, private TicketQueue::Sink {
 
   fb_status add(TicketQueue::Lock& lock) {
     const T* current = values(model_);
-    const bool empty = fill_ == 0;
     std::atomic<fb_status> found{FB_OK};
-    const fb_status ran = queue_.run(lock, sum_.n_chunks(), false, [&](std::int64_t chunk) {
-      if (const fb_status status = sum_.add_chunk(chunk, empty, terms_, current); status != FB_OK) {
+    const fb_status ran = queue_.run(lock, state_.n_chunks(), false, [&](std::int64_t chunk) {
+      if (const fb_status status = state_.add_chunk(chunk, terms_, current); status != FB_OK) {
         found.store(status, std::memory_order_relaxed);
       }
     });
     return ran != FB_OK ? ran : found.load(std::memory_order_relaxed);
   }
 
-  // Where the next model goes: over the last one that was left, else into fresh memory, whose first touch costs more
-  // than the step. Not over the present one, which stays where the next is not finite.
+  // Memory for the next model: that of an old model which nobody holds, else new memory, whose first access costs more
+  // than the step. The present model must stay, in case the next one is not finite.
   Hold next_model() { return spare_ && spare_.alone() ? std::move(spare_) : Hold(fb_model::create(bytes())); }
 
-  // The next model and moments from the full buffer; whether the model is finite. A download waits for it.
+  // Makes the next model and moments from the full buffer; returns whether the model is finite. Downloads wait for it.
   bool step(TicketQueue::Lock& lock, double norm, const Hold& next) {
     const StepConfig config = step_config(rule_, norm, version_);
-    // A part of the moments, copied to where it is stepped, which keeps it in the cache.
-    const auto copied = [](const PlacedVector<T>& moment, PlacedVector<T>& moment_out, std::size_t begin,
-                           std::size_t n) {
-      if (moment.empty()) {
-        return static_cast<T*>(nullptr);
-      }
-      return std::copy_n(moment.data() + begin, n, moment_out.data() + begin) - n;
-    };
     std::atomic<bool> finite{true};
     stepping_ = true;
-    queue_.run(lock, sum_.n_chunks(), true, [&](std::int64_t chunk) {
-      const auto [begin, n] = sum_.range(chunk);
-      sum_.make_values(chunk);
-      T* first = copied(first_, next_first_, begin, n);
-      T* second = copied(second_, next_second_, begin, n);
-      if (!step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), values(model_) + begin,
-                      sum_.values() + begin, first, second, values(next) + begin)) {
+    queue_.run(lock, state_.n_chunks(), true, [&](std::int64_t chunk) {
+      if (!state_.step_chunk(chunk, config, values(model_), values(next))) {
         finite.store(false, std::memory_order_relaxed);
       }
     });
@@ -490,10 +447,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
     return finite.load(std::memory_order_relaxed);
   }
 
-  // The next model is the present one from now on. Its entry stands at the end of due_ already.
+  // Makes the next model the present one. Its entry is at the end of due_ already.
   void advance(Hold next) {
-    first_.swap(next_first_);
-    second_.swap(next_second_);
+    state_.commit_step();
     Due& present = due_[due_.size() - 2];
     if (rule_.base == FB_BASE_CURRENT && present.tasks > 0) {
       present.model = model_.again();
@@ -501,24 +457,20 @@ class Server final : public fb_server, private TicketQueue::Sink {
     spare_ = std::move(model_);
     model_ = std::move(next);
     ++version_;
-    fill_ = 0;
-    weights_ = {};
   }
 
   const fb_rule rule_;
   const std::int64_t dim_;
   mutable TicketQueue queue_;
-  Hold model_, spare_;  // the present one, and the last that was left for another: its memory serves again
-  DeltaSum<T> sum_;
-  PlacedVector<T> first_, second_, next_first_, next_second_;  // moments, and where the next ones are made
-  std::int64_t version_ = 0, fill_ = 0, dropped_ = 0;
-  Weights weights_;
-  bool stepping_ = false;                      // a pass writes the next model
+  Hold model_, spare_;  // the present one, and the one before it, whose memory may be used again
+  RuleState<T> state_;
+  std::int64_t version_ = 0, dropped_ = 0;
+  bool stepping_ = false;                      // chunks of the next model are being written
   std::vector<Term> terms_;                    // of the batch that is being settled
   std::vector<double> staleness_weight_;       // by staleness; empty: always 1
-  std::map<std::int64_t, double> far_weight_;  // of some greater staleness
+  std::map<std::int64_t, double> far_weight_;  // of a staleness above the table's
   std::deque<Due> due_;                        // versions first_version() .. version_
-  std::map<std::int64_t, Due> far_due_;        // those before that tasks are due on
+  std::map<std::int64_t, Due> far_due_;        // older versions that tasks are due on
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A set of numbers in a moving window, beside std::set.
+// WindowBitset against std::set.
 #include <cstdint>
 #include <set>
 
@@ -7,9 +7,9 @@
 
 namespace {
 
-TEST(number_set_gives_the_smallest_first) {
+TEST(window_bitset_gives_the_smallest_first) {
   for (const std::int64_t window : {2, 32, 64, 128, 512}) {
-    fedbuff::NumberSet numbers;
+    fedbuff::WindowBitset numbers;
     std::set<std::int64_t> expected;
     std::set<std::int64_t> used;  // every number comes once
     std::int64_t first = 1000;

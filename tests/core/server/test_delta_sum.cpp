@@ -75,7 +75,9 @@ void refused_terms() {
       sum.commit();
       const std::vector<typename DeltaSum<T>::Term> terms = {{good.data(), kDtype<T>, 1.0, nullptr},
                                                              {broken.data(), kDtype<T>, 1.0, nullptr}};
-      CHECK_EQ(add<T>(sum, false, terms), FB_ERR_NOT_FINITE);  // and not committed
+      CHECK_EQ(add<T>(sum, false, terms), FB_ERR_OVERFLOW);  // and not committed
+      CHECK_EQ(sum.reason(terms[0]), FB_ERR_OVERFLOW);
+      CHECK_EQ(sum.reason(terms[1]), FB_ERR_NOT_FINITE);
       for (std::int64_t j = 0; j < dim; ++j) {
         CHECK_EQ(sum.values()[j], good[at(j)]);
       }

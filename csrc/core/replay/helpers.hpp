@@ -1,10 +1,10 @@
-// Rows of a replay that other threads work on by a rule, so that nobody needs to be told of each.
+// Threads that help with tiny tasks, and find their rows without being told of each.
 //
-// Where a task is a fraction of a microsecond, handing it to another core costs as much as doing it. But a row that is
-// `lag` versions old when its step is made could be begun that many steps before. So one thread, the leader, keeps all
-// the books, steps, and works on the fresh rows; helpers walk through the same rows in order and work on the stale ones
-// (step - version >= lag), or a share of them, as soon as the leader is within `lag` versions of their step. What
-// crosses between cores is how far the leader is and how far each helper, and the models and deltas themselves.
+// Where a task takes a fraction of a microsecond, passing it to another core costs as much as running it. But a row
+// that is `lag` versions old when its step is made can be run that many steps earlier. So one thread, the leader, does
+// the bookkeeping and the server steps, and runs the fresh rows. Helpers go through the same rows in order and run the
+// stale ones (step - version >= lag), or a share of them, as soon as the leader is within `lag` versions of their step.
+// Cores exchange only how far the leader and each helper are, the models and the deltas.
 #pragma once
 
 #include <algorithm>
@@ -14,23 +14,21 @@
 #include <utility>
 #include <vector>
 
+#include "clients/client_work.hpp"
 #include "memory/index_ring.hpp"
-#include "replay/replay.hpp"
+#include "replay/helper_policy.hpp"
 #include "threads/spin_wait.hpp"
 
 namespace fedbuff {
 
 template <class T>
-class StaleRows {
+class Helpers {
  public:
-  static constexpr std::int64_t kShares = 16;
-
-  // For rows that stay where they are; `share` out of kShares of the stale ones are the helpers'. window, a power of
-  // two, is how far a row may be ahead of those that are added; rows name versions from first_version on, n_versions of
-  // them at most.
-  StaleRows(ClientWork<T>& work, const NumberedQueue<ReplayRow>& rows, std::int64_t dim, std::int64_t lag,
-            std::int64_t share, std::int64_t window, std::int64_t n_helpers, std::int64_t first_version,
-            std::int64_t n_versions)
+  // The ring of rows must not grow while helpers run. They get `share` out of HelperPolicy::kShares of the stale rows.
+  // A row runs only if it is less than `window`, a power of two, after those that are added. Rows name versions
+  // first_version .. first_version + n_versions - 1.
+  Helpers(ClientWork<T>& work, const IndexRing<ReplayRow>& rows, std::int64_t dim, std::int64_t lag, std::int64_t share,
+          std::int64_t window, std::int64_t n_helpers, std::int64_t first_version, std::int64_t n_versions)
       : work_(work),
         rows_(rows),
         lag_(lag),
@@ -46,16 +44,16 @@ class StaleRows {
 
   // --- the leader's side
 
-  // A version's model, once, before it is posted.
-  void know(std::int64_t version, const T* model) { models_[index(version)] = model; }
+  // A version's model, once, before post() of that version.
+  void set_model(std::int64_t version, const T* model) { models_[index(version)] = model; }
 
-  // The leader is at this version, and the rows before `added` are over.
+  // The current version is this one, and the rows before `added` are committed.
   void post(std::int64_t version, std::int64_t added) {
     added_.store(added, std::memory_order_release);
     version_.store(version, std::memory_order_release);
   }
 
-  // Whether the helpers are all there: from then on the stale rows from `first` on are theirs.
+  // Whether all helper threads have started. If so, the stale rows from `first` on are theirs.
   bool begin(std::int64_t first) {
     if (n_ready_.load(std::memory_order_relaxed) < n_helpers_) {
       return false;
@@ -68,15 +66,15 @@ class StaleRows {
     return true;
   }
 
-  bool has(std::int64_t number, const ReplayRow& row) const { return number >= first_ && is_ours(number, row); }
+  bool has(std::int64_t number, const ReplayRow& row) const { return number >= first_ && is_helpers(number, row); }
 
-  // Whether a row of the helpers' is finished; then its delta is asked for.
+  // Whether a row of the helpers is finished. Prefetches the deltas of rows that were found finished.
   bool is_done(std::int64_t number, const ReplayRow& row) {
     Helper& helper = helpers_[helper_of(row)];
     if (number >= helper.seen) {
       const std::int64_t before = std::exchange(helper.seen, helper.done.load(std::memory_order_acquire));
       for (std::int64_t i = before; i < helper.seen; ++i) {
-        ask_for(delta(i));
+        prefetch(delta(i));
       }
     }
     return number < helper.seen;
@@ -88,7 +86,8 @@ class StaleRows {
 
   // --- a helper's side
 
-  // Works until all rows are done or it is stopped. Of an exception of the work the leader must be told.
+  // Runs rows until all are done or stop() was called. Exceptions of the work come out; the caller must stop the
+  // leader.
   void help(std::int64_t number, void* scratch) {
     n_ready_.fetch_add(1);
     std::int64_t row = begin_.load(std::memory_order_acquire);
@@ -96,18 +95,18 @@ class StaleRows {
       backoff.pause();
     }
     Helper& helper = helpers_[number];
-    ClientTask<T> tasks[kTogether];
-    std::int64_t asked = first_version_;
+    ClientTask<T> tasks[kTasksAtOnce];
+    std::int64_t prefetched = first_version_;
     for (Backoff backoff; row < rows_.end() && !is_stopped();) {
       const std::int64_t begin = row, version = version_.load(std::memory_order_acquire);
       const std::int64_t end = std::min(rows_.end(), added_.load(std::memory_order_acquire) + window_);
-      for (; asked < version; ++asked) {
-        ask_for(models_[index(asked + 1)]);
+      for (; prefetched < version; ++prefetched) {
+        prefetch(models_[index(prefetched + 1)]);
       }
       std::int64_t n = 0;
-      for (; row < end && n < kTogether && rows_[row].step - lag_ <= version; ++row) {
+      for (; row < end && n < kTasksAtOnce && rows_[row].step - lag_ <= version; ++row) {
         const ReplayRow& at = rows_[row];
-        if (is_ours(row, at) && helper_of(at) == number) {
+        if (is_helpers(row, at) && helper_of(at) == number) {
           tasks[n++] = {&at, models_[index(at.version)], delta(row)};
         }
       }
@@ -124,37 +123,37 @@ class StaleRows {
   }
 
  private:
-  static constexpr std::int64_t kTogether = 32;
+  static constexpr std::int64_t kTasksAtOnce = 32;
   static constexpr auto kLine = static_cast<std::int64_t>(64 / sizeof(T));
-  static constexpr std::int64_t kMostAsked = 4 * kLine;
+  static constexpr std::int64_t kMostPrefetched = 4 * kLine;
 
   struct alignas(64) Helper {
-    std::atomic<std::int64_t> done{0};  // its rows before this one are finished
-    alignas(64) std::int64_t seen = 0;  // what the leader saw of it last
+    std::atomic<std::int64_t> done{0};  // its rows before this number are finished
+    alignas(64) std::int64_t seen = 0;  // the leader's last reading of `done`
   };
 
-  // What another core has written and this one will read.
-  void ask_for(const T* vector) const {
-    for (std::int64_t j = 0; j < std::min(stride_, kMostAsked); j += kLine) {
+  // For a vector that another core has written.
+  void prefetch(const T* vector) const {
+    for (std::int64_t j = 0; j < std::min(stride_, kMostPrefetched); j += kLine) {
       __builtin_prefetch(vector + j);
     }
   }
 
   std::size_t index(std::int64_t version) const { return static_cast<std::size_t>(version - first_version_); }
-  bool is_ours(std::int64_t number, const ReplayRow& row) const {
-    return row.step - row.version >= lag_ && number % kShares < share_;
+  bool is_helpers(std::int64_t number, const ReplayRow& row) const {
+    return row.step - row.version >= lag_ && number % HelperPolicy::kShares < share_;
   }
   std::int64_t helper_of(const ReplayRow& row) const { return n_helpers_ == 1 ? 0 : row.step % n_helpers_; }
   bool is_stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
   ClientWork<T>& work_;
-  const typename NumberedQueue<ReplayRow>::View rows_;
+  const typename IndexRing<ReplayRow>::View rows_;
   const std::int64_t lag_, share_, window_, first_version_, n_helpers_, stride_;
   std::vector<const T*> models_;
   std::vector<T> memory_;
   T* const deltas_;  // (window, stride): row i has place i modulo the window
   const std::unique_ptr<Helper[]> helpers_;
-  std::int64_t first_ = INT64_MAX;  // rows before it are the leader's
+  std::int64_t first_ = INT64_MAX;  // the leader runs all rows before it
 
   alignas(64) std::atomic<std::int64_t> version_{0};
   std::atomic<std::int64_t> added_{0};

@@ -1,0 +1,188 @@
+// Finished rows into the sum of their server step, and the step: RuleState in the order of arrival, with what privacy
+// and secure aggregation put between a delta and the sum.
+//
+// The engine gathers rows under its lock (begin, add), then calls run without it. A step may be added in several
+// pieces, where it does not fit the window; the pieces do not show in the bits. One thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "clients/client_work.hpp"
+#include "clients/gradient_norm.hpp"
+#include "kernels/dispatch.hpp"
+#include "replay/secure_sum.hpp"
+#include "replay/stats.hpp"
+#include "replay/stopwatch.hpp"
+#include "server/rule_state.hpp"
+
+namespace fedbuff {
+
+template <class T>
+class Commit {
+ public:
+  // `secure` makes the sums where the config says fixed point; null: they are simulated.
+  Commit(const fb_rule& rule, std::int64_t dim, const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
+      : dim_(dim),
+        state_(rule, dim, OnFailure::Discard),
+        sums_(sums),
+        secure_(sums.modulus == 0 || secure ? std::move(secure) : make_simulated_sum<T>(sums, dim)) {}
+
+  const fb_rule& rule() const { return state_.rule(); }
+  const RuleState<T>& state() const { return state_; }
+  RuleState<T>& state() { return state_; }
+  std::int64_t cut() const { return cut_; }  // numbers out of range, in committed steps
+  double secure_seconds() const { return secure_seconds_; }
+  bool is_interrupted() const { return interrupted_; }  // a secure sum was begun and not ended
+
+  // Begins a piece of a step.
+  void begin() {
+    terms_.clear();
+    rows_.clear();
+    weights_ = state_.weights();
+  }
+
+  // Adds a row to the piece: its delta (dim), the factor that clips it, and where it is_rebased, the model (dim) that
+  // it was computed from, else null. The pointers must stay valid until run has returned.
+  void add(const ReplayRow& row, const T* delta, double factor, const T* start) {
+    double weight = 0;
+    state_.weigh(row.s, row.e, weights_, weight);
+    terms_.emplace_back(delta, kDtype, weight * factor, start);
+    if (secure_) {
+      rows_.push_back({&row, factor});
+    }
+  }
+
+  // Whether run takes less time than releasing a lock and taking it again.
+  bool is_brief() const {
+    return static_cast<std::int64_t>(terms_.size() + 2) * dim_ < kBriefNumbers && !secure_ && !record_;
+  }
+
+  // Adds the piece, whose first row has this number, to the sum of step `version`. Where that makes the step complete,
+  // the next model goes to next_out (dim); w (dim) is the current one. Returns where it is not finite, or step -1.
+  // Throws std::invalid_argument where the norm is zero, and what a secure sum throws.
+  Divergence run(std::int64_t version, std::int64_t first_row, bool complete, const T* w, T* next_out) {
+    const double norm = norm_of(rule(), weights_);
+    if (complete && weights_.arrivals > 0 && norm == 0) {
+      throw std::invalid_argument("step " + std::to_string(version) + ": the weights of its arrivals sum to zero");
+    }
+    if (secure_) {
+      const std::int64_t bad = add_secure(version, complete);
+      if (bad >= 0) {
+        return {version, first_row + bad};
+      }
+    }
+    const bool fused = complete && !secure_ && sums_.deviation == 0 && state_.fuses(terms_);
+    if (!fused && !secure_) {
+      state_.add(terms_, w);
+    }
+    state_.set_weights(weights_);
+    if (complete && !step(version, fused, norm, w, next_out)) {
+      const std::int64_t bad = first_not_finite();
+      return {version, bad < 0 ? -1 : first_row + bad};
+    }
+    return {};
+  }
+
+  // From now on notes |grad f(w)|^2 of the models with version % every == offset that a step starts from.
+  void record_gradients(const Problem<T>& problem, std::int64_t every, std::int64_t offset) {
+    if (every < 1 || offset < 0 || offset >= every) {
+      throw std::invalid_argument("every " + std::to_string(every) + ", offset " + std::to_string(offset) +
+                                  ": expected 0 <= offset < every");
+    }
+    record_.reset(new GradientRecord{GradientNorm<T>(problem), every, offset, {}});
+  }
+  const std::vector<double>& gradients() const {
+    static const std::vector<double> none;
+    return record_ ? record_->values : none;
+  }
+
+ private:
+  static constexpr fb_dtype kDtype = sizeof(T) == 4 ? FB_F32 : FB_F64;
+  static constexpr std::int64_t kBriefNumbers = 4096;
+
+  struct SecureRow {
+    const ReplayRow* row;
+    double factor;
+  };
+  struct GradientRecord {
+    GradientNorm<T> norm;
+    std::int64_t every, offset;
+    std::vector<double> values;
+  };
+
+  // The step from a complete sum; whether the next model is finite.
+  bool step(std::int64_t version, bool fused, double norm, const T* w, T* next_out) {
+    state_.commit_step();
+    if (weights_.arrivals == 0) {
+      std::memcpy(next_out, w, static_cast<std::size_t>(dim_) * sizeof(T));
+    } else {
+      if (sums_.deviation > 0) {
+        add_noise(sums_, dim_, version, state_.values_out());
+      }
+      const StepConfig config = step_config(rule(), norm, version);
+      if (!(fused ? state_.step_fused(terms_, config, w, next_out) : state_.step(config, w, next_out))) {
+        return false;
+      }
+    }
+    cut_ += std::exchange(step_cut_, 0);
+    if (record_ && version % record_->every == record_->offset) {
+      record_->values.push_back(record_->norm.squared(w));
+    }
+    return true;
+  }
+
+  // The piece into the secure sum, and that into the rule's when the step is complete. Returns the first row whose
+  // delta is not finite, or -1.
+  std::int64_t add_secure(std::int64_t version, bool complete) {
+    Stopwatch watch;
+    interrupted_ = true;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const auto& [row, factor] = rows_[i];
+      const auto* delta = static_cast<const T*>(terms_[i].delta);
+      const auto weight = static_cast<std::uint64_t>(std::llround(row->s * row->e * sums_.weight_unit));
+      const std::int64_t cut = secure_->add(*row, delta, weight, factor);
+      if (cut > 0 && !is_finite(terms_[i])) {
+        return static_cast<std::int64_t>(i);
+      }
+      step_cut_ += cut;
+    }
+    if (complete && weights_.arrivals > 0) {
+      secure_->finish(version, state_.values_out());
+    }
+    secure_seconds_ += watch.lap();
+    interrupted_ = false;
+    return -1;
+  }
+
+  using Term = typename RuleState<T>::Term;
+
+  bool is_finite(const Term& term) const {
+    return kernels().of<T>().all_finite(dim_, static_cast<const T*>(term.delta));
+  }
+  std::int64_t first_not_finite() const {
+    const auto bad = std::find_if(terms_.begin(), terms_.end(), [this](const Term& term) { return !is_finite(term); });
+    return bad == terms_.end() ? -1 : bad - terms_.begin();
+  }
+
+  const std::int64_t dim_;
+  RuleState<T> state_;
+  const SumConfig sums_;
+  const std::unique_ptr<SecureSum<T>> secure_;
+  std::vector<Term> terms_;      // of the piece
+  std::vector<SecureRow> rows_;  // of the piece, for a secure sum
+  WeightSums weights_;           // of the step, with the piece
+  std::int64_t step_cut_ = 0, cut_ = 0;
+  double secure_seconds_ = 0;
+  bool interrupted_ = false;
+  std::unique_ptr<GradientRecord> record_;
+};
+
+}  // namespace fedbuff
