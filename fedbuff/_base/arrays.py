@@ -163,7 +163,7 @@ def round_down(value: float, dtype: DTypeLike) -> float:
     """The largest number of the dtype that is not above a value >= 0.
 
     >>> import numpy as np
-    >>> from fedbuff._arrays import round_down
+    >>> from fedbuff._base.arrays import round_down
     >>> round_down(0.1, np.float32) <= 0.1 < float(np.float32(0.1))
     True
     """

@@ -197,7 +197,7 @@ _FORMULA = "=+-@\t\r\n"  # a spreadsheet takes a cell that begins so for a formu
 def guarded(text: str) -> str:
     """A text as a cell of a CSV file that no spreadsheet runs: behind an apostrophe where it begins as a formula does.
 
-    >>> from fedbuff._files import guarded, unguarded
+    >>> from fedbuff._base.files import guarded, unguarded
     >>> guarded("=1+1"), unguarded("'=1+1"), guarded("phone-7"), guarded("-7")
     ("'=1+1", '=1+1', 'phone-7', '-7')
     """

@@ -12,7 +12,7 @@ __all__ = ["aligned", "show"]
 def show(value: Any) -> str:
     """A cell: four digits of a float, whole numbers of five digits and more with commas, a dash for nothing.
 
-    >>> from fedbuff._text_table import show
+    >>> from fedbuff._base.text_table import show
     >>> show(0.123456), show(106_800), show(106_799.5), show(1.5e12), show(None)
     ('0.1235', '106,800', '106,800', '1.5e+12', '-')
     """
@@ -28,7 +28,7 @@ def show(value: Any) -> str:
 def aligned(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Rows of equal keys as lines, the keys first, numbers to the right.
 
-    >>> from fedbuff._text_table import aligned
+    >>> from fedbuff._base.text_table import aligned
     >>> aligned([{"name": "a", "n": 1}, {"name": "bc", "n": 20}])
     ['name   n', 'a      1', 'bc    20']
     """

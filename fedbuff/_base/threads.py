@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> list[Result]:
     """function of every item, in the order of the items; up to `threads` at once.
 
-    >>> from fedbuff._pool import map_in_threads
+    >>> from fedbuff._base.threads import map_in_threads
     >>> map_in_threads(lambda x: x * x, range(4), threads=2)
     [0, 1, 4, 9]
 
@@ -37,7 +37,7 @@ def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item], th
 def split(n: int, parts: int) -> list[slice]:
     """0..n in so many parts, beginning at cache lines; fewer where n is small.
 
-    >>> from fedbuff._pool import split
+    >>> from fedbuff._base.threads import split
     >>> split(100, 2)
     [slice(0, 64, None), slice(64, 100, None)]
     """

@@ -9,27 +9,21 @@ from typing import Any, cast
 import numpy as np
 
 from .. import backends
-from .._base.checks import choice
 from .._problems.base import Problem
+from .check import check_metrics
 from .engine import AnyProblem
 from .protocol import Floats
-
-METRICS = ("loss", "grad_norm_sq", "accuracy", "distance", "step_norm")
 
 
 class _Evaluation:
     """The metrics of a model, and what they cost."""
 
     def __init__(self, problem: AnyProblem, metrics: Sequence[str], test: tuple[Any, Any] | Problem | None) -> None:
-        for name in metrics:
-            choice("metrics", name, METRICS)
+        check_metrics(metrics, problem)
         self.metrics = tuple(metrics)
         self.seconds = 0.0
         self._problem = problem
         self._held_out: Any = None
-        for name, needs in (("loss", "loss"), ("grad_norm_sq", "grad"), ("accuracy", "accuracy")):
-            if name in metrics and not callable(getattr(problem, needs, None)):
-                raise ValueError(f"metrics: {type(problem).__name__} has no {needs}, which {name!r} needs")
         if test is not None:
             if "accuracy" not in metrics:
                 raise ValueError("test: it is for the metric 'accuracy', which is not asked for")

@@ -23,10 +23,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from .._base.arrays import model_dtype, pick_lists
 from .._base.checks import (
-    choice,
     count,
     path_of,
     shortened,
+    shown,
 )
 from .._base.files import FileError
 
@@ -122,8 +122,9 @@ def read_svmlight(
     or is not finite, of indices that do not rise, and of a line that is cut.
     """
     kind = model_dtype("dtype", dtype)
-    if not isinstance(zero_based, bool):
-        choice("zero_based", zero_based, ("auto",))
+    if not isinstance(zero_based, bool) and zero_based != "auto":
+        kind = ValueError if isinstance(zero_based, str) else TypeError
+        raise kind(f"zero_based: expected True, False or 'auto', got {shown(zero_based)}")
     width = None if n_features is None else count("n_features", n_features)
     if width is not None and width > _MOST_FEATURES:
         raise ValueError(f"n_features: at most {_MOST_FEATURES}, got {width}")

@@ -24,12 +24,12 @@ from .._base.checks import (
 from .._base.files import optional
 from .._base.student_t import student
 from .._base.text_table import aligned
+from .._replay.history import first_reached
 
 if TYPE_CHECKING:
     from .results import SweepResults
 
 __all__ = [
-    "RISING",
     "Band",
     "Paired",
     "Table",
@@ -51,7 +51,6 @@ Axis = Literal["step", "time", "updates"]
 
 _RESAMPLES = 4000
 _POINTS = 200  # of a band whose runs were evaluated at different places
-RISING = ("accuracy",)  # metrics that are better when they are larger
 
 
 # ---- arrays ----
@@ -64,7 +63,7 @@ def interval(values: ArrayLike, level: float = 0.95, method: Method = "student")
     quantiles of the means of resampled values, always the same ones, and is too narrow for fewer than about ten. One
     value has no interval: its limits are NaN.
 
-    >>> from fedbuff._sweep_statistics import interval
+    >>> from fedbuff._sweep.statistics import interval
     >>> mean, low, high = interval([1.0, 2.0, 3.0])
     >>> float(mean), round(float(low), 2), round(float(high), 2)
     (2.0, -0.48, 4.48)
@@ -96,7 +95,7 @@ def checked_level(level: float) -> None:
 def carried_forward(x: ArrayLike, y: ArrayLike, at: ArrayLike) -> Floats:
     """The newest y at each place; NaN before the first x and after the last.
 
-    >>> from fedbuff._sweep_statistics import carried_forward
+    >>> from fedbuff._sweep.statistics import carried_forward
     >>> carried_forward([0, 10, 20], [5.0, 3.0, 1.0], [0, 9, 10, 20, 21]).tolist()
     [5.0, 5.0, 3.0, 1.0, nan]
     """
@@ -126,7 +125,7 @@ def survival_median(times: ArrayLike, reached: ArrayLike) -> float:
 
     Infinite where fewer than half are seen to reach it.
 
-    >>> from fedbuff._sweep_statistics import survival_median
+    >>> from fedbuff._sweep.statistics import survival_median
     >>> survival_median([1.0, 2.0, 3.0], [True, True, False]), survival_median([1.0, 9.0, 9.0], [True, False, False])
     (2.0, inf)
     """
@@ -367,7 +366,5 @@ def first_at(history: Mapping[str, NDArray[Any]], metric: str, target: float, ax
     instance("metric", metric, str, "the name of a metric")
     if metric not in history:
         raise ValueError(f"metric: the histories have {', '.join(history) or 'no rows'}, not {metric!r}")
-    values = history[metric]
-    hit = values >= target if metric in RISING else values <= target
-    at = int(np.argmax(hit)) if hit.any() else len(values) - 1
-    return float(history[axis][at]), bool(hit.any())
+    at = first_reached(history, metric, target)
+    return float(history[axis][-1 if at is None else at]), at is not None

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff._replay import loop as _replay
+from fedbuff._replay import checkpoint as _checkpoint
 from fedbuff._study.data import RowReader
 from fedbuff._study.run_folder import load_run, run_study
 
@@ -117,11 +117,11 @@ def sweep_file(form: str, name: str, monkeypatched: bool = False) -> Callable[[P
     def make(folder: Path) -> Path:
         from fedbuff._sweep import store as _sweep_store
 
-        default, _sweep_store._default_form = _sweep_store._default_form, lambda: form
+        default, _sweep_store.default_format = _sweep_store.default_format, lambda: form
         try:
             fb.sweep(TABLES, grid={"strategy.buffer_size": [1, 2]}, seeds=[0, 1], out=folder / "sweep", progress=False)
         finally:
-            _sweep_store._default_form = default
+            _sweep_store.default_format = default
         return folder / "sweep" / name
 
     return make
@@ -165,7 +165,7 @@ KINDS: dict[str, Kind] = {
     "schedule.npz": Kind(saved(made_schedule, "s.npz"), fb.load_schedule),
     "schedule.parquet": Kind(saved(made_schedule, "s.parquet"), fb.load_schedule),
     "server": Kind(saved(made_server, "server.npz"), lambda path: fb.Server.load(path)),
-    "checkpoint": Kind(saved(made_replay, "c.npz"), _replay._read_checkpoint),
+    "checkpoint": Kind(saved(made_replay, "c.npz"), _checkpoint._read_checkpoint),
     "trace.npz": Kind(saved(lambda: made_trace(True), "t.npz"), fb.read_trace),
     "trace.parquet": Kind(saved(made_trace, "t.parquet"), fb.read_trace),
     "trace.csv": Kind(content(CSV, "t.csv"), fb.read_trace),
@@ -309,7 +309,7 @@ def checksummed(data: bytes) -> bytes:
             arrays = {name: file[name] for name in file.files if name != "checksum"}
     except Exception:
         return data
-    arrays["checksum"] = np.frombuffer(_replay._digest(arrays), np.uint8)
+    arrays["checksum"] = np.frombuffer(_checkpoint._digest(arrays), np.uint8)
     stream = io.BytesIO()
     np.savez(stream, **arrays)
     return stream.getvalue()

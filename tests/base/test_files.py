@@ -184,7 +184,7 @@ def test_servers_saved_from_two_threads(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from fedbuff._files import replacing
+from fedbuff._base.files import replacing
 with replacing(sys.argv[1]) as beside:
     beside.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)

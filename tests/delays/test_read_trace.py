@@ -23,7 +23,7 @@ GOOD = "client,task,wait,download,compute,upload,ok,note\n" + "".join(
 def reader(request, monkeypatch):
     """Both CSV readers: the fast one, and the one where only NumPy is there."""
     if request.param == "numpy":
-        monkeypatch.setattr(fedbuff._delays.columns, "find_spec", lambda name: None)
+        monkeypatch.setattr(fedbuff._delays.text_file, "find_spec", lambda name: None)
     else:
         pytest.importorskip("pyarrow")
     return request.param
@@ -60,7 +60,7 @@ def test_both_csv_readers_agree(tmp_path, monkeypatch) -> None:
     rows.insert(3, "")  # a blank line
     path = write(tmp_path / "t.csv", "\ufeffclient,compute,upload\r\n" + "\r\n".join(rows))
     fast = fb.read_trace(path)
-    monkeypatch.setattr(fedbuff._delays.columns, "find_spec", lambda name: None)
+    monkeypatch.setattr(fedbuff._delays.text_file, "find_spec", lambda name: None)
     assert fb.read_trace(path) == fast
     assert fast.client_ids[0] == "dev,0"
 

@@ -58,7 +58,7 @@ def test_zero_based(write: Any) -> None:
     assert fb.read_svmlight(one)[0].toarray().tolist() == [[1, 1]]
     assert fb.read_svmlight(one, zero_based=True)[0].toarray().tolist() == [[0, 1, 1]]
     assert fb.read_svmlight(one, zero_based=False, n_features=4)[0].shape == (1, 4)
-    with pytest.raises(ValueError, match=r"line 1: index 0: indices count from 1 \(zero\)"):
+    with pytest.raises(ValueError, match=r"zero: line 1: index 0: indices count from 1"):
         fb.read_svmlight(zero, zero_based=False)
     with pytest.raises(ValueError, match="zero_based: expected True, False or 'auto', got 'yes'"):
         fb.read_svmlight(zero, zero_based="yes")  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def test_zero_based(write: Any) -> None:
 def test_n_features(write: Any) -> None:
     path = write("1 1:1\n# a comment\n1 1:1 3:1\n")
     assert fb.read_svmlight(path, n_features=5)[0].shape == (2, 5)
-    with pytest.raises(ValueError, match=r"line 3: index 3: there are 2 features, counted from 1 \(a.txt\)"):
+    with pytest.raises(ValueError, match=r"a.txt: line 3: index 3: there are 2 features, counted from 1$"):
         fb.read_svmlight(path, n_features=2)
     with pytest.raises(ValueError, match="n_features: expected an int >= 1, got 0"):
         fb.read_svmlight(path, n_features=0)
@@ -121,12 +121,12 @@ def test_errors_name_the_line(write: Any, bad: str, after: str) -> None:
     path = write("1 1:1 3:1\n# comment\n\n" + bad + after)
     with pytest.raises(ValueError) as caught:
         fb.read_svmlight(path)
-    assert str(caught.value) == f"line 4: {ERRORS[bad]} (a.txt)"
+    assert str(caught.value) == f"{path}: line 4: {ERRORS[bad]}"
 
 
 def test_empty_and_missing(write: Any, tmp_path: Path) -> None:
     for text in ("", "\n", "# nothing\n"):
-        with pytest.raises(ValueError, match=r"the file has no rows \(a.txt\)"):
+        with pytest.raises(ValueError, match=r"a.txt: the file has no rows$"):
             fb.read_svmlight(write(text))
     with pytest.raises(FileNotFoundError):
         fb.read_svmlight(tmp_path / "missing")
@@ -138,11 +138,11 @@ def test_gzip_whole_and_cut(write: Any) -> None:
     X, y = fb.read_svmlight(write(packed, "a.gz"))
     np.testing.assert_array_equal(X.toarray()[:, 0], np.arange(100_000))
     assert y.size == 100_000
-    with pytest.raises(ValueError, match=r"^line \d+: the compressed file breaks off here: .* \(cut.gz\)") as caught:
+    with pytest.raises(ValueError, match=r"cut.gz: line \d+: the compressed file breaks off here: ") as caught:
         fb.read_svmlight(write(packed[: len(packed) // 2], "cut.gz"))
-    assert 10_000 < int(str(caught.value).split()[1][:-1]) < 90_000
+    assert 10_000 < int(str(caught.value).split()[2][:-1]) < 90_000
     broken = packed[:5000] + bytes(100) + packed[5100:]
-    with pytest.raises(ValueError, match=r"^line \d+: .* \(bad.gz\)"):
+    with pytest.raises(ValueError, match=r"bad.gz: line \d+: "):
         fb.read_svmlight(write(broken, "bad.gz"))
 
 
@@ -171,7 +171,7 @@ def test_fast_path_and_walk_agree(words: list[str], between: str) -> None:
     try:
         block = _svmlight._parse(text, 1, dtype, path)
     except ValueError as error:
-        assert str(error).startswith("line ")
+        assert str(error).startswith("a: line ")
     else:
         plain = _svmlight._QUERY.sub(rb"\1", _svmlight._COMMENT.sub(b"", text))
         _svmlight._locate_error(plain, 1, dtype, path)
