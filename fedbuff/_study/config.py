@@ -227,6 +227,13 @@ class StudyConfig:
         """The same with other values, by path; None removes a key (see `merged`)."""
         return StudyConfig(merged(self.tables, changes), self.folder, self.allow_code)
 
+    def named(self, name: str) -> StudyConfig:
+        """The same with another name: tables and what was built of them are shared, and nothing is checked again."""
+        made = object.__new__(StudyConfig)
+        made.__dict__.update(self.__dict__)
+        made.__dict__["tables"] = {**self.tables, "name": name}
+        return made
+
     def with_sections(self, sections: Mapping[str, Any], ready: Mapping[str, Any], *, checked: bool) -> StudyConfig:
         """These tables with other sections, which are shared and not copied; only what they can break is checked.
         A section that is None is left out.
@@ -631,7 +638,7 @@ class StudyConfig:
                 except ConfigError as error:
                     raise ConfigError(f"{path}: {error}") from None
                 values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items())
-                group.append(variant.changed({"name": f"{variant.name}, {values}"}) if chosen else variant)
+                group.append(variant.named(f"{variant.name}, {values}") if chosen else variant)
             groups.append(group)
         return groups
 
