@@ -122,7 +122,7 @@ def read_svmlight(
     or is not finite, of indices that do not rise, and of a line that is cut.
     """
     kind = model_dtype("dtype", dtype)
-    if not isinstance(zero_based, bool) and zero_based != "auto":
+    if not isinstance(zero_based, bool) and not (isinstance(zero_based, str) and zero_based == "auto"):
         kind = ValueError if isinstance(zero_based, str) else TypeError
         raise kind(f"zero_based: expected True, False or 'auto', got {shown(zero_based)}")
     width = None if n_features is None else count("n_features", n_features)
