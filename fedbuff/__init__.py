@@ -1,11 +1,26 @@
-"""Replay asynchronous federated learning (FedBuff) on a CPU, exactly and fast."""
+"""Replay asynchronous federated learning (FedBuff) on a CPU, exactly and fast.
+
+Names are grouped as in docs/api.md.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import partition, staleness
+# Problems
+from ._problems.base import Problem
+from ._problems.external import Callback, Custom
+from ._problems.linear import LeastSquares, Logistic
+from ._problems.local import LocalSGD
+from ._problems.mlp import MLP, Softmax
+from ._problems.quadratic import Quadratic
+
+# Data
+from . import partition
+from ._study.svmlight import read_svmlight
+
+# Delays
 from ._base.files import FileError
 from ._delays.arrival_log import ArrivalLog
 from ._delays.availability import Availability
@@ -26,124 +41,131 @@ from ._delays.model import DelayModel
 from ._delays.read import read_arrival_log, read_trace
 from ._delays.recorder import Recorder, sample_log
 from ._delays.trace import Trace
-from ._machine.config import show_config
-from ._machine.embedding import get_cmake_dir, get_include
-from ._problems.base import Problem
-from ._problems.external import Callback, Custom
-from ._problems.linear import LeastSquares, Logistic
-from ._problems.local import LocalSGD
-from ._problems.mlp import MLP, Softmax
-from ._problems.quadratic import Quadratic
-from ._replay.aggregate import aggregate
-from ._replay.history import (
-    ExitReason,
-    History,
-    Interrupted,
-    Result,
-)
-from ._replay.loop import replay, run
-from ._replay.replay import Replay
-from ._replay.stop import Stop
-from ._rule.strategies import (
-    SGD,
-    Adam,
-    FedAsync,
-    FedAvg,
-    FedBuff,
-)
+
+# Strategies
+from . import staleness
+from ._rule.strategies import SGD, Adam, FedAsync, FedAvg, FedBuff
+
+# Schedules
 from ._schedule.columns import Status
 from ._schedule.file import load_schedule
 from ._schedule.resolve import iter_schedule, schedule
 from ._schedule.schedule import Schedule
 from ._schedule.uniform import uniform_arrivals
-from ._study.svmlight import read_svmlight
+
+# Replay
+from ._replay.history import ExitReason, History, Interrupted, Result
+from ._replay.loop import replay, run
+from ._replay.replay import Replay
+from ._replay.stop import Stop
+
+# Server
+from ._machine.config import show_config
+from ._machine.embedding import get_cmake_dir, get_include
+from ._replay.aggregate import aggregate
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import (
-        plots,
-        secure,
-        theory,
-        traces,
-    )
+    # Data
+    from ._study.data import sample_digits
+
+    # Delays
+    from . import traces
+
+    # Server
+    from . import secure
     from ._event_queue import EventQueue
     from ._server import DeltaBuffer, Server
+
+    # Theory
+    from . import theory
+
+    # Studies and pictures
+    from . import plots
     from ._study.config import StudyConfig
-    from ._study.data import sample_digits
     from ._sweep.results import SweepResults, load_sweep
     from ._sweep.sweep import sweep
     from ._sweep.tune import tune
 
 __all__ = [
+    "__version__",
+    # Problems
+    "Softmax",
     "MLP",
-    "SGD",
-    "Adam",
-    "ArrivalLog",
-    "Availability",
-    "Callback",
-    "Constant",
+    "Logistic",
+    "LeastSquares",
+    "Quadratic",
+    "Problem",
     "Custom",
+    "Callback",
+    "LocalSGD",
+    # Data
+    "partition",
+    "read_svmlight",
+    "sample_digits",
+    # Delays
     "DelayModel",
-    "DeltaBuffer",
-    "Distribution",
-    "Empirical",
-    "EventQueue",
-    "ExitReason",
+    "Constant",
+    "Uniform",
     "Exponential",
+    "HalfNormal",
+    "TruncatedNormal",
+    "LogNormal",
+    "Pareto",
+    "Weibull",
+    "Empirical",
+    "Distribution",
+    "Trace",
+    "read_trace",
+    "Availability",
+    "ArrivalLog",
+    "read_arrival_log",
+    "FileError",
+    "TraceError",
+    "Recorder",
+    "sample_log",
+    "traces",
+    # Strategies
+    "FedBuff",
     "FedAsync",
     "FedAvg",
-    "FedBuff",
-    "FileError",
-    "HalfNormal",
-    "History",
-    "Interrupted",
-    "LeastSquares",
-    "LocalSGD",
-    "LogNormal",
-    "Logistic",
-    "Pareto",
-    "Problem",
-    "Quadratic",
-    "Recorder",
-    "Replay",
-    "Result",
-    "Schedule",
-    "Server",
-    "Softmax",
-    "Status",
-    "Stop",
-    "StudyConfig",
-    "SweepResults",
-    "Trace",
-    "TraceError",
-    "TruncatedNormal",
-    "Uniform",
-    "Weibull",
-    "__version__",
-    "aggregate",
-    "get_cmake_dir",
-    "get_include",
+    "SGD",
+    "Adam",
+    "staleness",
+    # Schedules
+    "schedule",
     "iter_schedule",
+    "uniform_arrivals",
+    "Schedule",
+    "Status",
     "load_schedule",
-    "load_sweep",
-    "partition",
-    "plots",
-    "read_arrival_log",
-    "read_svmlight",
-    "read_trace",
+    # Replay
     "replay",
     "run",
-    "sample_digits",
-    "sample_log",
-    "schedule",
+    "Replay",
+    "Stop",
+    "Result",
+    "History",
+    "ExitReason",
+    "Interrupted",
+    # Server
+    "Server",
+    "DeltaBuffer",
+    "EventQueue",
     "secure",
+    "aggregate",
+    "get_include",
+    "get_cmake_dir",
     "show_config",
-    "staleness",
-    "sweep",
+    # Theory
     "theory",
-    "traces",
+    # Studies and pictures
+    "StudyConfig",
+    "sweep",
+    "SweepResults",
+    "load_sweep",
     "tune",
-    "uniform_arrivals",
+    "plots",
 ]
 
 # Not everybody's, and slow to import: on first use.

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._base.files import file_format, replacing
-from .bad_rows import refuse_times as _check_times
+from .bad_rows import refuse_times
 from .clients import code_clients
 from .columns import FORMATS
-from .immutable import Immutable, _frozen, _integers, _numbers, _refuse, digest, write_columns
+from .immutable import Immutable, digest, float_column, frozen, int_column, refuse_rows, write_columns
 from .table import Labels
 from .trace import End, Trace
 
@@ -52,19 +52,19 @@ class ArrivalLog(Immutable):
         if version is None and start_time is None:
             raise ValueError("give version or start_time, or both")
         codes, ids = code_clients(client, clients)
-        arrive = _numbers("arrive_time", arrive_time, codes.size)
-        start = None if start_time is None else _numbers("start_time", start_time, codes.size)
-        made_on = None if version is None else _integers("version", version, codes.size)
-        _check_times({"arrive_time": arrive} if start is None else {"start_time": start, "arrive_time": arrive})
+        arrive = float_column("arrive_time", arrive_time, codes.size)
+        start = None if start_time is None else float_column("start_time", start_time, codes.size)
+        made_on = None if version is None else int_column("version", version, codes.size)
+        refuse_times({"arrive_time": arrive} if start is None else {"start_time": start, "arrive_time": arrive})
         early = np.flatnonzero(arrive[1:] < arrive[:-1]) + 1
-        _refuse(early, lambda row: f"arrive_time {arrive[row]} is before the row above, {arrive[row - 1]}")
+        refuse_rows(early, lambda row: f"arrive_time {arrive[row]} is before the row above, {arrive[row - 1]}")
         if start is not None:
             begin = start
             late = np.flatnonzero(begin > arrive)
-            _refuse(late, lambda row: f"start_time {begin[row]} is after arrive_time {arrive[row]}")
+            refuse_rows(late, lambda row: f"start_time {begin[row]} is after arrive_time {arrive[row]}")
         if made_on is not None:
             self._check_versions(made_on, start)
-        entered = None if step is None else _integers("step", step, codes.size)
+        entered = None if step is None else int_column("step", step, codes.size)
         if entered is not None:
             self._check_steps(entered, made_on)
         fields = {
@@ -76,14 +76,14 @@ class ArrivalLog(Immutable):
             "step": entered,
         }
         for name, array in fields.items():
-            object.__setattr__(self, name, None if array is None else _frozen(array))
+            object.__setattr__(self, name, None if array is None else frozen(array))
         object.__setattr__(self, "n_clients", int(ids.size))
 
     @staticmethod
     def _check_versions(version: NDArray[np.int64], start: NDArray[np.float64] | None) -> None:
         wrong = np.flatnonzero((version < 0) | (version > np.arange(version.size)))
         if wrong.size:
-            _refuse(
+            refuse_rows(
                 wrong,
                 lambda row: (
                     f"version {version[row]} "
@@ -95,7 +95,7 @@ class ArrivalLog(Immutable):
             newest = np.maximum.accumulate(version[order])
             older = np.flatnonzero((version[order] < newest) & np.append(False, start[order][1:] > start[order][:-1]))
             begin = start
-            _refuse(
+            refuse_rows(
                 np.sort(order[older]),
                 lambda row: (
                     f"version {version[row]} started at {begin[row]}, when a newer version had already been started on"
@@ -106,7 +106,7 @@ class ArrivalLog(Immutable):
     def _check_steps(step: NDArray[np.int64], version: NDArray[np.int64] | None) -> None:
         before = np.append(0, step[:-1])
         wrong = np.flatnonzero((step != before) & (step != before + 1) | (np.arange(step.size) == 0) & (step != 0))
-        _refuse(
+        refuse_rows(
             wrong,
             lambda row: (
                 f"step {step[row]} "
@@ -115,14 +115,14 @@ class ArrivalLog(Immutable):
         )
         if version is not None:
             newer = np.flatnonzero(version > step)
-            _refuse(newer, lambda row: f"version {version[row]} is newer than step {step[row]}, which it enters")
+            refuse_rows(newer, lambda row: f"version {version[row]} is newer than step {step[row]}, which it enters")
 
     def check_versions(self, buffer_size: int) -> None:
         """Refuses the first row whose version a server that steps at every buffer_size arrivals had not made yet."""
         if self.version is None:
             return
         version, made = self.version, np.arange(self.client.size) // buffer_size
-        _refuse(
+        refuse_rows(
             np.flatnonzero(version > made),
             lambda row: f"version {version[row]} does not exist yet: {row} arrivals make {made[row]} server steps",
         )

@@ -8,12 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._base.arrays import to_array
+from .._base.arrays import pick_lists, to_array
 from .._base.checks import choice, count
-from .bad_rows import TraceError
-from .bad_rows import refuse_times as _check_times
-from .clients import _offsets, _take_groups
-from .immutable import Immutable, _frozen, _integers, _numbers, digest
+from .bad_rows import TraceError, refuse_times
+from .clients import offsets_of
+from .immutable import Immutable, digest, float_column, frozen, int_column
 
 Policy = Literal["wait", "pause", "abort"]
 
@@ -52,13 +51,13 @@ class Availability(Immutable):
         """Row r says that client[r] is there from begin[r] until just before end[r]; windows that touch are joined."""
         choice("policy", policy, ("wait", "pause", "abort"))
         n_clients = count("n_clients", n_clients, high=2**31 - 1)
-        codes = _integers("client", client, None)
-        start = _numbers("begin", begin, codes.size)
-        stop = _numbers("end", end, codes.size)
+        codes = int_column("client", client, None)
+        start = float_column("begin", begin, codes.size)
+        stop = float_column("end", end, codes.size)
         outside = np.flatnonzero((codes < 0) | (codes >= n_clients))
         if outside.size:
             raise TraceError(f"client {codes[outside[0]]} is unknown: there are {n_clients}", int(outside[0]) + 1)
-        _check_times({"begin": start, "end": stop})
+        refuse_times({"begin": start, "end": stop})
         empty = np.flatnonzero(stop <= start)
         if empty.size:
             row = int(empty[0])
@@ -81,13 +80,13 @@ class Availability(Immutable):
             )
         joined = same & (start[1:] == stop[:-1])
         first, last = np.append(True, ~joined)[: codes.size], np.append(~joined, True)[: codes.size]
-        self._set(n_clients, _offsets(codes[first], n_clients), start[first], stop[last], periods, policy)
+        self._set(n_clients, offsets_of(codes[first], n_clients), start[first], stop[last], periods, policy)
 
     def _set(self, n: int, offsets: Any, begin: Any, end: Any, period: Any, policy: Policy) -> None:
         for name, value in (("offsets", offsets), ("begin", begin), ("end", end)):
-            object.__setattr__(self, name, _frozen(value))
+            object.__setattr__(self, name, frozen(value))
         if period is not None and period.size:
-            period = float(period[0]) if np.all(period == period[0]) else _frozen(period)
+            period = float(period[0]) if np.all(period == period[0]) else frozen(period)
         object.__setattr__(self, "period", period)
         object.__setattr__(self, "n_clients", n)
         object.__setattr__(self, "policy", policy)
@@ -127,7 +126,7 @@ class Availability(Immutable):
 
     def take(self, clients: NDArray[np.int64]) -> Availability:
         """The availability of clients[0], clients[1], ... as that of clients 0, 1, ..."""
-        rows, offsets = _take_groups(self.offsets, clients)
+        rows, offsets = pick_lists(self.offsets, clients)
         taken = Availability.__new__(Availability)
         periods = self.periods
         period = None if periods is None else periods[clients]

@@ -77,20 +77,20 @@ def bad_rows(groups: Iterable[tuple[NDArray[np.int64], Reasons]], hint: str = ""
 
 def refuse_times(columns: Mapping[str, NDArray[np.float64]]) -> None:
     """Refuses the rows with a time that is negative, infinite or NaN."""
-    error = bad_rows(_bad_times(columns, nan=True))
+    error = bad_rows(bad_times(columns, nan=True))
     if error is not None:
         raise error
 
 
-def _bad_times(columns: Mapping[str, NDArray[np.float64]], nan: bool) -> Iterator[tuple[NDArray[np.int64], Reasons]]:
+def bad_times(columns: Mapping[str, NDArray[np.float64]], nan: bool) -> Iterator[tuple[NDArray[np.int64], Reasons]]:
     for name, values in columns.items():
         if values.size and not (values.min() >= 0 and values.max() < np.inf):  # NaN fails both
             bad = (values < 0) | np.isinf(values)
             rows = np.flatnonzero(bad | np.isnan(values) if nan else bad)
-            yield rows, _time_reasons(name, values[rows])
+            yield rows, time_reasons(name, values[rows])
 
 
-def _time_reasons(name: str, values: NDArray[np.float64]) -> Reasons:
+def time_reasons(name: str, values: NDArray[np.float64]) -> Reasons:
     def reason(i: int) -> str:
         value = float(values[i])
         if np.isnan(value):

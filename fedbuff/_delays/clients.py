@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._base.arrays import to_array
 from .._base.checks import count
 from .bad_rows import TraceError, bad_rows
-from .immutable import _refuse, _vector
+from .immutable import check_vector, refuse_rows
 from .table import Labels
 
 Tasks = Literal["number", "order"]
@@ -32,7 +32,7 @@ def stable_order(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     return packed.view(np.int64)
 
 
-def _show(label: Any) -> str:
+def label_text(label: Any) -> str:
     return repr(str(label)) if isinstance(label, str) else str(label)
 
 
@@ -48,11 +48,11 @@ def code_clients(
         values = to_array("client", client)
         if values.dtype.kind == "O" and all(isinstance(label, str) for label in values.flat):
             nul = [row for row, label in enumerate(values.flat) if "\0" in label]  # NumPy's strings end at one
-            _refuse(np.array(nul, np.int64), lambda row: f"client {values.flat[row]!r} has a NUL character")
+            refuse_rows(np.array(nul, np.int64), lambda row: f"client {values.flat[row]!r} has a NUL character")
             values = values.astype(np.str_)
         if values.dtype.kind not in "iuU":
             raise TypeError(f"client must be integers or strings, not {values.dtype}")
-        values = _vector("client", values, None)
+        values = check_vector("client", values, None)
         if values.dtype.kind == "U":
             ids, inverse = np.unique(values, return_inverse=True)
             client = Labels(inverse.astype(np.int64), ids)
@@ -62,7 +62,7 @@ def code_clients(
         raise TraceError("there are no rows")
     if client.ids.dtype.kind == "i" and clients is None and client.ids.min() < 0:
         ids, number = client.ids, client.codes
-        _refuse(np.flatnonzero((ids < 0)[number]), lambda row: f"client {ids[number[row]]} is negative")
+        refuse_rows(np.flatnonzero((ids < 0)[number]), lambda row: f"client {ids[number[row]]} is negative")
     if clients is None:
         used = np.bincount(client.codes, minlength=client.ids.size) > 0
         order = np.argsort(client.ids, kind="stable")
@@ -82,7 +82,7 @@ def code_clients(
         sorted_order = np.argsort(known, kind="stable")
         ordered = known[sorted_order]
         if np.any(ordered[1:] == ordered[:-1]):
-            raise ValueError(f"clients has {_show(ordered[1:][ordered[1:] == ordered[:-1]][0])} twice")
+            raise ValueError(f"clients has {label_text(ordered[1:][ordered[1:] == ordered[:-1]][0])} twice")
         if (known.dtype.kind == "U") != (client.ids.dtype.kind == "U"):
             row_ids, given = client.ids.dtype, known.dtype
             raise TypeError(f"client ids are {row_ids} in the rows and {given} in clients")
@@ -92,7 +92,7 @@ def code_clients(
     codes = client.codes if np.array_equal(number, np.arange(number.size)) else number[client.codes]
     if clients is not None and codes.min() < 0:
         ids, found = client.ids, client.codes
-        _refuse(np.flatnonzero(codes < 0), lambda row: f"client {_show(ids[found[row]])} is unknown")
+        refuse_rows(np.flatnonzero(codes < 0), lambda row: f"client {label_text(ids[found[row]])} is unknown")
     if known.size >= 2**31:
         raise ValueError(f"{known.size} clients are too many: at most 2^31 - 1")
     return codes, known.copy()
@@ -105,21 +105,13 @@ def _integer_labels(values: NDArray[np.int64]) -> Labels:
     return Labels(inverse.astype(np.int64), ids)
 
 
-def _offsets(codes: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+def offsets_of(codes: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     offsets = np.zeros(n + 1, dtype=np.int64)
     np.cumsum(np.bincount(codes, minlength=n), out=offsets[1:])
     return offsets
 
 
-def _take_groups(offsets: NDArray[np.int64], groups: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows of groups[0], groups[1], ... one after the other, and their offsets."""
-    sizes = offsets[groups + 1] - offsets[groups]
-    taken = np.zeros(groups.size + 1, dtype=np.int64)
-    np.cumsum(sizes, out=taken[1:])
-    return np.arange(taken[-1]) + np.repeat(offsets[groups] - taken[:-1], sizes), taken
-
-
-def _reordered(columns: list[NDArray[Any]], order: NDArray[np.int64] | None) -> list[NDArray[Any]]:
+def reordered(columns: list[NDArray[Any]], order: NDArray[np.int64] | None) -> list[NDArray[Any]]:
     """A copy of each column, its rows in the given order; NumPy lets other threads run while it gathers."""
     if order is None:
         return [values.copy() for values in columns]
@@ -127,19 +119,19 @@ def _reordered(columns: list[NDArray[Any]], order: NDArray[np.int64] | None) -> 
         return list(pool.map(lambda values: values.take(order, mode="clip"), columns))
 
 
-def _check_flags(ok: ArrayLike, length: int) -> NDArray[np.bool_]:
+def check_flags(ok: ArrayLike, length: int) -> NDArray[np.bool_]:
     flags = to_array("ok", ok)
     if flags.dtype.kind not in "biu":
         raise TypeError(f"ok must be booleans, not {flags.dtype}")
-    flags = _vector("ok", flags, length)
+    flags = check_vector("ok", flags, length)
     if flags.dtype.kind != "b":
         odd = np.flatnonzero((flags != 0) & (flags != 1))
         if odd.size:
-            _refuse(odd, lambda row: f"ok {flags[row]} is neither true nor false")
+            refuse_rows(odd, lambda row: f"ok {flags[row]} is neither true nor false")
     return flags.astype(np.bool_)
 
 
-def _row_order(
+def row_order(
     codes: NDArray[np.int64],
     numbers: NDArray[np.int64] | None,
     offsets: NDArray[np.int64],
@@ -155,7 +147,7 @@ def _row_order(
         return order
 
     def who(row: int) -> str:
-        return f"client {_show(ids[codes[row]])} has task {numbers[row]}"
+        return f"client {label_text(ids[codes[row]])} has task {numbers[row]}"
 
     by_task = np.lexsort((numbers, codes))
     number, begins = numbers[by_task], expected == 0

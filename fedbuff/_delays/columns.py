@@ -27,9 +27,20 @@ from .._base.files import (
     reading,
     unguarded,
 )
-from .bad_rows import BadRow, Reasons, TraceError, _bad_times, _time_reasons, bad_rows
-from .table import Column, Kind, Labels, Missing, Wanted, _from_arrow, _length, _present, _Raw, labels_from_text
-from .text_file import TextFile, _read_csv, as_delimiter
+from .bad_rows import BadRow, Reasons, TraceError, bad_rows, bad_times, time_reasons
+from .table import (
+    Column,
+    Kind,
+    Labels,
+    Missing,
+    RawTable,
+    Wanted,
+    from_arrow,
+    labels_from_text,
+    length_of,
+    present_columns,
+)
+from .text_file import TextFile, as_delimiter, read_csv
 
 FORMATS = {
     ".csv": "csv",
@@ -59,7 +70,10 @@ class Table:
 def in_file(
     error: TraceError, rows: Sequence[int], path: str | os.PathLike[str] | None, text: TextFile | None
 ) -> TraceError:
-    """The error with these data rows (from 1), of a file, instead of its own, and their lines."""
+    """The error with these data rows (from 1), of a file, instead of its own, and their lines; one that names its file
+    already, as it is."""
+    if error.path is not None:
+        return error
     lines: Sequence[int | None] = [None] * len(rows) if text is None or not rows else text.lines_of(rows)
     bad = [BadRow(row, old.reason, line) for row, old, line in zip(rows, error.bad, lines, strict=True)]
     return TraceError(error.reason, bad[0].row if bad else None, path, bad, error.count, error.hint)
@@ -85,19 +99,17 @@ def read_columns(
     try:
         with reading(path, f"a whole {form.upper() if form != 'parquet' else 'Parquet'} file"):
             if text is not None:
-                raw = _read_csv(text, wanted, character)
+                raw = read_csv(text, wanted, character)
                 raw.columns = {key: _without_guard(column) for key, column in raw.columns.items()}
             else:
                 raw = _read_npz(file, wanted) if form == "npz" else _read_parquet(file, wanted)
         numbers = [name for name in raw.columns if wanted[name].kind == "number"]
-        lengths = {_length(column) for column in raw.columns.values()}
+        lengths = {length_of(column) for column in raw.columns.values()}
         if len(lengths) > 1:
-            each = ", ".join(f"{name} {_length(column)}" for name, column in raw.columns.items())
+            each = ", ".join(f"{name} {length_of(column)}" for name, column in raw.columns.items())
             raise TraceError(f"columns differ in length: {each}")
         return _without_missing(raw, numbers, missing, file, text)
     except TraceError as error:
-        if error.path is not None:
-            raise
         raise in_file(error, [bad.row for bad in error.bad], file, text) from error.__cause__
     except FileError as error:
         member = "" if error.member is None else f" (member {error.member})"
@@ -109,10 +121,12 @@ def check_missing(missing: str) -> None:
         raise ValueError(f"missing: expected 'error' or 'drop', got {missing!r}")
 
 
-def _without_missing(raw: _Raw, numbers: Sequence[str], missing: Missing, path: Path, text: TextFile | None) -> Table:
+def _without_missing(
+    raw: RawTable, numbers: Sequence[str], missing: Missing, path: Path, text: TextFile | None
+) -> Table:
     """Refuses bad rows, all at once, and leaves out those with missing values or refuses them as well."""
     times = {name: np.asarray(raw.columns[name]) for name in numbers}
-    bad = raw.bad + [(raw.in_file(rows), reasons) for rows, reasons in _bad_times(times, nan=False)]
+    bad = raw.bad + [(raw.in_file(rows), reasons) for rows, reasons in bad_times(times, nan=False)]
     absent = raw.missing + [(raw.in_file(rows), reasons) for rows, reasons in _missing_values(raw.columns, times)]
     dropped = np.unique(np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in absent)]))
     if missing == "drop":
@@ -124,10 +138,10 @@ def _without_missing(raw: _Raw, numbers: Sequence[str], missing: Missing, path: 
         raise in_file(error, [each.row for each in error.bad], path, text)
     columns, rows = raw.columns, raw.rows
     if dropped.size:
-        n = next(map(_length, columns.values()))
+        n = next(map(length_of, columns.values()))
         kept = np.flatnonzero(~np.isin(raw.in_file(np.arange(n)), dropped))
         columns, rows = {name: _take(column, kept) for name, column in columns.items()}, raw.in_file(kept)
-    if not any(map(_length, columns.values())):
+    if not any(map(length_of, columns.values())):
         raise TraceError("a value is missing in every row" if dropped.size else "the file has no rows")
     return Table({name: _plain_labels(column) for name, column in columns.items()}, path, rows, text)
 
@@ -138,7 +152,7 @@ def _missing_values(
     for name, values in times.items():
         if values.dtype.kind == "f" and np.isnan(values.min(initial=0)):
             rows = np.flatnonzero(np.isnan(values))
-            yield rows, _time_reasons(name, values[rows])
+            yield rows, time_reasons(name, values[rows])
     for name, column in columns.items():
         if isinstance(column, Labels):
             empty = [code for code, label in enumerate(column.ids) if not str(label).strip()]
@@ -176,22 +190,23 @@ def _plain_labels(column: Column) -> Column:
 
 def _without_guard(column: Column) -> Column:
     """Labels as they were before they became cells that no spreadsheet runs."""
-    if not isinstance(column, Labels) or column.ids.dtype.kind not in "UO":
+    if not isinstance(column, Labels) or column.ids.dtype.kind not in "OU":
         return column
     plain = [unguarded(label) for label in column.ids.tolist()]
-    text = np.array(plain, object if column.ids.dtype.kind == "O" else None)
-    return Labels(column.codes, text) if len(set(plain)) == len(plain) else column
+    if len(set(plain)) < len(plain):
+        return column
+    return Labels(column.codes, np.array(plain, np.object_ if column.ids.dtype.kind == "O" else None))
 
 
 # NPZ
 
 
-def _read_npz(path: Path, wanted: Mapping[str, Wanted]) -> _Raw:
+def _read_npz(path: Path, wanted: Mapping[str, Wanted]) -> RawTable:
     columns: dict[str, Column] = {}
     with open_npz(path, "a whole NPZ file") as file:
-        for key, column in _present(file.files, wanted).items():
+        for key, column in present_columns(file.files, wanted).items():
             columns[key] = _from_numpy(file[column.name], key, column.kind)
-    return _Raw(columns)
+    return RawTable(columns)
 
 
 def _from_numpy(values: NDArray[Any], name: str, kind: Kind) -> Column:
@@ -206,14 +221,14 @@ def _from_numpy(values: NDArray[Any], name: str, kind: Kind) -> Column:
 # Parquet
 
 
-def _read_parquet(path: Path, wanted: Mapping[str, Wanted]) -> _Raw:
+def _read_parquet(path: Path, wanted: Mapping[str, Wanted]) -> RawTable:
     pa = optional("pyarrow", "parquet", "reading Parquet")
     pq = optional("pyarrow.parquet", "parquet", "reading Parquet")
     check_parquet(path)
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
-        present = _present(list(schema.names), wanted)
+        present = present_columns(list(schema.names), wanted)
         text = [
             column.name
             for column in present.values()
@@ -229,7 +244,7 @@ def _read_parquet(path: Path, wanted: Mapping[str, Wanted]) -> _Raw:
         if not path.is_file():
             raise
         raise TraceError(f"not a whole Parquet file: {error}") from error
-    raw = _Raw({})
+    raw = RawTable({})
     for key, column in present.items():
         if table.column(column.name).null_count:
             rows = np.flatnonzero(table.column(column.name).is_null().to_numpy())
@@ -240,7 +255,7 @@ def _read_parquet(path: Path, wanted: Mapping[str, Wanted]) -> _Raw:
         raw.rows, table = np.flatnonzero(whole), table.filter(pa.array(whole))
     try:
         for key, column in present.items():
-            raw.columns[key] = _from_arrow(table.column(column.name), key, column.kind)
+            raw.columns[key] = from_arrow(table.column(column.name), key, column.kind)
     except TraceError as error:
         if raw.rows is None:
             raise

@@ -46,9 +46,10 @@ def fit(samples: ArrayLike, families: Sequence[str] | None = None) -> list[Fit]:
     """
     optional("scipy.special", "fit", "fitting")
     if families is not None:
-        families = list_of("families", families, f"some of {', '.join(_FAMILIES)}")
+        wanted = f"some of {', '.join(_FAMILIES)}"
+        families = list_of("families", families, wanted)
         if not families:
-            raise ValueError(f"families: expected some of {', '.join(_FAMILIES)}, got none")
+            raise ValueError(f"families: expected {wanted}, got none")
         for name in families:
             choice("families", name, tuple(_FAMILIES))
     ordered = Empirical(samples).samples

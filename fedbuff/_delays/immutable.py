@@ -18,7 +18,7 @@ from .bad_rows import bad_rows
 _HASH_BLOCK = 1 << 24  # bytes
 
 
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
     array.flags.writeable = False
     return array
 
@@ -29,7 +29,7 @@ class Immutable:
     def __setstate__(self, state: dict[str, Any]) -> None:
         for value in state.values():
             if isinstance(value, np.ndarray):
-                _frozen(value)
+                frozen(value)
         self.__dict__.update(state)
 
 
@@ -56,28 +56,28 @@ def update_hash(state: Any, array: NDArray[Any]) -> None:
 # Columns: from what a user gives to arrays of one dtype; errors carry the row
 
 
-def _numbers(name: str, values: ArrayLike, length: int | None, copy: bool = True) -> NDArray[np.float64]:
+def float_column(name: str, values: ArrayLike, length: int | None, copy: bool = True) -> NDArray[np.float64]:
     array = to_array(name, values)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be numbers, not {array.dtype}")
-    return _vector(name, array, length).astype(np.float64, copy=copy)
+    return check_vector(name, array, length).astype(np.float64, copy=copy)
 
 
-def _integers(name: str, values: ArrayLike, length: int | None) -> NDArray[np.int64]:
+def int_column(name: str, values: ArrayLike, length: int | None) -> NDArray[np.int64]:
     array = to_array(name, values)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers, not {array.dtype}")
-    return _vector(name, array, length).astype(np.int64)
+    return check_vector(name, array, length).astype(np.int64)
 
 
-def _vector(name: str, array: NDArray[Any], length: int | None) -> NDArray[Any]:
+def check_vector(name: str, array: NDArray[Any], length: int | None) -> NDArray[Any]:
     if array.ndim != 1 or (length is not None and array.shape[0] != length):
         wanted = "a vector" if length is None else f"a vector of length {length}, as client is"
         raise ValueError(f"{name} must be {wanted}, not of shape {array.shape}")
     return array
 
 
-def _refuse(rows: NDArray[np.int64], reasons: Callable[[int], str], hint: str = "") -> None:
+def refuse_rows(rows: NDArray[np.int64], reasons: Callable[[int], str], hint: str = "") -> None:
     """Refuses these rows, counted from 0, where there are any; reasons(row) says why."""
     error = bad_rows([(rows, lambda i: reasons(int(rows[i])))], hint)
     if error is not None:

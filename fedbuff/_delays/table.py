@@ -40,7 +40,7 @@ class Wanted:
 Column = NDArray[Any] | Labels
 
 
-class _Raw:
+class RawTable:
     """Columns as they were read, the data row (from 0) of each of their rows, and the rows that are bad or incomplete.
 
     Rows that cannot even be held (too short, null) are in no column; `rows` is None where there are none.
@@ -55,11 +55,11 @@ class _Raw:
         return rows if self.rows is None else self.rows[rows]
 
 
-def _length(column: Column) -> int:
+def length_of(column: Column) -> int:
     return column.codes.size if isinstance(column, Labels) else column.shape[0]
 
 
-def _present(names: list[str], wanted: Mapping[str, Wanted]) -> dict[str, Wanted]:
+def present_columns(names: list[str], wanted: Mapping[str, Wanted]) -> dict[str, Wanted]:
     for key, column in wanted.items():
         if names.count(column.name) > 1:
             raise TraceError(f"column {column.name!r} appears twice")
@@ -88,13 +88,13 @@ def _flags(labels: Labels, name: str) -> NDArray[np.bool_]:
     values = [parse_cell(str(label), "flag") for label in labels.ids]
     unknown = np.flatnonzero(np.isin(labels.codes, [code for code, value in enumerate(values) if value is None]))
     texts = labels.ids[labels.codes[unknown]]
-    error = bad_rows([(unknown, lambda i: _cell_reason(name, str(texts[i]), "flag"))])
+    error = bad_rows([(unknown, lambda i: cell_reason(name, str(texts[i]), "flag"))])
     if error is not None:
         raise error
     return np.array(values, dtype=np.bool_)[labels.codes]
 
 
-_DTYPES: dict[Kind, Any] = {"integer": np.int64, "number": np.float64, "flag": np.bool_}
+DTYPES: dict[Kind, Any] = {"integer": np.int64, "number": np.float64, "flag": np.bool_}
 
 
 def parse_cell(text: str, kind: Kind) -> Any:
@@ -112,7 +112,7 @@ def parse_cell(text: str, kind: Kind) -> Any:
     return value if -(2**63) <= value < 2**63 else None
 
 
-def _cell_reason(name: str, text: str, kind: Kind) -> str:
+def cell_reason(name: str, text: str, kind: Kind) -> str:
     plain = text.strip()
     if not plain or (kind != "label" and plain.lower() in MISSING):
         return f"{name} is {plain or 'empty'}"
@@ -125,7 +125,7 @@ def _cell_reason(name: str, text: str, kind: Kind) -> str:
     return f"{name} {shown} is not a number{point}"
 
 
-def _from_arrow(column: Any, name: str, kind: Kind) -> Column:
+def from_arrow(column: Any, name: str, kind: Kind) -> Column:
     pa = optional("pyarrow", "parquet", "this reader")
     is_dictionary = pa.types.is_dictionary(column.type)
     value_type = column.type.value_type if is_dictionary else column.type

@@ -17,7 +17,19 @@ from numpy.typing import NDArray
 
 from .._base.files import optional
 from .bad_rows import BadRow, Reasons, TraceError
-from .table import _DTYPES, MISSING, Column, Kind, Labels, Wanted, _cell_reason, _from_arrow, _present, _Raw, parse_cell
+from .table import (
+    DTYPES,
+    MISSING,
+    Column,
+    Kind,
+    Labels,
+    RawTable,
+    Wanted,
+    cell_reason,
+    from_arrow,
+    parse_cell,
+    present_columns,
+)
 
 DELIMITERS = {"comma": ",", "tab": "\t", "semicolon": ";", "pipe": "|", "blanks": " "}
 _CHUNK = 1 << 16  # rows that are parsed at once
@@ -135,18 +147,18 @@ def _read_bytes(path: Path) -> tuple[bytes, str]:
     return b"".join(parts), ""
 
 
-def _read_csv(text: TextFile, wanted: Mapping[str, Wanted], delimiter: str | None) -> _Raw:
+def read_csv(text: TextFile, wanted: Mapping[str, Wanted], delimiter: str | None) -> RawTable:
     text.check()
     text.delimiter = _find_delimiter(text, wanted) if delimiter is None else delimiter
     reader = text.reader()
     names = _header(reader)
     if not names:
         raise TraceError("the file is empty")
-    present = _present(names, wanted)
+    present = present_columns(names, wanted)
     if find_spec("pyarrow") is not None:
         columns = _parse_with_arrow(text, reader.line_num, names, present)
         if columns is not None:
-            return _Raw(columns)
+            return RawTable(columns)
     return _parse_rows(text, reader, names, present)
 
 
@@ -209,7 +221,7 @@ def _parse_with_arrow(
         )
         if any(table.column(place).null_count for place in places.values()):
             return None
-        columns = {key: _from_arrow(table.column(places[key]), key, column.kind) for key, column in present.items()}
+        columns = {key: from_arrow(table.column(places[key]), key, column.kind) for key, column in present.items()}
     except (ValueError, OSError, pa.ArrowException):
         return None
     for column in columns.values():
@@ -243,11 +255,11 @@ def _quotes_are_plain(data: bytes, delimiter: str) -> bool:
     )
 
 
-def _parse_rows(text: TextFile, reader: Any, names: list[str], present: Mapping[str, Wanted]) -> _Raw:
+def _parse_rows(text: TextFile, reader: Any, names: list[str], present: Mapping[str, Wanted]) -> RawTable:
     """The rule: what csv.reader gives, each field by its column's kind. Row numbers count rows that are not blank."""
     cells = {key: ColumnCells(key, column.kind) for key, column in present.items()}
     places = {key: names.index(column.name) for key, column in present.items()}
-    raw = _Raw({})
+    raw = RawTable({})
     numbers, row = [np.zeros(0, np.int64)], 0
     for chunk in text.rows(reader):
         number = np.arange(row, row + len(chunk))
@@ -292,7 +304,7 @@ class ColumnCells:
             return
         values = self._parsed_at_once(texts)
         if values is None:
-            values = np.zeros(len(texts), _DTYPES[self.kind])
+            values = np.zeros(len(texts), DTYPES[self.kind])
             absent: list[int] = []
             wrong: list[int] = []
             for i, text in enumerate(texts):
@@ -329,11 +341,11 @@ class ColumnCells:
     ) -> None:
         if places:
             found = [texts[i] for i in places]
-            into.append((rows[places], lambda i: _cell_reason(self.name, found[i], self.kind)))
+            into.append((rows[places], lambda i: cell_reason(self.name, found[i], self.kind)))
 
     def values(self) -> Column:
         if self.kind == "label":
             return Labels(
                 np.concatenate([np.zeros(0, np.int64), *self._parts]), np.array(list(self._codes), np.object_)
             )
-        return np.concatenate([np.zeros(0, _DTYPES[self.kind]), *self._parts])
+        return np.concatenate([np.zeros(0, DTYPES[self.kind]), *self._parts])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._base.arrays import to_array
+from .._base.arrays import pick_lists, to_array
 from .._base.checks import (
     choice,
     count,
@@ -19,10 +19,10 @@ from .._base.checks import (
 from .._base.files import file_format, replacing
 from ..backends.python.philox import STREAM_DELAYS, multiply_high, philox
 from .availability import Availability
-from .bad_rows import refuse_times as _check_times
-from .clients import Tasks, _check_flags, _offsets, _reordered, _row_order, _show, _take_groups, code_clients
+from .bad_rows import refuse_times
+from .clients import Tasks, check_flags, code_clients, label_text, offsets_of, reordered, row_order
 from .columns import FORMATS
-from .immutable import Immutable, _frozen, _integers, _numbers, digest, spread, write_columns
+from .immutable import Immutable, digest, float_column, frozen, int_column, spread, write_columns
 from .table import Labels
 
 if TYPE_CHECKING:
@@ -95,20 +95,22 @@ class Trace(Immutable):
         codes, ids = code_clients(client, clients)
         given = {"wait": wait, "download": download, "compute": compute, "total": total, "upload": upload}
         times = {
-            name: _numbers(name, values, codes.size, copy=False) for name, values in given.items() if values is not None
+            name: float_column(name, values, codes.size, copy=False)
+            for name, values in given.items()
+            if values is not None
         }
-        _check_times(times)
+        refuse_times(times)
         if total is not None:
             times["compute"] = times.pop("total")
-        flags = None if ok is None else _check_flags(ok, codes.size)
-        numbers = None if task is None else _integers("task", task, codes.size)
-        offsets = _offsets(codes, ids.size)
+        flags = None if ok is None else check_flags(ok, codes.size)
+        numbers = None if task is None else int_column("task", task, codes.size)
+        offsets = offsets_of(codes, ids.size)
         if end == "wrap" and np.any(offsets[1:] == offsets[:-1]):
             missing = ids[int(np.argmax(offsets[1:] == offsets[:-1]))]
-            raise ValueError(f"client {_show(missing)} has no rows to repeat; with end='stop' it takes no part")
-        order = _row_order(codes, numbers, offsets, ids, tasks)
+            raise ValueError(f"client {label_text(missing)} has no rows to repeat; with end='stop' it takes no part")
+        order = row_order(codes, numbers, offsets, ids, tasks)
         given_columns: dict[str, NDArray[Any]] = {**times} if flags is None else {**times, "ok": flags}
-        columns = dict(zip(given_columns, _reordered(list(given_columns.values()), order), strict=True))
+        columns = dict(zip(given_columns, reordered(list(given_columns.values()), order), strict=True))
         flags = columns.pop("ok", np.ones(codes.size, dtype=np.bool_))
         columns |= {name: np.zeros(codes.size) for name in PARTS if name not in columns}
         self._set(ids, offsets, columns, flags, end, availability)
@@ -128,7 +130,7 @@ class Trace(Immutable):
             if availability.n_clients != ids.size:
                 raise ValueError(f"availability is for {availability.n_clients} clients, the trace has {ids.size}")
         for name, array in {"client_ids": ids, "offsets": offsets, **columns, "ok": ok}.items():
-            object.__setattr__(self, name, _frozen(array))
+            object.__setattr__(self, name, frozen(array))
         object.__setattr__(self, "n_clients", int(ids.size))
         object.__setattr__(self, "end", end)
         object.__setattr__(self, "availability", availability)
@@ -218,7 +220,7 @@ class Trace(Immutable):
         passes = -(-n_clients // self.n_clients)
         words = _random_words(seed, np.arange(self.n_clients), np.arange(passes)[:, None], _ASSIGN)
         device = np.argsort(words, axis=1, kind="stable").ravel()[:n_clients]
-        rows, offsets = _take_groups(self.offsets, device)
+        rows, offsets = pick_lists(self.offsets, device)
         availability = None if self.availability is None else self.availability.take(device)
         return self._with(rows, offsets=offsets, client_ids=self.client_ids[device], availability=availability)
 

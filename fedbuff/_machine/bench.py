@@ -36,7 +36,7 @@ from .._rule.strategies import FedBuff
 from .._schedule.plan import _Request, make_resolver, new_columns
 from .._schedule.resolve import schedule
 from ..backends.python.resolver import FULL
-from .config import config
+from .config import config, cpu_name
 
 __all__ = [
     "aggregate_rates",
@@ -119,15 +119,6 @@ def _in_threads(works: Sequence[Callable[[int], object]]) -> Callable[[int], obj
 
 
 # --- the machine
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def caches() -> dict[str, int]:
@@ -282,7 +273,7 @@ def gemm_rate(threads: int, dtype: DTypeLike, seconds: float = 0.3, size: int = 
     In a process of its own, since a BLAS takes its number of threads, one here, when it is loaded.
     """
     turn = f"b.gemm_turns({size}, {np.dtype(dtype).name!r}, {threads})"
-    code = f"from fedbuff import _bench as b; print(b.best_rate({turn}, {seconds}))"
+    code = f"from fedbuff._machine import bench as b; print(b.best_rate({turn}, {seconds}))"
     environment = {**os.environ, **dict.fromkeys(_BLAS_THREADS, "1"), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     return float(done.stdout) / 1e9

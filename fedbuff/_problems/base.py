@@ -36,7 +36,7 @@ Floats = NDArray[np.floating]
 ClientWeights = Literal["equal", "samples"] | ArrayLike
 
 _INITIAL_MODEL = 5  # the Philox stream
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
 
 
 class Problem:
@@ -187,7 +187,7 @@ class Problem:
         return f"<{type(self).__name__}: {self.n_clients} clients, {self.dim} {self.dtype} weights>"
 
 
-def _client_weight(given: ClientWeights, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+def client_weights_of(given: ClientWeights, samples: NDArray[np.int64]) -> NDArray[np.float64]:
     if isinstance(given, str):
         choice("client_weights", given, ("equal", "samples"))
         raw = samples.astype(np.float64) if given == "samples" else np.ones(len(samples))

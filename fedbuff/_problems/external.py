@@ -87,11 +87,15 @@ class Custom:
         cast(Any, backends.current()).custom_gradient(*gradient, share, model, out)
         return out
 
-    def compiled(self) -> tuple[int, int, NDArray[np.int64]]:
-        """The gradient as the engine takes it."""
+    def check_backend(self) -> None:
+        """Refuses backends that cannot call a compiled function."""
         name = backends.current().name
         if name != "cpp":
             raise ValueError(f"problem: Custom needs the cpp backend, and {name} runs")
+
+    def compiled(self) -> tuple[int, int, NDArray[np.int64]]:
+        """The gradient as the engine takes it."""
+        self.check_backend()
         return self._gradient, self._context, self.n_samples
 
 

@@ -16,12 +16,12 @@ from .._base.arrays import (
 from .._base.checks import flag, number
 from ..backends.spec import ProblemSpec
 from .base import ClientWeights
-from .rows import _Classifier, _is_csr, _Rows
+from .rows import Classifier, RowsProblem, is_csr
 
 __all__ = ["LeastSquares", "Logistic"]
 
 
-class LeastSquares(_Rows):
+class LeastSquares(RowsProblem):
     """f_i(w) = mean over rows of (x' w - y)^2 / 2, plus l2 / 2 |w|^2.
 
     >>> import numpy as np, fedbuff as fb
@@ -44,7 +44,7 @@ class LeastSquares(_Rows):
         client_weights: ClientWeights = "equal",
         copy: bool = True,
     ) -> None:
-        if _is_csr(X):
+        if is_csr(X):
             raise TypeError("X: LeastSquares takes dense rows; pass X.toarray()")
         fields = self._prepare(X, y, clients, client_weights, copy, l2)
         target = as_array("y", y)
@@ -66,7 +66,7 @@ class LeastSquares(_Rows):
         self._set(spec, np.diff(self._group.offsets))
 
 
-class Logistic(_Classifier):
+class Logistic(Classifier):
     """Two classes: f_i(w) = mean over rows of log(1 + exp(-z)) or log(1 + exp(z)), z = x' w, plus regularisers.
 
     >>> import numpy as np, fedbuff as fb

@@ -62,19 +62,23 @@ class LocalSGD:
     def spec(self) -> LocalSpec:
         return LocalSpec(int(self.steps), float(self.lr), self.momentum, self.weight_decay, self.prox)
 
+    def check_clients(self, n_clients: int) -> None:
+        """Refuses batch sizes that are not one for each client."""
+        if isinstance(self.batch_size, np.ndarray) and len(self.batch_size) != n_clients:
+            raise ValueError(f"batch_size: expected {n_clients} ints, one per client, got {len(self.batch_size)}")
+
     def batch_of(self, client: int, n_clients: int) -> int:
         """The client's batch size; 0 stands for all of its rows."""
         if self.batch_size is None:
             return 0
         if isinstance(self.batch_size, np.ndarray):
-            if len(self.batch_size) != n_clients:
-                raise ValueError(f"batch_size: {len(self.batch_size)} numbers for {n_clients} clients")
+            self.check_clients(n_clients)
             return int(self.batch_size[client])
         return int(self.batch_size)  # type: ignore[arg-type]
 
     def batches(self, n_clients: int) -> NDArray[np.int64]:
         """The batch size of every client; 0 stands for all rows."""
         if isinstance(self.batch_size, np.ndarray):
-            self.batch_of(0, n_clients)
+            self.check_clients(n_clients)
             return self.batch_size.astype(np.int64)
         return np.full(n_clients, self.batch_of(0, n_clients), np.int64)

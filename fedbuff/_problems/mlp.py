@@ -18,13 +18,13 @@ from .._base.checks import (
 )
 from ..backends.spec import ProblemSpec
 from .base import ClientWeights
-from .rows import _Classifier, _is_csr
+from .rows import Classifier, is_csr
 
 __all__ = ["MLP", "Softmax"]
 _MOST_HIDDEN = 15
 
 
-class MLP(_Classifier):
+class MLP(Classifier):
     """A multilayer perceptron with softmax cross-entropy; `hidden` gives the sizes of its hidden layers.
 
     >>> import numpy as np, fedbuff as fb
@@ -54,7 +54,7 @@ class MLP(_Classifier):
         sizes = tuple(count("hidden", size) for size in list_of("hidden", hidden, "a size for each hidden layer"))
         if len(sizes) > _MOST_HIDDEN:
             raise ValueError(f"hidden: at most {_MOST_HIDDEN} layers, got {len(sizes)}")
-        if _is_csr(X):
+        if is_csr(X):
             raise TypeError(f"X: {type(self).__name__} takes dense rows; pass X.toarray()")
         fields = self._prepare(X, y, clients, client_weights, copy, l2)
         classes, index = np.unique(to_array("y", y), return_inverse=True)

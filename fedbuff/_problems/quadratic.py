@@ -16,7 +16,7 @@ from .._base.arrays import (
 )
 from .._base.checks import number
 from ..backends.spec import ProblemSpec
-from .base import ClientWeights, Problem, _client_weight
+from .base import ClientWeights, Problem, client_weights_of
 
 __all__ = ["Quadratic"]
 
@@ -58,7 +58,7 @@ class Quadratic(Problem):
             dtype=dtype,
             n_clients=n_clients,
             dim=dim,
-            client_weight=_client_weight(client_weights, samples),
+            client_weight=client_weights_of(client_weights, samples),
             center=aligned_copy(given),
             curvature=aligned_copy(matrices.astype(dtype)),
             curvature_form=form,

@@ -18,10 +18,10 @@ from .._base.arrays import (
 )
 from .._base.checks import number
 from ..backends.spec import ProblemSpec
-from .base import _INT32_MAX, ClientWeights, Problem, _client_weight
+from .base import INT32_MAX, ClientWeights, Problem, client_weights_of
 
 
-class _Rows(Problem):
+class RowsProblem(Problem):
     """Problems made of rows, features and targets."""
 
     _group: _Grouping
@@ -36,12 +36,12 @@ class _Rows(Problem):
         l2: float,
     ) -> dict[str, Any]:
         """Checks what all such problems are given; the shared fields of the spec."""
-        sparse = _is_csr(X)
+        sparse = is_csr(X)
         n_rows, n_features = X.shape if sparse else _dense(X).shape
         if n_rows == 0 or n_features == 0:
             raise ValueError(f"X: expected at least one row and one feature, got shape {(n_rows, n_features)}")
-        if n_features > _INT32_MAX:
-            raise ValueError(f"X: at most {_INT32_MAX} features, got {n_features}")
+        if n_features > INT32_MAX:
+            raise ValueError(f"X: at most {INT32_MAX} features, got {n_features}")
         self._group = _Grouping(clients, n_rows, copy)
         shape = to_array("y", y).shape
         if shape != (n_rows,):
@@ -52,7 +52,7 @@ class _Rows(Problem):
             "family": "sparse" if sparse else "net",
             "dtype": fields["x"].dtype,
             "n_clients": len(samples),
-            "client_weight": _client_weight(client_weights, samples),
+            "client_weight": client_weights_of(client_weights, samples),
             "offsets": self._group.offsets,
             "l2": number("l2", l2),
             **fields,
@@ -63,7 +63,7 @@ class _Rows(Problem):
         return np.array(y if order is None else y[order], dtype, order="C", copy=copy or None)
 
 
-class _Classifier(_Rows):
+class Classifier(RowsProblem):
     classes: NDArray[Any]
 
     def accuracy(self, w: Any, data: tuple[Any, Any] | None = None) -> float:
@@ -151,7 +151,7 @@ def _dense_rows(X: Any, group: _Grouping, copy: bool) -> NDArray[Any]:
     return array
 
 
-def _is_csr(X: Any) -> bool:
+def is_csr(X: Any) -> bool:
     if getattr(X, "format", None) in ("bsr", "coo", "csc", "dia", "dok", "lil"):
         raise TypeError(f"X: expected dense or CSR rows, got {X.format}; pass X.tocsr()")
     return all(hasattr(X, name) for name in ("data", "indices", "indptr", "shape"))

@@ -18,17 +18,12 @@ from .._rule.strategies import Rule
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import ReplayRun, RunSpec, SumSpec
+from .check import check_local
 from .protocol import Floats, _Engine
 
 _WINDOW_BYTES = 1 << 30
 _LONGEST_TABLE = 1 << 16  # of weights by staleness, for a schedule that is not known to its end
 AnyProblem = Problem | Custom | Callback
-
-
-def _check_problem(problem: Any) -> None:
-    for name in ("init", "dtype", "dim", "n_clients", "n_samples"):
-        if not hasattr(problem, name):
-            raise TypeError(f"problem: expected a problem, got {type(problem).__name__}, which has no {name}")
 
 
 def _make_roles(
@@ -58,15 +53,13 @@ def _make_roles(
 
 
 def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int, roles: Any) -> _Engine:
+    check_local(local, problem)
     function: Any = None
     spec = batch = bound = None
     if isinstance(problem, Callback):
-        if local is not None:
-            raise ValueError("local: a Callback does its own local steps; leave it out")
         function = problem.client_function(seed)
     else:
-        if not isinstance(local, LocalSGD):
-            raise TypeError(f"local: expected fedbuff.LocalSGD, got {type(local).__name__}")
+        assert local is not None
         spec, batch = local.spec, local.batches(problem.n_clients)
         if isinstance(problem, Custom):
             function = problem.compiled()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .._base.files import optional
 
-__all__ = ["ExitReason", "History", "Interrupted", "Result"]
+__all__ = ["RISING", "ExitReason", "History", "Interrupted", "Result", "first_reached"]
 
 
 class ExitReason(Enum):
@@ -70,6 +70,16 @@ class History(Mapping[str, NDArray[Any]]):
         return f"<History: {self.n_rows} rows of {', '.join(self._names()) or 'nothing yet'}>"
 
 
+RISING = ("accuracy",)  # metrics that are better when they are larger
+
+
+def first_reached(history: Mapping[str, NDArray[Any]], metric: str, target: float) -> int | None:
+    """The first evaluation at which the metric had reached the target, at or above it where it rises; None: none."""
+    values = history[metric]
+    reached = values >= target if metric in RISING else values <= target
+    return int(np.argmax(reached)) if reached.any() else None
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """The end of a replay.
@@ -90,19 +100,14 @@ class Result:
     repeatable: bool = True
     releases: NDArray[np.int64] | None = field(default=None, repr=False)
 
-    def _first(self, metric: str, target: float) -> int | None:
-        values = self.history[metric]
-        reached = values >= target if metric == "accuracy" else values <= target
-        return int(np.argmax(reached)) if reached.any() else None
-
     def time_to(self, metric: str, target: float) -> float | None:
         """The virtual time of the first evaluation at which `metric` reached `target`; None where it never did."""
-        at = self._first(metric, target)
+        at = first_reached(self.history, metric, target)
         return None if at is None else float(self.history["time"][at])
 
     def updates_to(self, metric: str, target: float) -> int | None:
         """The same, in client updates."""
-        at = self._first(metric, target)
+        at = first_reached(self.history, metric, target)
         return None if at is None else int(self.history["updates"][at])
 
 

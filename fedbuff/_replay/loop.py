@@ -25,10 +25,11 @@ from .._problems.local import LocalSGD
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import RunState
+from .check import METRICS, STOP_METRICS, check_problem, check_stop
 from .checkpoint import _read_checkpoint
-from .engine import AnyProblem, _check_problem
+from .engine import AnyProblem
 from .history import ExitReason, Interrupted, Result
-from .metrics import METRICS, _Evaluation
+from .metrics import _Evaluation
 from .noise_ledger import NoiseLedger, ledger_path
 from .replay import Replay
 from .stop import Stop
@@ -121,7 +122,7 @@ def make_loop(
     callback: Callable[[dict[str, float]], object] | None = None,
 ) -> _Loop:
     """A replay that is ready to go, from the arguments of `replay`; `test` may be what `held_out` of a problem gave."""
-    _check_problem(problem)
+    check_problem(problem)
     if eval_every is not None:
         count("eval_every", eval_every)
     count("checkpoint_every", checkpoint_every)
@@ -131,14 +132,12 @@ def make_loop(
     if stop is not None and not isinstance(stop, Stop) and not callable(stop):
         raise TypeError(f"stop: expected fedbuff.Stop or a function, got {type(stop).__name__}")
     needs_evaluation = callable(stop) or (
-        isinstance(stop, Stop) and any(getattr(stop, name) is not None for name in ("loss", "grad_norm_sq", "accuracy"))
+        isinstance(stop, Stop) and any(getattr(stop, name) is not None for name in STOP_METRICS)
     )
     if eval_every is None and (needs_evaluation or callback is not None):
         raise ValueError("eval_every: stop and callback look at evaluations; say how often to make them")
     if isinstance(stop, Stop):
-        for name in ("loss", "grad_norm_sq", "accuracy"):
-            if getattr(stop, name) is not None and name not in metrics:
-                raise ValueError(f"metrics: stop looks at {name!r}, which is not among them")
+        check_stop(stop, metrics)
     evaluate = _Evaluation(problem, metrics if eval_every is not None else (), test)
     path = None if checkpoint is None else path_of("checkpoint", checkpoint)
     if callback is not None and not callable(callback):

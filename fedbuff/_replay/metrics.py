@@ -8,27 +8,22 @@ from typing import Any, cast
 import numpy as np
 
 from .. import backends
-from .._base.checks import choice
 from .._problems.base import Problem
+from .check import check_metrics
 from .engine import AnyProblem
 from .protocol import Floats
 
 OF_PROBLEM = ("loss", "grad_norm_sq", "accuracy")
-METRICS = (*OF_PROBLEM, "distance", "step_norm")
 
 
 class _Evaluation:
     """The metrics of a model: what a run evaluates by itself, and what its host does."""
 
     def __init__(self, problem: AnyProblem, metrics: Sequence[str], test: tuple[Any, Any] | Problem | None) -> None:
-        for name in metrics:
-            choice("metrics", name, METRICS)
+        check_metrics(metrics, problem)
         self.metrics = tuple(metrics)
         self._problem = problem
         self._held_out: Any = None
-        for name, needs in (("loss", "loss"), ("grad_norm_sq", "grad"), ("accuracy", "accuracy")):
-            if name in metrics and not callable(getattr(problem, needs, None)):
-                raise ValueError(f"metrics: {type(problem).__name__} has no {needs}, which {name!r} needs")
         if test is not None:
             if "accuracy" not in metrics:
                 raise ValueError("test: it is for the metric 'accuracy', which is not asked for")

@@ -30,6 +30,7 @@ from .._rule.strategies import (
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import RunSpec, RunState
+from .check import check_problem, check_schedule
 from .checkpoint import (
     FORMAT,
     FORMAT_NUMBER,
@@ -41,7 +42,7 @@ from .checkpoint import (
     _read_checkpoint,
     problem_hash,
 )
-from .engine import AnyProblem, _check_problem, _make_engine, _make_roles, _make_run
+from .engine import AnyProblem, _make_engine, _make_roles, _make_run
 from .feed import _Feed
 from .history import ExitReason, History
 from .noise_ledger import NoiseLedger
@@ -77,7 +78,7 @@ class Replay:
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
-        _check_problem(problem)
+        check_problem(problem)
         instance("schedule", schedule, (Schedule, Iterable), "a Schedule, or an iterator of its chunks")
         self.problem, self.schedule, self.local = problem, schedule, local
         self.seed = seed_of(seed)
@@ -88,16 +89,7 @@ class Replay:
             raise TypeError(f"w0: expected {problem.dtype}, got {start.dtype}; pass w0.astype(np.{problem.dtype})")
         if start.shape != (problem.dim,):
             raise ValueError(f"w0: expected shape ({problem.dim},), got {start.shape}")
-        if isinstance(schedule, Schedule) and schedule.n_clients != problem.n_clients:
-            raise ValueError(
-                f"schedule: it has {schedule.n_clients} clients, the problem {problem.n_clients}; "
-                "trace.assign(n_clients) maps recorded devices to a problem's clients"
-            )
-        if isinstance(schedule, Schedule):
-            try:
-                schedule.require_sound()
-            except ValueError as error:
-                raise ValueError(f"schedule: {error}") from error
+        check_schedule(schedule, problem)
         self._w0_hash = hashlib.sha256(start.tobytes()).hexdigest()
         self._metrics: list[str] | None = None  # of the evaluations in the history
         e_by_client = _update_weights(self.rule, problem, schedule)

@@ -24,11 +24,11 @@ from .._rule.strategies import (
     FedAvg,
     FedBuff,
 )
-from .tables import ConfigError, Tables, _at, _call, _of_kind, _pop_kind, _refuse_unknown, _table
+from .tables import ConfigError, Tables, at_path, call_with, of_kind, pop_kind, refuse_unknown, table_of
 
 Strategy = FedBuff | FedAsync | FedAvg
 _STRATEGIES: dict[str, type[Strategy]] = {cls.kind: cls for cls in (FedBuff, FedAsync, FedAvg)}
-_PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
+PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
     "softmax": Softmax,
     "mlp": MLP,
     "logistic": Logistic,
@@ -36,7 +36,7 @@ _PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
     "quadratic": Quadratic,
 }
 _PRESET_OPTIONS = {"appfl": ("alpha", "total_samples"), "flsim": ("average_samples",)}
-_PARTITIONS: dict[str, Callable[..., Any]] = {
+PARTITIONS: dict[str, Callable[..., Any]] = {
     "iid": partition.iid,
     "dirichlet": partition.dirichlet,
     "shards": partition.shards,
@@ -60,13 +60,13 @@ _OPTIMIZERS: dict[str, Callable[..., Any]] = {"sgd": SGD, "adam": Adam}
 def _distribution(path: str, value: Any) -> Distribution:
     """A distribution by its kind, or a number, which is a constant."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        with _at(path):
+        with at_path(path):
             return _delays.Constant(value)
-    made: Distribution = _of_kind(path, value, DISTRIBUTIONS)
+    made: Distribution = of_kind(path, value, DISTRIBUTIONS)
     return made
 
 
-def _delay_model(values: Tables) -> DelayModel:
+def make_delay_model(values: Tables) -> DelayModel:
     laws = ("wait", "download", "compute", "upload")
     made = {
         key: _distribution(f"trace.{key}", value)
@@ -77,36 +77,36 @@ def _delay_model(values: Tables) -> DelayModel:
     if "availability" in made:
         raise ConfigError("trace.availability: a table cannot hold it; save a trace with it as .npz")
     if isinstance(made.get("client_speed"), list):
-        with _at("trace.client_speed"):
+        with at_path("trace.client_speed"):
             made["client_speed"] = np.array(made["client_speed"], np.float64)
     if isinstance(made.get("n_samples"), list):
         made["n_samples"] = np.array(made["n_samples"])
-    model: DelayModel = _call(DelayModel, "trace", made)
+    model: DelayModel = call_with(DelayModel, "trace", made)
     return model
 
 
-def _strategy(values: Tables) -> Strategy:
-    kind = _pop_kind("strategy", values, _STRATEGIES)
+def make_strategy(values: Tables) -> Strategy:
+    kind = pop_kind("strategy", values, _STRATEGIES)
     if "staleness" in values:
-        values["staleness"] = _of_kind("strategy.staleness", values["staleness"], _STALENESS)
+        values["staleness"] = of_kind("strategy.staleness", values["staleness"], _STALENESS)
     if "optimizer" in values:
-        values["optimizer"] = _of_kind("strategy.optimizer", values["optimizer"], _OPTIMIZERS)
+        values["optimizer"] = of_kind("strategy.optimizer", values["optimizer"], _OPTIMIZERS)
         if isinstance(values["optimizer"], Adam):
             betas = tuple(values["optimizer"].betas)
             values["optimizer"] = Adam(cast(Any, betas), values["optimizer"].epsilon, values["optimizer"].weight_decay)
     if "privacy" in values and not isinstance(values["privacy"], Gaussian):
-        values["privacy"] = _call(Gaussian, "strategy.privacy", _table(values, "privacy", "strategy."))
+        values["privacy"] = call_with(Gaussian, "strategy.privacy", table_of(values, "privacy", "strategy."))
     preset = values.pop("preset", None)
     if preset is None:
-        made: Strategy = _call(_STRATEGIES[kind], "strategy", values)
+        made: Strategy = call_with(_STRATEGIES[kind], "strategy", values)
         return made
     if kind != "fedbuff":
         raise ConfigError(f"strategy.preset: {kind} has none, fedbuff has")
     if not isinstance(preset, str):
         raise ConfigError(f"strategy.preset: expected a name, got {type(preset).__name__}")
     known = (*inspect.signature(FedBuff).parameters, *_PRESET_OPTIONS.get(preset, ()))
-    _refuse_unknown("strategy", values, known)
-    with _at("strategy", (*known, "preset")):
+    refuse_unknown("strategy", values, known)
+    with at_path("strategy", (*known, "preset")):
         return FedBuff.preset(preset, **values)
 
 
@@ -129,4 +129,4 @@ def describe_strategy(strategy: Strategy) -> str:
 
 def default_metrics(kind: str) -> tuple[str, ...]:
     """What is measured of a problem of this kind; of a factory's, which are not known yet, what it may be."""
-    return ("loss", "accuracy") if hasattr(_PROBLEMS.get(kind, Softmax), "accuracy") else ("loss",)
+    return ("loss", "accuracy") if hasattr(PROBLEMS.get(kind, Softmax), "accuracy") else ("loss",)

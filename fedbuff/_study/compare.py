@@ -46,7 +46,7 @@ def grid(
         if kind == "fedavg":
             for round_size in clients_per_round or [concurrency]:
                 built = StudyConfig(_rounds(tables, round_size), config.folder, config.allow_code)
-                made.setdefault(built.name, built.changed({"name": built.name}))
+                made.setdefault(built.name, built.named(built.name))
             continue
         strategy: dict[str, Any] = dict(own) if kind == own["kind"] else {"kind": kind}
         if kind == "fedbuff" and (size is not None or "buffer_size" not in strategy):
@@ -58,7 +58,7 @@ def grid(
             variant = merged(variant, {"schedule.concurrency": concurrency})
         built = StudyConfig(variant, config.folder, config.allow_code)
         name = built.name if concurrency is None else f"{built.name}, C={concurrency}"
-        made.setdefault(name, built.changed({"name": name}))
+        made.setdefault(name, built.named(name))
     return [[variant] for variant in made.values()]
 
 

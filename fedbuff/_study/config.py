@@ -69,18 +69,17 @@ from .._delays.trace import Trace
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
 from .._problems.quadratic import Quadratic
+from .._replay.check import check_metrics, check_replay, check_stop
 from .._replay.engine import AnyProblem
 from .._replay.history import Result
 from .._replay.loop import replay
-from .._replay.metrics import _Evaluation as Evaluation
-from .._replay.replay import Replay
 from .._replay.stop import Stop
-from .._rule.strategies import FedAvg, FedBuff
+from .._rule.strategies import FedAvg, FedBuff, rule_of
 from .._schedule.resolve import plans_of
 from .._schedule.resolve import schedule as resolve
 from .._schedule.schedule import Schedule
 from .._schedule.uniform import uniform_arrivals
-from .build import _PARTITIONS, _PROBLEMS, Strategy, _delay_model, _strategy, describe_strategy
+from .build import PARTITIONS, PROBLEMS, Strategy, describe_strategy, make_delay_model, make_strategy
 from .data import (
     SAMPLE,
     HeldOut,
@@ -94,18 +93,18 @@ from .tables import (
     ConflictError,
     Tables,
     UnknownKeyError,
-    _at,
-    _call,
-    _parameters,
-    _pop_kind,
-    _refuse_unknown,
-    _removed_in_vain,
-    _table,
+    at_path,
+    call_with,
     combinations,
     merged,
+    parameters_of,
     parse_setting,
+    pop_kind,
     read_tables,
+    refuse_unknown,
+    removed_in_vain,
     seeds_of,
+    table_of,
 )
 
 __all__ = ["StudyConfig"]
@@ -116,7 +115,7 @@ _DATA_KEYS = ("data", "format", "target", "divide_by", "dtype", "test", "test_se
 
 def refuse_unknown_removals(tables: Tables, changes: Mapping[str, Any]) -> None:
     """Refuses to remove a key that there cannot be; one that is only not there may be removed."""
-    for path in _removed_in_vain(tables, changes):
+    for path in removed_in_vain(tables, changes):
         try:
             StudyConfig(merged(tables, {**changes, path: 0}))
         except UnknownKeyError as error:
@@ -128,7 +127,7 @@ def refuse_unknown_removals(tables: Tables, changes: Mapping[str, Any]) -> None:
 
 def at_replay() -> AbstractContextManager[None]:
     """The keys of the problem's errors are arguments of replay: names the table that gave them."""
-    return _at("replay", ("metrics", "eval_every", "threads", "checkpoint_every"))
+    return at_path("replay", ("metrics", "eval_every", "threads", "checkpoint_every"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +184,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", copy.deepcopy(mapping("tables", self.tables)))
         object.__setattr__(self, "folder", path_of("folder", self.folder))
-        _refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "target", "compare", "sweep"))
+        refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "target", "compare", "sweep"))
         for name in ("problem", "trace", "strategy"):
             if name not in self.tables:
                 raise ConfigError(f"{name}: the table is missing")
@@ -228,6 +227,13 @@ class StudyConfig:
         """The same with other values, by path; None removes a key (see `merged`)."""
         return StudyConfig(merged(self.tables, changes), self.folder, self.allow_code)
 
+    def named(self, name: str) -> StudyConfig:
+        """The same with another name: tables and what was built of them are shared, and nothing is checked again."""
+        made = object.__new__(StudyConfig)
+        made.__dict__.update(self.__dict__)
+        made.__dict__["tables"] = {**self.tables, "name": name}
+        return made
+
     def with_sections(self, sections: Mapping[str, Any], ready: Mapping[str, Any], *, checked: bool) -> StudyConfig:
         """These tables with other sections, which are shared and not copied; only what they can break is checked.
         A section that is None is left out.
@@ -269,7 +275,7 @@ class StudyConfig:
 
     @cached_property
     def strategy(self) -> Strategy:
-        return _strategy(_table(self.tables, "strategy"))
+        return make_strategy(table_of(self.tables, "strategy"))
 
     @cached_property
     def local(self) -> LocalSGD | None:
@@ -278,45 +284,45 @@ class StudyConfig:
             if self.tables["problem"].get("kind") != "factory":
                 raise ConfigError("local: the table is missing")
             return None
-        made: LocalSGD = _call(LocalSGD, "local", _table(self.tables, "local"))
+        made: LocalSGD = call_with(LocalSGD, "local", table_of(self.tables, "local"))
         return made
 
     @cached_property
     def schedule_options(self) -> Tables:
-        values = _table(self.tables, "schedule")
+        values = table_of(self.tables, "schedule")
         given = ("source", "strategy", "seed")
-        known = [name for name in _parameters(resolve) if name not in given]
-        _refuse_unknown("schedule", values, known)
+        known = [name for name in parameters_of(resolve) if name not in given]
+        refuse_unknown("schedule", values, known)
         return values
 
     @cached_property
     def replay_options(self) -> ReplayOptions:
-        values = _table(self.tables, "replay")
+        values = table_of(self.tables, "replay")
         if "stop" in values:
-            values["stop"] = _call(Stop, "replay.stop", _table(values, "stop"))
-        made: ReplayOptions = _call(ReplayOptions, "replay", values)
+            values["stop"] = call_with(Stop, "replay.stop", table_of(values, "stop"))
+        made: ReplayOptions = call_with(ReplayOptions, "replay", values)
         return made
 
     @cached_property
     def sweep_options(self) -> Tables:
         """The table [sweep]: `grid`, lists of values by key path, and `seeds`, a list or "0:100"."""
-        values = _table(self.tables, "sweep")
-        _refuse_unknown("sweep", values, ("grid", "seeds"))
+        values = table_of(self.tables, "sweep")
+        refuse_unknown("sweep", values, ("grid", "seeds"))
         if "grid" in values:
-            combinations(_table(values, "grid"), "sweep.grid")
+            combinations(table_of(values, "grid"), "sweep.grid")
         if "seeds" in values:
             values["seeds"] = seeds_of(values["seeds"], "sweep.seeds")
         return values
 
     def _check_problem(self) -> None:
-        values = _table(self.tables, "problem")
-        kind = _pop_kind("problem", values, (*_PROBLEMS, "factory"))
+        values = table_of(self.tables, "problem")
+        kind = pop_kind("problem", values, (*PROBLEMS, "factory"))
         if kind == "factory":
-            _refuse_unknown("problem", values, ("function", "options"))
+            refuse_unknown("problem", values, ("function", "options"))
             if not isinstance(values.get("function"), str) or ":" not in values["function"]:
                 raise ConfigError("problem.function: expected 'module:function' or 'file.py:function'")
             return
-        known = [name for name in inspect.signature(_PROBLEMS[kind]).parameters if name not in ("X", "y", "clients")]
+        known = [name for name in inspect.signature(PROBLEMS[kind]).parameters if name not in ("X", "y", "clients")]
         if kind != "quadratic":
             known += [*_DATA_KEYS, "partition"]
             known.remove("copy")
@@ -326,26 +332,26 @@ class StudyConfig:
             known += ["dtype"]
             if "centers" not in values:
                 raise ConfigError("problem.centers: missing")
-        _refuse_unknown("problem", values, known)
-        with _at("problem", known):
+        refuse_unknown("problem", values, known)
+        with at_path("problem", known):
             choice("dtype", values.get("dtype", "float32"), ("float32", "float64"))
             if "format" in values:
                 choice("format", values["format"], ("npz", "csv", "svmlight"))
             if not isinstance(values.get("test", 0.5), str):
                 number("test", values.get("test", 0.5), high=1.0, open_low=True)
         if "partition" in values:
-            given = _table(values, "partition")
-            kind = _pop_kind("problem.partition", given, (*_PARTITIONS, "column"))
-            known = ["column"] if kind == "column" else list(inspect.signature(_PARTITIONS[kind]).parameters)[1:]
-            _refuse_unknown("problem.partition", given, known)
+            given = table_of(values, "partition")
+            kind = pop_kind("problem.partition", given, (*PARTITIONS, "column"))
+            known = ["column"] if kind == "column" else list(inspect.signature(PARTITIONS[kind]).parameters)[1:]
+            refuse_unknown("problem.partition", given, known)
 
     def _check_trace(self) -> None:
-        values = _table(self.tables, "trace")
-        kind = _pop_kind("trace", values, ("recorded", "log", "model", "uniform"))
+        values = table_of(self.tables, "trace")
+        kind = pop_kind("trace", values, ("recorded", "log", "model", "uniform"))
         if kind == "model":
             _ = self._model
         elif kind == "uniform":
-            _refuse_unknown("trace", values, ("n_clients", "max_staleness", "staleness"))
+            refuse_unknown("trace", values, ("n_clients", "max_staleness", "staleness"))
             for name in ("n_clients", "max_staleness"):
                 if name not in values:
                     raise ConfigError(f"trace.{name}: missing")
@@ -356,7 +362,7 @@ class StudyConfig:
         else:
             own = ("end", "tasks") if kind == "recorded" else ("as_trace",)
             known = ("file", "columns", "unit", "missing", "delimiter", "client", "assign", "bootstrap", "assign_seed")
-            _refuse_unknown("trace", values, (*known, *own))
+            refuse_unknown("trace", values, (*known, *own))
             if not isinstance(values.get("file"), str):
                 raise ConfigError(f"trace.file: {'missing' if 'file' not in values else 'expected a file name'}")
             if kind == "log" and not values.get("as_trace") and (values.get("assign") or values.get("bootstrap")):
@@ -364,9 +370,9 @@ class StudyConfig:
 
     @cached_property
     def _model(self) -> DelayModel:
-        values = _table(self.tables, "trace")
+        values = table_of(self.tables, "trace")
         values.pop("kind")
-        return _delay_model(values)
+        return make_delay_model(values)
 
     def path(self, name: str) -> Path:
         """A file that the configuration names."""
@@ -390,19 +396,19 @@ class StudyConfig:
 
     @cached_property
     def _problem_and_test(self) -> tuple[AnyProblem, HeldOut | None]:
-        values = _table(self.tables, "problem")
+        values = table_of(self.tables, "problem")
         kind = values.pop("kind")
         if kind == "factory":
             return self._from_factory(values)
         if kind == "quadratic":
             dtype = values.pop("dtype", "float64")
-            with _at("problem.centers"):
+            with at_path("problem.centers"):
                 values["centers"] = np.array(values["centers"], dtype)
-            return _call(Quadratic, "problem", values), None
+            return call_with(Quadratic, "problem", values), None
         rows = self.rows
         values = {key: value for key, value in values.items() if key not in (*_DATA_KEYS, "partition")}
         given = {"X": rows.X, "y": rows.y, "clients": rows.clients, "copy": rows.copy}
-        return _call(_PROBLEMS[kind], "problem", values, **given), rows.test
+        return call_with(PROBLEMS[kind], "problem", values, **given), rows.test
 
     @property
     def rows_key(self) -> str | None:
@@ -440,14 +446,14 @@ class StudyConfig:
     def _from_factory(self, values: Tables) -> tuple[AnyProblem, HeldOut | None]:
         self.check_code()
         where, _, name = values["function"].partition(":")
-        with _at("problem.function"):
+        with at_path("problem.function"):
             if where.endswith(".py"):
                 namespace: Mapping[str, Any] = runpy.run_path(str(self.path(where)))
             else:
                 namespace = vars(importlib.import_module(where))
             if not callable(namespace.get(name)):
                 raise ValueError(f"{where} has no function {name}")
-        made = _call(namespace[name], "problem.options", _table(values, "options"))
+        made = call_with(namespace[name], "problem.options", table_of(values, "options"))
         return made if isinstance(made, tuple) else (made, None)
 
     @cached_property
@@ -458,7 +464,7 @@ class StudyConfig:
     @property
     def delays_by_seed(self) -> bool:
         """Whether a seed has recorded delays of its own: they are resampled by it, or dealt by it to the clients."""
-        values = _table(self.tables, "trace")
+        values = table_of(self.tables, "trace")
         dealt = values.get("assign", False) is not False and "assign_seed" not in values
         return "file" in values and (dealt or bool(values.get("bootstrap")))
 
@@ -467,7 +473,7 @@ class StudyConfig:
         return self._make_source(seed) if self.delays_by_seed and seed != self.seeds[0] else self.source
 
     def _make_source(self, seed: int) -> Source | None:
-        values = _table(self.tables, "trace")
+        values = table_of(self.tables, "trace")
         kind = values.pop("kind")
         if kind == "uniform":
             return None
@@ -476,7 +482,7 @@ class StudyConfig:
         made = self._recorded_source
         if isinstance(made, ArrivalLog):
             return made
-        with _at("trace", tuple(values)):
+        with at_path("trace", tuple(values)):
             assign = values.get("assign", False)
             if assign is not False:
                 n_clients = self.problem.n_clients if assign is True else count("assign", assign)
@@ -488,14 +494,14 @@ class StudyConfig:
     @cached_property
     def _recorded_source(self) -> Trace | ArrivalLog:
         """What the file of [trace] holds, before it is dealt or resampled."""
-        values = _table(self.tables, "trace")
+        values = table_of(self.tables, "trace")
         return self._recorded(values.pop("kind"), values)
 
     def _recorded(self, kind: str, values: Tables) -> Trace | ArrivalLog:
         name: str = values["file"]
         reading = ("columns", "unit", "end", "missing", "delimiter", "tasks", "client")
         options = {key: values[key] for key in reading if key in values}
-        with _at("trace", tuple(options)):
+        with at_path("trace", tuple(options)):
             if name == f"{SAMPLE}recorded_log":
                 made: Trace | ArrivalLog = sample_log()
             elif name.startswith(SAMPLE):
@@ -506,7 +512,7 @@ class StudyConfig:
                     raise ConfigError(f"trace.file: {file} does not exist")
                 made = read_trace(file, **options) if kind == "recorded" else read_arrival_log(file, **options)
         if isinstance(made, ArrivalLog) and values.get("as_trace"):
-            with _at("trace.as_trace"):
+            with at_path("trace.as_trace"):
                 return made.as_trace()
         return made
 
@@ -516,18 +522,18 @@ class StudyConfig:
         options = self.schedule_options
         source = self.source_of(seed)
         if source is None:
-            values = _table(self.tables, "trace")
+            values = table_of(self.tables, "trace")
             values.pop("kind")
             size = cast(FedBuff, self.strategy).buffer_size
             given = {"buffer_size": size, "server_steps": options["server_steps"], "seed": seed}
-            made: Schedule = _call(uniform_arrivals, "trace", values, **given)
+            made: Schedule = call_with(uniform_arrivals, "trace", values, **given)
             return made
-        with _at("schedule", (*_parameters(resolve),)):
+        with at_path("schedule", (*parameters_of(resolve),)):
             return resolve(source, self.strategy, **options, seed=seed)
 
     def plans(self, seeds: Sequence[int]) -> tuple[list[Any], int]:
         """What a resolver is told for each seed, and how many rows to expect; of delays only."""
-        with _at("schedule", (*_parameters(resolve),)):
+        with at_path("schedule", (*parameters_of(resolve),)):
             if not self.delays_by_seed:
                 return plans_of(cast(Any, self.source), self.strategy, seeds, **self.schedule_options)
             sources = [cast(Any, self.source_of(seed)) for seed in seeds]
@@ -552,13 +558,13 @@ class StudyConfig:
         if schedule.n_clients != n_clients:
             fix = "set trace.assign = true" if "file" in self.tables["trace"] else "make them equal"
             raise ConfigError(f"trace: it is for {schedule.n_clients} clients, the problem has {n_clients}; {fix}")
-        with _at("replay", ("metrics",)):
-            Evaluation(self.problem, self.metrics, self.held_out_rows if "accuracy" in self.metrics else None)
-            for name in ("loss", "grad_norm_sq", "accuracy"):
-                if stop is not None and getattr(stop, name) is not None and name not in self.metrics:
-                    raise ValueError(f"metrics: stop looks at {name!r}, which is not among them")
-        with _at("local", ("batch_size",)):
-            Replay(self.problem, schedule, self.local, strategy=self.strategy)
+        with at_path("replay", ("metrics",)):
+            check_metrics(self.metrics, self.problem)
+            _ = self.held_out_rows if "accuracy" in self.metrics else None
+            if stop is not None:
+                check_stop(stop, self.metrics)
+        with at_path("local", ("batch_size",)):
+            check_replay(self.problem, schedule, self.local, rule_of(self.strategy))
 
     def make_replay(
         self,
@@ -602,14 +608,14 @@ class StudyConfig:
     @cached_property
     def target(self) -> tuple[str, float] | None:
         """The metric and its value that comparisons ask the time of."""
-        given = _table(self.tables, "target")
+        given = table_of(self.tables, "target")
         if not given:
             return None
-        _refuse_unknown("target", given, ("loss", "grad_norm_sq", "accuracy"))
+        refuse_unknown("target", given, ("loss", "grad_norm_sq", "accuracy"))
         if len(given) > 1:
             raise ConfigError("target: give one metric")
         (metric, value), *_ = given.items()
-        with _at("target", (metric,)):
+        with at_path("target", (metric,)):
             return metric, number(metric, value, low=-np.inf)
 
     def compared(self) -> list[list[StudyConfig]]:
@@ -621,27 +627,27 @@ class StudyConfig:
         groups = []
         for at, entry in enumerate(given):
             path = f"compare[{at}]"
-            _refuse_unknown(path, entry, ("name", "try", *SECTIONS))
+            refuse_unknown(path, entry, ("name", "try", *SECTIONS))
             changes = {key: value for key, value in entry.items() if key != "try"}
             refuse_unknown_removals(base, changes)
             tables = merged(base, changes)
             group = []
-            for chosen in combinations(_table(entry, "try"), f"{path}.try"):
+            for chosen in combinations(table_of(entry, "try"), f"{path}.try"):
                 try:
                     variant = StudyConfig(merged(tables, chosen), self.folder, self.allow_code)
                 except ConfigError as error:
                     raise ConfigError(f"{path}: {error}") from None
                 values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen.items())
-                group.append(variant.changed({"name": f"{variant.name}, {values}"}) if chosen else variant)
+                group.append(variant.named(f"{variant.name}, {values}") if chosen else variant)
             groups.append(group)
         return groups
 
 
 def _read_rows(config: StudyConfig) -> Rows:
     """The rows of a problem of data, with the client of each; held-out rows in `test`."""
-    values = _table(config.tables, "problem")
+    values = table_of(config.tables, "problem")
     kind = values["kind"]
-    split = _table(values, "partition")
+    split = table_of(values, "partition")
     way = split.pop("kind", None)
     given = {name: values[name] for name in _DATA_KEYS if name in values}
     reader = RowReader(
@@ -653,7 +659,7 @@ def _read_rows(config: StudyConfig) -> Rows:
         divide_by=given.get("divide_by", 1.0),
     )
     test = given.get("test")
-    with _at("problem", _DATA_KEYS):
+    with at_path("problem", _DATA_KEYS):
         rows = reader.read(config.folder, given["data"], client_column=split.get("column"))
         held_out = rows.test
         if isinstance(test, str):
@@ -662,9 +668,9 @@ def _read_rows(config: StudyConfig) -> Rows:
         elif test is not None:
             rows, held_out = hold_out(rows, float(test), given.get("test_seed", 0))
     clients = rows.clients
-    if way in _PARTITIONS:
+    if way in PARTITIONS:
         subject = {"n_rows": len(rows.y)} if way == "iid" else {"labels": rows.y}
-        clients = _call(_PARTITIONS[way], "problem.partition", {"seed": 0, **split}, **subject)
+        clients = call_with(PARTITIONS[way], "problem.partition", {"seed": 0, **split}, **subject)
     if clients is None:
         raise ConfigError("problem.partition: missing; the data does not say which client a row belongs to")
     return Rows(rows.X, rows.y, clients, held_out)

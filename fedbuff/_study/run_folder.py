@@ -37,7 +37,8 @@ from .._base.files import (
     replacing,
 )
 from .._machine.config import config as built_config
-from .._replay.history import History, Result
+from .._machine.config import cpu_name
+from .._replay.history import History, Result, first_reached
 from .._schedule.columns import Status
 from .._schedule.file import load_schedule
 from .._schedule.schedule import Schedule
@@ -80,9 +81,7 @@ class SeedRun:
 
     def first(self, metric: str, target: float) -> int | None:
         """The first evaluation at which the metric had reached the target."""
-        values = self.history[metric]
-        reached = values >= target if metric == "accuracy" else values <= target
-        return int(np.argmax(reached)) if reached.any() else None
+        return first_reached(self.history, metric, target)
 
 
 @dataclass(frozen=True)
@@ -285,7 +284,7 @@ def provenance(config: StudyConfig, more: Iterable[dict[str, Any]] = ()) -> dict
         "fedbuff": built_config(),
         "numpy": np.__version__,
         "machine": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cpus": os.cpu_count(),
     }
 
@@ -293,15 +292,6 @@ def provenance(config: StudyConfig, more: Iterable[dict[str, Any]] = ()) -> dict
 def _file_hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def plain(value: Any) -> Any:

@@ -123,7 +123,8 @@ def read_svmlight(
     """
     kind = model_dtype("dtype", dtype)
     if not isinstance(zero_based, bool) and not (isinstance(zero_based, str) and zero_based == "auto"):
-        raise ValueError(f"zero_based: expected True, False or 'auto', got {shown(zero_based)}")
+        error = ValueError if isinstance(zero_based, str) else TypeError
+        raise error(f"zero_based: expected True, False or 'auto', got {shown(zero_based)}")
     width = None if n_features is None else count("n_features", n_features)
     if width is not None and width > _MOST_FEATURES:
         raise ValueError(f"n_features: at most {_MOST_FEATURES}, got {width}")

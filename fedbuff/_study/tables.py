@@ -141,7 +141,7 @@ def _without_unset(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _removed_in_vain(tables: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> Iterator[str]:
+def removed_in_vain(tables: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """The paths of keys that the changes remove and that are not there."""
     for key, value in changes.items():
         at: Any = tables
@@ -150,14 +150,14 @@ def _removed_in_vain(tables: Mapping[str, Any], changes: Mapping[str, Any], path
         if _is_unset(value) and at is None:
             yield f"{path}{key}"
         elif isinstance(value, Mapping) and isinstance(at, Mapping):
-            yield from _removed_in_vain(at, value, f"{path}{key}.")
+            yield from removed_in_vain(at, value, f"{path}{key}.")
 
 
 # ---- tables: checking ----
 
 
 @contextmanager
-def _at(path: str, keys: Sequence[str] = ()) -> Iterator[None]:
+def at_path(path: str, keys: Sequence[str] = ()) -> Iterator[None]:
     """Puts the path before an error's message: that of the key which the message begins with, else the table's."""
     try:
         yield
@@ -171,14 +171,14 @@ def _at(path: str, keys: Sequence[str] = ()) -> Iterator[None]:
         raise ConfigError(f"{path}: {error.filename}: {error.strerror}") from error
 
 
-def _table(tables: Mapping[str, Any], name: str, above: str = "") -> Tables:
+def table_of(tables: Mapping[str, Any], name: str, above: str = "") -> Tables:
     value = tables.get(name, {})
     if not isinstance(value, Mapping):
         raise ConfigError(f"{above}{name}: expected a table, got {type(value).__name__}")
     return dict(value)
 
 
-def _refuse_unknown(path: str, values: Mapping[str, Any], known: Sequence[str]) -> None:
+def refuse_unknown(path: str, values: Mapping[str, Any], known: Sequence[str]) -> None:
     for key in values:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
@@ -186,41 +186,41 @@ def _refuse_unknown(path: str, values: Mapping[str, Any], known: Sequence[str]) 
             raise UnknownKeyError(f"{path}{'.' if path else ''}{key}", hint)
 
 
-def _pop_kind(path: str, values: Tables, kinds: Mapping[str, Any] | Sequence[str]) -> str:
+def pop_kind(path: str, values: Tables, kinds: Mapping[str, Any] | Sequence[str]) -> str:
     kind = values.pop("kind", None)
     if kind is None:
         raise ConfigError(f"{path}.kind: missing; one of {', '.join(kinds)}")
-    with _at(path, ("kind",)):
+    with at_path(path, ("kind",)):
         choice("kind", kind, tuple(kinds))
     return str(kind)
 
 
 @cache
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(function).parameters
 
 
-def _call(function: Callable[..., Any], path: str, values: Mapping[str, Any], **given: Any) -> Any:
+def call_with(function: Callable[..., Any], path: str, values: Mapping[str, Any], **given: Any) -> Any:
     """function(**values, **given), where the values are a table's: the function's parameters are its known keys."""
-    parameters = _parameters(function)
+    parameters = parameters_of(function)
     known = [name for name in parameters if name not in given]
-    _refuse_unknown(path, values, known)
+    refuse_unknown(path, values, known)
     for name in known:
         parameter = parameters[name]
         if parameter.default is inspect.Parameter.empty and name not in values:
             raise ConfigError(f"{path}.{name}: missing")
-    with _at(path, known):
+    with at_path(path, known):
         return function(**values, **given)
 
 
-def _of_kind(path: str, value: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
+def of_kind(path: str, value: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
     """{kind = "polynomial", exponent = 0.5}, or "polynomial" alone."""
     values = {"kind": value} if isinstance(value, str) else value
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path}: expected a name or a table with a kind, got {type(value).__name__}")
     options = dict(values)
-    kind = _pop_kind(path, options, kinds)
-    return _call(kinds[kind], path, options)
+    kind = pop_kind(path, options, kinds)
+    return call_with(kinds[kind], path, options)
 
 
 def seeds_of(given: Any, path: str) -> tuple[int, ...]:

@@ -11,18 +11,20 @@ from typing import Any
 from .._study.config import SECTIONS, StudyConfig
 from .._study.tables import UnknownKeyError, merged
 
-__all__ = ["Arms", "Changes", "Pair", "text_of"]
+__all__ = ["Arms", "Changes", "Pair", "Section", "digest", "text_of"]
 
 Changes = dict[str, Any]
 Pair = tuple[int, int]  # an arm and a seed
-_MOST_PACKED = 10_000
+_MOST_KEPT = 10_000  # arms whose sections are kept
 
 
 def text_of(value: Any) -> str:
+    """A value as JSON with sorted keys: the same text for equal tables."""
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _digest(text: str) -> bytes:
+def digest(text: str) -> bytes:
+    """A hash of 16 bytes."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
@@ -35,7 +37,7 @@ class Section:
 
 
 def _section(table: Any) -> Section:
-    return Section(table, b"\0" * 16 if table is None else _digest(text_of(table)))
+    return Section(table, b"\0" * 16 if table is None else digest(text_of(table)))
 
 
 class Arms:
@@ -51,7 +53,7 @@ class Arms:
         """The arm's tables by name; one without a table where there is none."""
         made = self._of_arm.get(arm)
         if made is None:
-            if len(self._of_arm) >= _MOST_PACKED:
+            if len(self._of_arm) >= _MOST_KEPT:
                 self._of_arm.clear()
             made = self._of_arm[arm] = self._make_sections(arm)
         return made

@@ -1,4 +1,4 @@
-"""Batches of runs of about equal time, and the workers that take them."""
+"""Batches of runs of about equal time, and the pool of workers that runs them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Generic
 
 from .._base.threads import Item, Result
 
-__all__ = ["Batches", "Crew"]
+__all__ = ["Batches", "WorkerPool"]
 
 
 class Batches(Generic[Item]):
-    """Items cut into batches that take about `seconds` each, as far as those that are done tell; the last are shorter.
+    """Items cut into batches of about `seconds` each, estimated from the batches that are done; the last are shorter.
 
     >>> from fedbuff._sweep.batches import Batches
     >>> batches = Batches(range(40), seconds=1.0, workers=2)
@@ -31,7 +31,7 @@ class Batches(Generic[Item]):
         self._again: deque[list[Item]] = deque()
 
     def take(self) -> list[Item]:
-        """The next batch; nothing where all are taken."""
+        """The next batch; empty where all items are taken."""
         if self._again:
             return self._again.popleft()
         size = min(self._size(), len(self._items))
@@ -41,48 +41,49 @@ class Batches(Generic[Item]):
         if not self._done:
             return 1
         fitting = self._seconds * self._done / max(self._spent, 1e-9)
-        # Half of what is left, shared out: nobody works on for long after the others.
+        # At most half of a worker's share of the rest: all workers end at about the same time.
         return max(1, int(min(fitting, len(self._items) / (2 * self._workers))))
 
     def note(self, items: int, seconds: float) -> None:
-        """So many items took so long."""
-        # What was seen lately counts most: arms differ.
+        """Records that so many items took so long."""
+        # The latest batches count most, because arms differ.
         self._spent, self._done = 0.5 * self._spent + seconds, 0.5 * self._done + items
 
     def give_back(self, items: Iterable[Item]) -> None:
-        """These are to be done again, each in a batch of its own."""
+        """These items are done again, each in a batch of its own."""
         self._again.extend([item] for item in items)
 
 
-class Crew(Generic[Item, Result]):
-    """Batches at work on an executor, a few more than it has workers."""
+class WorkerPool(Generic[Item, Result]):
+    """Keeps up to `room` batches submitted to an executor, a few more than it has workers."""
 
     def __init__(self, submit: Callable[[list[Item]], Future[Result]], batches: Batches[Item], room: int) -> None:
         self._submit, self._batches, self._room = submit, batches, room
-        self._at_work: dict[Future[Result], list[Item]] = {}
+        self._running: dict[Future[Result], list[Item]] = {}
 
-    def next(self, tend: Callable[[], float | None]) -> list[tuple[list[Item], Future[Result]]]:
-        """Keeps everybody busy until a batch ends: those that ended; nothing where all have been let go.
+    def next(self, flush: Callable[[], float | None]) -> list[tuple[list[Item], Future[Result]]]:
+        """Submits batches and waits until one ends: those that ended; empty where none is left.
 
-        `tend` is called meanwhile, and says in how many seconds it wants to be called again; None: not before then.
+        `flush` is called while it waits, and returns in how many seconds it must be called again; None: not before a
+        batch ends. A batch stays with the pool until `discard`.
         """
-        while len(self._at_work) < self._room and (batch := self._batches.take()):
-            self._at_work[self._submit(batch)] = batch
-        ended, _ = wait(self._at_work, tend(), FIRST_COMPLETED)
-        while self._at_work and not ended:
-            ended, _ = wait(self._at_work, tend(), FIRST_COMPLETED)
-        return [(self._at_work[future], future) for future in ended]
+        while len(self._running) < self._room and (batch := self._batches.take()):
+            self._running[self._submit(batch)] = batch
+        ended, _ = wait(self._running, flush(), FIRST_COMPLETED)
+        while self._running and not ended:
+            ended, _ = wait(self._running, flush(), FIRST_COMPLETED)
+        return [(self._running[future], future) for future in ended]
 
-    def let_go(self, future: Future[Result]) -> None:
-        """What this one gave is in good hands."""
-        del self._at_work[future]
+    def discard(self, future: Future[Result]) -> None:
+        """Forgets a batch whose result the caller has stored."""
+        del self._running[future]
 
-    def stop(self, patient: bool) -> list[Future[Any]]:
-        """Calls off what has not begun; the futures that ended well and were not let go, with those at work where
-        `patient`."""
-        for future in self._at_work:
+    def stop(self, wait_for_running: bool) -> list[Future[Any]]:
+        """Cancels what has not begun; the futures that ended without an error and were not discarded, with those that
+        run now where `wait_for_running`."""
+        for future in self._running:
             future.cancel()
-        if patient:
-            wait(self._at_work)
-        done = [future for future in self._at_work if future.done() and not future.cancelled()]
+        if wait_for_running:
+            wait(self._running)
+        done = [future for future in self._running if future.done() and not future.cancelled()]
         return [future for future in done if future.exception() is None]

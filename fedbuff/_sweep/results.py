@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._base.files import FileError, optional, reading
 from . import statistics
+from .columns import HISTORY, Column, Ragged, take
+from .request import arms_of
 from .statistics import (
     Axis,
     Band,
@@ -20,14 +22,7 @@ from .statistics import (
     Paired,
     Table,
 )
-from .store import (
-    HISTORY,
-    Column,
-    FolderStore,
-    MemoryStore,
-    Ragged,
-    take,
-)
+from .store import FolderStore, MemoryStore
 
 __all__ = ["SweepResults", "load_sweep"]
 
@@ -197,13 +192,6 @@ class SweepResults:
         """
         return statistics.time_to(self, metric, target, axis, level, method)
 
-    def show(self, metric: str = "loss", axis: Axis = "time", *, level: float = 0.95, ax: Any = None) -> Any:
-        """Prints `table` and draws `plots.sweep`; returns the axes."""
-        from ..plots import sweep
-
-        print(self.table(metric, level=level))
-        return sweep(self, metric=metric, axis=axis, level=level, ax=ax)
-
     def __repr__(self) -> str:
         counts = Counter(self.column("status").tolist())
         state = "all done" if counts["done"] == len(self) else f"{counts['done']} done, {counts['failed']} failed"
@@ -239,8 +227,6 @@ def load_sweep(out: str | os.PathLike[str]) -> SweepResults:
     ...     len(fb.load_sweep(out))
     2
     """
-    from .sweep import arms_of
-
     store = FolderStore(out)
     with reading(store.path / "sweep.json", "a sweep's description"):
         arms = arms_of(store.about.get("grid"), store.about.get("configs"))

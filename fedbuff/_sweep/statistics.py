@@ -24,12 +24,12 @@ from .._base.checks import (
 from .._base.files import optional
 from .._base.student_t import student
 from .._base.text_table import aligned
+from .._replay.history import first_reached
 
 if TYPE_CHECKING:
     from .results import SweepResults
 
 __all__ = [
-    "RISING",
     "Band",
     "Paired",
     "Table",
@@ -51,7 +51,6 @@ Axis = Literal["step", "time", "updates"]
 
 _RESAMPLES = 4000
 _POINTS = 200  # of a band whose runs were evaluated at different places
-RISING = ("accuracy",)  # metrics that are better when they are larger
 
 
 # ---- arrays ----
@@ -367,7 +366,5 @@ def first_at(history: Mapping[str, NDArray[Any]], metric: str, target: float, ax
     instance("metric", metric, str, "the name of a metric")
     if metric not in history:
         raise ValueError(f"metric: the histories have {', '.join(history) or 'no rows'}, not {metric!r}")
-    values = history[metric]
-    hit = values >= target if metric in RISING else values <= target
-    at = int(np.argmax(hit)) if hit.any() else len(values) - 1
-    return float(history[axis][at]), bool(hit.any())
+    at = first_reached(history, metric, target)
+    return float(history[axis][-1 if at is None else at]), at is not None

@@ -16,106 +16,29 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .._base.arrays import pick_lists
 from .._base.checks import path_of
-from .._base.files import (
-    FileError,
-    check_parquet,
-    make_folder,
-    open_npz,
-    optional,
-    read_json,
-    reading,
-    replacing,
-    sync_folder,
-)
+from .._base.files import FileError, make_folder, read_json, reading, replacing, sync_folder
 from .._study.run_folder import write_json
+from .columns import HISTORY, TYPES, Column, Row, Schema, as_cell, column_of, joined
+from .parts import default_format, part_format, read_part
 
-__all__ = ["Column", "FolderStore", "Kind", "MemoryStore", "Ragged", "Row", "Schema", "read_about"]
+__all__ = ["ROWS", "FolderStore", "MemoryStore", "read_about"]
 
-HISTORY = "history."  # begins the names of the list columns
 _BESIDE = ".sweep.json.*.part"  # what becomes sweep.json
-_A_PART = "a whole part of a sweep"
 _NEW, _OLD, _GENERATION = ".parts-new", ".parts-old", ".generation"
 ROWS = ".fedbuff-rows-"  # begins the names of folders with data that workers map
 FORMAT = "fedbuff-sweep"
 FORMAT_NUMBER = 1
 
-Row = dict[str, Any]
-Kind = Literal["text", "bool", "int", "seed", "float", "ints", "floats"]
-Schema = dict[str, Kind]
-
 _KEYS: Schema = {"run": "text", "arm": "int", "seed": "seed", "status": "text", "history.step": "ints"}  # every sweep's
 _ROWS_A_PART = 20_000
 _SECONDS_A_PART = (5.0, 60.0)  # at first, and at most
 _MANY_PARTS = 200
-_TYPES: dict[str, type[np.generic]] = {
-    "text": np.object_,
-    "bool": np.bool_,
-    "int": np.int64,
-    "seed": np.uint64,
-    "float": np.float64,
-    "ints": np.int64,
-    "floats": np.float64,
-}
-_MISSING: dict[str, Any] = {"text": "", "bool": False, "int": 0, "seed": 0, "float": np.nan}
-
-
-@dataclass(frozen=True, slots=True)
-class Ragged:
-    """A list of numbers per row: row i has values[offsets[i] : offsets[i + 1]]."""
-
-    values: NDArray[Any]
-    offsets: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, row: int) -> NDArray[Any]:
-        return self.values[self.offsets[row] : self.offsets[row + 1]]
-
-    def take(self, rows: NDArray[np.int64]) -> Ragged:
-        where, offsets = pick_lists(self.offsets, rows)
-        return Ragged(self.values[where], offsets)
-
-    @staticmethod
-    def join(lists: Sequence[NDArray[Any]], dtype: type[np.generic]) -> Ragged:
-        offsets = np.concatenate(([0], np.cumsum([len(one) for one in lists]))).astype(np.int64)
-        values = np.concatenate([np.empty(0, dtype), *lists]).astype(dtype, copy=False)
-        return Ragged(values, offsets)
-
-
-Column = NDArray[Any] | Ragged
-
-
-def take(column: Column, rows: NDArray[np.int64]) -> Column:
-    return column.take(rows) if isinstance(column, Ragged) else column[rows]
-
-
-def _column(kind: Kind, values: Sequence[Any]) -> Column:
-    if kind in ("ints", "floats"):
-        return Ragged.join([np.empty(0) if value is None else value for value in values], _TYPES[kind])
-    made = np.empty(len(values), _TYPES[kind])
-    made[:] = [_MISSING[kind] if value is None else value for value in values]
-    return made
-
-
-def _joined(columns: Sequence[Column], kind: Kind) -> Column:
-    if kind in ("ints", "floats"):
-        lists = [column for column in columns if isinstance(column, Ragged)]
-        ends = np.cumsum([0, *(len(column.values) for column in lists)])
-        offsets = [column.offsets[1:] + end for column, end in zip(lists, ends[:-1], strict=True)]
-        values = np.concatenate([np.empty(0, _TYPES[kind]), *(column.values for column in lists)])
-        return Ragged(values, np.concatenate([np.zeros(1, np.int64), *offsets]))
-    plain = [column for column in columns if not isinstance(column, Ragged)]
-    return np.concatenate([np.empty(0, _TYPES[kind]), *plain])
 
 
 class MemoryStore:
@@ -133,7 +56,7 @@ class MemoryStore:
                 self._seen.add(row["run"])
                 self._rows.append(row)
 
-    def tend(self) -> None:
+    def flush_if_due(self) -> None:
         pass
 
     def flush(self) -> None:
@@ -143,111 +66,7 @@ class MemoryStore:
         pass
 
     def read(self, names: Sequence[str]) -> dict[str, Column]:
-        return {name: _column(self.schema[name], [row.get(name) for row in self._rows]) for name in names}
-
-
-# ---- parts ----
-
-
-class _Parquet:
-    ending = ".parquet"
-
-    def __init__(self) -> None:
-        self._pa = optional("pyarrow", "parquet", "this sweep's parts")
-        self._pq = optional("pyarrow.parquet", "parquet", "this sweep's parts")
-
-    def _type(self, kind: Kind) -> Any:
-        pa = self._pa
-        whole, number = pa.int64(), pa.float64()
-        types = {"text": pa.string(), "bool": pa.bool_(), "int": whole, "seed": pa.uint64(), "float": number}
-        return {**types, "ints": pa.list_(whole), "floats": pa.list_(number)}[kind]
-
-    def write(self, path: Path, schema: Schema, rows: Sequence[Row]) -> None:
-        pa = self._pa
-        arrays = []
-        for name, kind in schema.items():
-            values = [row.get(name) for row in rows]
-            if kind in ("ints", "floats"):
-                column = _column(kind, values)
-                arrays.append(pa.ListArray.from_arrays(column.offsets.astype(np.int32), column.values))  # type: ignore[union-attr]
-            else:
-                arrays.append(pa.array(values, self._type(kind)))
-        fields = [pa.field(name, self._type(kind)) for name, kind in schema.items()]
-        self._pq.write_table(
-            pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path, compression="zstd", write_page_checksum=True
-        )
-
-    def read(self, path: Path, schema: Schema) -> dict[str, Column]:
-        check_parquet(path)
-        table = self._pq.read_table(path, columns=list(schema), partitioning=None, page_checksum_verification=True)
-        return {name: self._numpy(table.column(name).combine_chunks(), kind) for name, kind in schema.items()}
-
-    def _numpy(self, array: Any, kind: Kind) -> Column:
-        if kind in ("ints", "floats"):
-            offsets = array.offsets.to_numpy().astype(np.int64)
-            return Ragged(array.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]], offsets - offsets[0])
-        if array.null_count:
-            array = array.fill_null(_MISSING[kind])
-        values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-        return values.astype(_TYPES[kind], copy=False)
-
-
-class _Npz:
-    ending = ".npz"
-
-    def write(self, path: Path, schema: Schema, rows: Sequence[Row]) -> None:
-        arrays: dict[str, NDArray[Any]] = {}
-        for name, kind in schema.items():
-            column = _column(kind, [row.get(name) for row in rows])
-            if isinstance(column, Ragged):
-                arrays |= {f"{name}/values": column.values, f"{name}/offsets": column.offsets}
-            else:
-                arrays[f"{name}/values"] = column.astype(np.str_) if kind == "text" else column
-        with path.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-
-    def read(self, path: Path, schema: Schema) -> dict[str, Column]:
-        with open_npz(path, _A_PART) as file:
-            found: dict[str, Column] = {}
-            for name, kind in schema.items():
-                values = file[f"{name}/values"].astype(_TYPES[kind], copy=False)
-                lists = kind in ("ints", "floats")
-                found[name] = Ragged(values, file[f"{name}/offsets"]) if lists else values
-                if values.ndim != 1:
-                    raise ValueError(f"{name}/values is of shape {values.shape}")
-            return found
-
-
-_Form = _Parquet | _Npz
-
-
-def _read_part(form: _Form, path: Path, schema: Schema) -> dict[str, Column]:
-    """The columns of a part; a damaged one is a FileError."""
-    with reading(path, _A_PART):
-        found = form.read(path, schema)
-        lengths = {len(column) for column in found.values()}
-        if len(lengths) > 1:
-            raise ValueError(f"its columns differ in length: {', '.join(map(str, sorted(lengths)))}")
-        for name, column in found.items():
-            if isinstance(column, Ragged):
-                ends = column.offsets
-                if ends.ndim != 1 or ends.dtype.kind not in "iu" or ends.size == 0 or ends[0] != 0:
-                    raise ValueError(f"{name} has no offsets")
-                if ends[-1] != len(column.values) or np.any(np.diff(ends) < 0):
-                    raise ValueError(f"{name} has offsets that do not fit its values")
-        return found
-
-
-def _form(name: str) -> _Form:
-    return _Parquet() if name == "parquet" else _Npz()
-
-
-def _default_form() -> str:
-    try:
-        optional("pyarrow.parquet", "parquet", "Parquet")
-    except ImportError:
-        return "npz"
-    return "parquet"
+        return {name: column_of(self.schema[name], [row.get(name) for row in self._rows]) for name in names}
 
 
 def read_about(out: str | os.PathLike[str]) -> dict[str, Any]:
@@ -267,7 +86,7 @@ def read_about(out: str | os.PathLike[str]) -> dict[str, Any]:
         columns = about.get("columns", _KEYS)
         if (
             not isinstance(columns, dict)
-            or not set(columns.values()) <= _TYPES.keys()
+            or not set(columns.values()) <= TYPES.keys()
             or not _KEYS.keys() <= columns.keys()
         ):
             raise ValueError("its columns are not those of a sweep")
@@ -292,7 +111,7 @@ class FolderStore:
     def __init__(self, out: str | os.PathLike[str], about: Mapping[str, Any] | None = None) -> None:
         self.path = path_of("out", out)
         self.about = read_about(out) if about is None else dict(about)
-        self._form = _form(self.about["parts"])
+        self._format = part_format(self.about["parts"])
         self._lock: int | None = None  # a descriptor
         # Number and rows of the next part; both change at once, so that Ctrl-C has it written again and not twice.
         self._next: tuple[int, list[Row]] = 0, []
@@ -312,7 +131,7 @@ class FolderStore:
             raise ValueError(f"{path}: it is there already and not a sweep's; give another folder")
         if begun and not resume:
             raise ValueError(f"{path}: it holds a sweep already; resume it, or give another folder")
-        made = {"format": FORMAT, "format_number": FORMAT_NUMBER, "parts": _default_form(), **about}
+        made = {"format": FORMAT, "format_number": FORMAT_NUMBER, "parts": default_format(), **about}
         make_folder(path, exist_ok=True)
         lock = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -336,20 +155,20 @@ class FolderStore:
     # Reading
 
     def _parts(self) -> list[Path]:
-        return sorted(self._folder().glob(f"*{self._form.ending}"))
+        return sorted(self._folder().glob(f"*{self._format.ending}"))
 
     def _numbered(self) -> list[Path]:
         return [part for part in self._parts() if part.stem.removeprefix("part-").isdecimal()]
 
     def read(self, names: Sequence[str]) -> dict[str, Column]:
         kinds = {name: self.schema[name] for name in names}
-        pieces = [_read_part(self._form, part, kinds) for part in self._parts()]
-        return {name: _joined([piece[name] for piece in pieces], kind) for name, kind in kinds.items()}
+        pieces = [read_part(self._format, part, kinds) for part in self._parts()]
+        return {name: joined([piece[name] for piece in pieces], kind) for name, kind in kinds.items()}
 
     def finished(self) -> list[str]:
         """The ids of the runs that are done."""
         kinds: Schema = {"run": "text"}
-        parts = (_read_part(self._form, part, kinds) for part in self._numbered())
+        parts = (read_part(self._format, part, kinds) for part in self._numbered())
         return [str(run) for columns in parts for run in np.asarray(columns["run"])]
 
     # Writing
@@ -395,9 +214,9 @@ class FolderStore:
         number, rows = 0, list[Row]()
         for part in self._numbered():
             kept = {name: kind for name, kind in before.items() if name in self.schema}
-            columns = _read_part(self._form, part, kept)
+            columns = read_part(self._format, part, kept)
             for at in range(len(columns["run"])):
-                row = {name: _cast(column[at], before[name]) for name, column in columns.items()}
+                row = {name: as_cell(column[at], before[name]) for name, column in columns.items()}
                 rows.append(row | cells_of(row["run"]))
             if len(rows) >= _ROWS_A_PART:
                 self._write_part(fresh, number, rows)
@@ -439,8 +258,8 @@ class FolderStore:
             rest.unlink()
 
     def _write_part(self, folder: Path, number: int, rows: Sequence[Row]) -> None:
-        with replacing(folder / f"part-{number:06d}{self._form.ending}") as beside:
-            self._form.write(beside, self.schema, rows)
+        with replacing(folder / f"part-{number:06d}{self._format.ending}") as beside:
+            self._format.write(beside, self.schema, rows)
 
     def add(self, rows: Iterable[Row]) -> None:
         """Keeps the rows of runs that it has not seen, and writes a part when it is time."""
@@ -450,9 +269,9 @@ class FolderStore:
                 (self._failed if row["status"] == "failed" else self._next[1]).append(row)
         if len(self._next[1]) >= _ROWS_A_PART:
             self.flush()
-        self.tend()
+        self.flush_if_due()
 
-    def tend(self) -> float | None:
+    def flush_if_due(self) -> float | None:
         """Writes a part when it is time; in how many seconds that will be, None where nothing waits for it."""
         if not self._next[1] and len(self._failed) == self._failed_written:
             return None
@@ -469,14 +288,14 @@ class FolderStore:
             self._write_part(self.path / "parts", number, rows)
             self._next = number + 1, []
         if len(self._failed) > self._failed_written:
-            with replacing(self.path / "parts" / f"failed{self._form.ending}") as beside:
-                self._form.write(beside, self.schema, self._failed)
+            with replacing(self.path / "parts" / f"failed{self._format.ending}") as beside:
+                self._format.write(beside, self.schema, self._failed)
             self._failed_written = len(self._failed)
         self._flushed = time.monotonic()
         self._interval = min(1.5 * self._interval, _SECONDS_A_PART[1])
 
     def close(self) -> None:
-        """Writes the rest and lets the folder go."""
+        """Writes the rest and unlocks the folder."""
         if self._lock is not None:
             try:
                 self.flush()
@@ -500,8 +319,3 @@ def _drop_all() -> None:
 
 # A lock lasts as long as any process has its descriptor: workers that outlive a killed sweep must not.
 os.register_at_fork(after_in_child=_drop_all)
-
-
-def _cast(value: Any, kind: Kind) -> Any:
-    """A value of a part, None where it has none."""
-    return None if kind == "float" and np.isnan(value) else value

@@ -21,13 +21,14 @@ from .._base.checks import (
     path_of,
 )
 from .._base.files import replacing
+from .._replay.history import RISING
 from .._study.build import default_metrics
 from .._study.config import StudyConfig
 from .._study.tables import ConfigError, seeds_of
+from .request import Base, arms_of, study_of
 from .results import SweepResults
-from .statistics import RISING, Table, arm_labels
-from .sweep import Base, arms_of, sweep
-from .sweep import _study as study_of
+from .statistics import Table, arm_labels
+from .sweep import sweep
 
 __all__ = ["TuneResults", "about", "tune"]
 

@@ -36,8 +36,8 @@ from .._schedule.schedule import Schedule
 from .._study.config import StudyConfig, at_replay
 from .._study.data import Rows, load_rows
 from .._study.tables import UNSET, ConfigError
-from .arms import _MOST_PACKED, Arms, Changes, Pair, Section, _digest, text_of
-from .store import HISTORY, Row, Schema
+from .arms import Arms, Changes, Pair, Section, digest, text_of
+from .columns import HISTORY, Row, Schema
 
 __all__ = ["HISTORY_COLUMNS", "Setup", "Workshop", "explain", "run_batch"]
 
@@ -62,6 +62,7 @@ _LARGE_KEPT = 4
 _PACKED_METRICS = ("loss", "grad_norm_sq", "accuracy")
 _ENDS = ("schedule_end", "server_steps", "time", "updates", "loss", "grad_norm_sq", "accuracy", "diverged")
 _ENDED, _STALLED, _SHORT_TABLE, _CANCELLED, _FAILED = range(5)
+_MOST_PACKED = 10_000
 _TABLE_SIZE = 32
 _MOST_ARRAYS = 100
 _TRACE_BYTES = 64 * 2**20  # of resampled delays that are held at once
@@ -149,7 +150,7 @@ class Workshop:
         if known is not None:
             return known
         sections = self.arms.sections(arm)
-        timing = _digest(text_of(_timing(self.config(arm).strategy)))
+        timing = digest(text_of(_timing(self.config(arm).strategy)))
         made = b"".join((sections["trace"].key, sections["schedule"].key, timing, sections["problem"].key))
         self._schedule_keys[arm] = made
         return made

@@ -117,11 +117,11 @@ def sweep_file(form: str, name: str, monkeypatched: bool = False) -> Callable[[P
     def make(folder: Path) -> Path:
         from fedbuff._sweep import store as _sweep_store
 
-        default, _sweep_store._default_form = _sweep_store._default_form, lambda: form
+        default, _sweep_store.default_format = _sweep_store.default_format, lambda: form
         try:
             fb.sweep(TABLES, grid={"strategy.buffer_size": [1, 2]}, seeds=[0, 1], out=folder / "sweep", progress=False)
         finally:
-            _sweep_store._default_form = default
+            _sweep_store.default_format = default
         return folder / "sweep" / name
 
     return make

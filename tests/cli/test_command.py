@@ -455,7 +455,7 @@ def test_compare_tables_and_the_best_of_tried(fedbuff: Run, folder: Path) -> Non
         ("replay run.toml -o run --set trace.assign=false", r"fedbuff: trace: it is for 3 clients, the problem has 6"),
         ("replay run.toml -o run --set replay.metrics=[1]", r"fedbuff: replay\.metrics: expected a list of names"),
         ("replay run.toml -o run --set 'replay.metrics=[\"los\"]'", r"fedbuff: replay\.metrics: expected one of loss"),
-        ("replay run.toml -o run --set local.batch_size=[1,2]", r"fedbuff: local\.batch_size: 2 numbers for 6 clients"),
+        ("replay run.toml -o run --set local.batch_size=[1,2]", r"fedbuff: local\.batch_size: expected 6 ints"),
         ("replay run.toml -o run --set replay.metrics=[] --set replay.stop={grad_norm_sq=1}", r"fedbuff: replay\.m"),
         ("replay run.toml -o delays.csv/run", r"fedbuff: delays\.csv/run: Not a directory"),
         ("replay broken.toml -o run", r"fedbuff: broken\.toml: not TOML: .*line 2"),

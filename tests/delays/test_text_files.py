@@ -11,7 +11,7 @@ import pytest
 
 import fedbuff as fb
 import fedbuff._delays.columns
-from fedbuff._delays.table import Wanted, _present
+from fedbuff._delays.table import Wanted, present_columns
 from fedbuff._delays.text_file import TextFile, _header, _parse_with_arrow
 
 
@@ -19,7 +19,7 @@ from fedbuff._delays.text_file import TextFile, _header, _parse_with_arrow
 def reader(request, monkeypatch):
     """With pyarrow, and without it."""
     if request.param == "rule":
-        monkeypatch.setattr(fedbuff._delays.columns, "find_spec", lambda name: None)
+        monkeypatch.setattr(fedbuff._delays.text_file, "find_spec", lambda name: None)
     else:
         pytest.importorskip("pyarrow")
     return request.param
@@ -83,7 +83,7 @@ def test_one_rule_for_odd_cells(tmp_path, monkeypatch, column) -> None:
         )
         fast = outcome(path)
         with monkeypatch.context() as without:
-            without.setattr(fedbuff._delays.columns, "find_spec", lambda name: None)
+            without.setattr(fedbuff._delays.text_file, "find_spec", lambda name: None)
             assert outcome(path) == fast, cell
 
 
@@ -136,7 +136,7 @@ def test_one_rule_for_odd_files(tmp_path, monkeypatch, name) -> None:
     with gzip.open(tmp_path / "z.csv.gz", "wt", encoding="utf-8", newline="") as file:
         file.write(ODD_FILES[name])
     zipped = outcome(tmp_path / "z.csv.gz")
-    monkeypatch.setattr(fedbuff._delays.columns, "find_spec", lambda name: None)
+    monkeypatch.setattr(fedbuff._delays.text_file, "find_spec", lambda name: None)
     assert outcome(path) == fast
     assert outcome(tmp_path / "z.csv.gz") == zipped
     if isinstance(fast[1], list):
@@ -152,7 +152,7 @@ def test_pyarrow_reads_plain_files_itself(tmp_path) -> None:
         (tmp_path / "t.csv").write_text(text, newline="")
         file = TextFile(tmp_path / "t.csv")
         names = _header(reader := file.reader())
-        assert _parse_with_arrow(file, reader.line_num, names, _present(names, wanted)) is not None
+        assert _parse_with_arrow(file, reader.line_num, names, present_columns(names, wanted)) is not None
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_tasks_by_order(tmp_path, reader) -> None:
         fb.TraceError, match=r"^line 3: client 'a' has task 1 twice; line 4: task -1 is negative: 2 bad"
     ):
         fb.read_trace(path, tasks="order")
-    with pytest.raises(ValueError, match="tasks: expected 'number' or 'order', got 'rank'"):
+    with pytest.raises(ValueError, match="tasks: expected one of number, order, got 'rank'"):
         fb.Trace([0], [1.0], task=[0], tasks="rank")
 
 

@@ -80,3 +80,13 @@ def test_every_public_name_is_in_the_reference() -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\.\. auto\w+:: fedbuff\.(\w+)", text, re.MULTILINE)
     assert sorted(set(listed)) == sorted(set(fb.__all__) - {"__version__"})
+
+
+def test_names_are_grouped_as_the_reference_groups_them() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\.\. auto\w+:: fedbuff\.(\w+)|^## (.*)", text, re.MULTILINE)
+    source = Path(fb.__file__).read_text(encoding="utf-8")
+    names = re.findall(
+        r'^    "(\w+)",|^    # (.*)', source[source.index("__all__ = [") :].partition("\n]")[0], re.MULTILINE
+    )
+    assert list(dict.fromkeys(listed)) == [each for each in names if each[0] != "__version__"]

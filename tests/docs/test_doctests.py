@@ -1,4 +1,4 @@
-"""The examples in the docstrings of public modules, run as they stand."""
+"""The examples in the docstrings of all modules, run as they stand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import pytest
 
 import fedbuff as fb
 
+_NOT_RUN = ("fedbuff._core", "fedbuff.libfedbuff", "fedbuff.__main__")
+
 
 def modules() -> list[str]:
-    names = [f"fedbuff.{m.name}" for m in pkgutil.iter_modules(fb.__path__) if m.name not in ("_core", "libfedbuff")]
-    return ["fedbuff", *names]
+    found = pkgutil.walk_packages(fb.__path__, "fedbuff.")
+    return ["fedbuff", *(module.name for module in found if module.name not in _NOT_RUN)]
 
 
 @pytest.mark.parametrize("name", modules())

@@ -95,7 +95,7 @@ def test_the_level_is_in_force_inside_and_not_after() -> None:
 def test_what_other_backends_can_and_cannot() -> None:
     code = """
 import json, sys
-from fedbuff import _bench
+from fedbuff._machine import bench as _bench
 (row,) = _bench.aggregate_rates([100], seconds=0.001)
 assert row["GB/s"] > 0 and "% of limit" not in row, row
 try:
@@ -104,7 +104,7 @@ except ValueError as error:
     print(error)
 """
     environment = {**os.environ, "FEDBUFF_BACKEND": "reference"}
-    folder = Path(_bench.__file__).parents[1]
+    folder = Path(_bench.__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "only the cpp backend has it, and reference runs" in done.stdout

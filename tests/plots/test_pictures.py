@@ -124,7 +124,7 @@ def test_a_result_is_drawn_as_its_history() -> None:
     assert np.all(line(ax, 0)[1] == 3.0) and line(ax, 1)[1] == pytest.approx(run.history["grad_norm_sq_mean"])
 
 
-def test_a_sweep_is_drawn_as_its_bands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_is_drawn_as_its_bands() -> None:
     base = {
         "problem": {"kind": "quadratic", "centers": [[0.0], [2.0], [7.0]], "noise_variance": 1.0},
         "trace": {"kind": "model", "n_clients": 3, "compute": {"kind": "exponential", "scale": 1.0}},
@@ -143,8 +143,6 @@ def test_a_sweep_is_drawn_as_its_bands(capsys: pytest.CaptureFixture[str]) -> No
             assert edge.max() == pytest.approx(band.high.max()) and edge.min() == pytest.approx(band.low.min())
         texts = [text.get_text() for text in ax.get_legend().get_texts()]
         assert texts == ["buffer_size=2 (n=5)", "buffer_size=3 (n=5)"]
-    ax = results.show("loss", "step")
-    assert capsys.readouterr().out == f"{results.table('loss')}\n" and len(ax.lines) == 2
 
 
 def test_rate_beside_the_limit() -> None:

@@ -92,7 +92,7 @@ def test_batch_sizes_may_differ_by_client() -> None:
         np.testing.assert_array_equal(
             problem.delta(w, client, mixed, task=4, seed=9), problem.delta(w, client, alone, task=4, seed=9)
         )
-    with pytest.raises(ValueError, match=r"^batch_size: 2 numbers for 3 clients$"):
+    with pytest.raises(ValueError, match=r"^batch_size: expected 3 ints, one per client, got 2$"):
         problem.delta(w, 0, fb.LocalSGD(steps=1, lr=0.1, batch_size=[1, 2]))
 
 

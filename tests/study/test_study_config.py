@@ -316,3 +316,19 @@ def test_target() -> None:
     assert fb.StudyConfig({**QUADRATIC, "target": {"loss": 0.5}}).target == ("loss", 0.5)
     assert error_of(QUADRATIC, {"target": {"los": 1}}) == "target.los: unknown key; did you mean loss?"
     assert error_of(QUADRATIC, {"target": {"loss": "low"}}).startswith("target.loss: expected a number")
+
+
+def test_another_name_builds_nothing_again() -> None:
+    tables: dict[str, Any] = {
+        "problem": {"kind": "quadratic", "centers": [[0.0, 0.0], [2.0, 0.0]]},
+        "trace": {"kind": "model", "n_clients": 2, "compute": 1.0},
+        "strategy": {"kind": "fedbuff", "buffer_size": 2},
+        "local": {"steps": 1, "lr": 0.5},
+        "schedule": {"server_steps": 3},
+    }
+    config = fb.StudyConfig(tables)
+    problem = config.problem
+    other = config.named("other")
+    assert (other.name, config.name) == ("other", "FedBuff K=2")
+    assert other.problem is problem and other.strategy is config.strategy
+    assert other.tables == {**tables, "name": "other"} and "name" not in config.tables

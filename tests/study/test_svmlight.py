@@ -67,7 +67,7 @@ def test_zero_based(write: Any) -> None:
 def test_n_features(write: Any) -> None:
     path = write("1 1:1\n# a comment\n1 1:1 3:1\n")
     assert fb.read_svmlight(path, n_features=5)[0].shape == (2, 5)
-    with pytest.raises(ValueError, match=r"a.txt: line 3: index 3: there are 2 features, counted from 1"):
+    with pytest.raises(ValueError, match=r"a.txt: line 3: index 3: there are 2 features, counted from 1$"):
         fb.read_svmlight(path, n_features=2)
     with pytest.raises(ValueError, match="n_features: expected an int >= 1, got 0"):
         fb.read_svmlight(path, n_features=0)
@@ -126,7 +126,7 @@ def test_errors_name_the_line(write: Any, bad: str, after: str) -> None:
 
 def test_empty_and_missing(write: Any, tmp_path: Path) -> None:
     for text in ("", "\n", "# nothing\n"):
-        with pytest.raises(ValueError, match=r"a\.txt: the file has no rows"):
+        with pytest.raises(ValueError, match=r"a.txt: the file has no rows$"):
             fb.read_svmlight(write(text))
     with pytest.raises(FileNotFoundError):
         fb.read_svmlight(tmp_path / "missing")

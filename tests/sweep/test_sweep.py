@@ -291,7 +291,7 @@ def test_an_impossible_arm_fails_alone(base: dict[str, Any]) -> None:
         ({"replay.metrics": ["speed"]}, "replay.metrics"),
         ({"replay.stop": {"grad_norm_sq": 1.0}}, "stop looks at 'grad_norm_sq'"),
         ({"trace.compute": {"kind": "constant", "value": -1.0}}, "trace.compute: Constant"),
-        ({"local.batch_size": [1, 2]}, "batch_size: 2 numbers for 12 clients"),
+        ({"local.batch_size": [1, 2]}, "batch_size: expected 12 ints, one per client, got 2"),
         ({"strategy": {"kind": "fedavg", "clients_per_round": 3}, "schedule.concurrency": 3}, "its own rounds"),
     ],
 )

@@ -30,7 +30,7 @@ FORMS = ["parquet", "npz"]
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Parts in Parquet, or as where pyarrow is missing."""
     if request.param == "npz":
-        monkeypatch.setattr(_sweep_store, "_default_form", lambda: "npz")
+        monkeypatch.setattr(_sweep_store, "default_format", lambda: "npz")
     else:
         pytest.importorskip("pyarrow")
     return str(request.param)
@@ -258,7 +258,7 @@ from fedbuff._sweep import store as _sweep_store
 from fedbuff._sweep.store import FolderStore
 
 base, out, moment, form = {base!r}, sys.argv[1], sys.argv[2], sys.argv[3]
-_sweep_store._default_form = lambda: form
+_sweep_store.default_format = lambda: form
 _sweep_store._SECONDS_A_PART = (0.0, 0.0)  # a part as often as there is something
 flush, write, rename = FolderStore.flush, FolderStore._write_part, os.replace
 
