@@ -33,10 +33,12 @@ from .._problems.mlp import MLP, Softmax
 from .._replay.aggregate import aggregate
 from .._replay.loop import replay
 from .._rule.strategies import FedBuff
-from .._schedule.plan import _Request, make_resolver, new_columns
+from .._schedule.plan import _Request
 from .._schedule.resolve import schedule
 from ..backends.python.resolver import FULL
+from ..backends.spec import CompiledBackend, new_columns
 from .config import config
+from .cpu import cpu_name
 
 __all__ = [
     "aggregate_rates",
@@ -98,11 +100,12 @@ def at_level(name: str | None) -> Iterator[None]:
         compiled.force_level(before)
 
 
-def _compiled(what: str) -> Any:
-    backend: Any = backends.current()
-    if backend.name != "cpp":
-        raise ValueError(f"{what}: only the cpp backend has it, and {backend.name} runs (see fedbuff.show_config())")
-    return backend
+def _compiled(what: str) -> CompiledBackend:
+    compiled = backends.compiled()
+    if compiled is None:
+        name = backends.current().name
+        raise ValueError(f"{what}: only the cpp backend has it, and {name} runs (see fedbuff.show_config())")
+    return compiled
 
 
 def _in_threads(works: Sequence[Callable[[int], object]]) -> Callable[[int], object]:
@@ -119,15 +122,6 @@ def _in_threads(works: Sequence[Callable[[int], object]]) -> Callable[[int], obj
 
 
 # --- the machine
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def caches() -> dict[str, int]:
@@ -282,7 +276,7 @@ def gemm_rate(threads: int, dtype: DTypeLike, seconds: float = 0.3, size: int = 
     In a process of its own, since a BLAS takes its number of threads, one here, when it is loaded.
     """
     turn = f"b.gemm_turns({size}, {np.dtype(dtype).name!r}, {threads})"
-    code = f"from fedbuff import _bench as b; print(b.best_rate({turn}, {seconds}))"
+    code = f"from fedbuff._machine import bench as b; print(b.best_rate({turn}, {seconds}))"
     environment = {**os.environ, **dict.fromkeys(_BLAS_THREADS, "1"), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     return float(done.stdout) / 1e9
@@ -357,7 +351,7 @@ def aggregate_rates(
         ]
         turn = min(0.01, seconds)
         turns = [_long_enough(works, moved, turn)]
-        if backends.current().name == "cpp":
+        if backends.compiled() is not None:
             turns.append(read_turn(dim, buffer_size + 1, threads, dtype, turn))
         rate, *limit = best_rates(turns, seconds)
         if_free = [read * (buffer_size + 2) / (buffer_size + 1) for read in limit]
@@ -438,7 +432,7 @@ def schedule_turn(in_flight: int, n_clients: int, arrivals: int, buffer_size: in
     columns = new_columns(1 << 16, (1 << 16) + 2)
 
     def turn() -> dict[str, Any]:
-        resolver = make_resolver(request.plan)
+        resolver = backends.current().make_resolver(request.plan)
         stale = 0
         while True:
             rows, _, reason = resolver.run(columns)
@@ -457,7 +451,7 @@ def schedule_rates(
     row_bytes = sum(column.itemsize for column in new_columns(2, 1) if len(column) == 2)
     for n in in_flight:
         turns = [schedule_turn(n, 10 * n, arrivals, buffer_size)]
-        if backends.current().name == "cpp":
+        if backends.compiled() is not None:
             turns.append(_write_turn(row_bytes * (1 << 16), row_bytes))
         rate, *limit = best_rates(turns, seconds)
         rows.append(

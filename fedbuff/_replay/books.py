@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .protocol import Floats, _Engine
+from ..backends.spec import ReplayEngine
+from ..backends.spec import Vector as Floats
 
 Columns = dict[str, NDArray[Any]]
 
@@ -26,7 +27,7 @@ class _Piece:
     step_time: NDArray[np.float64]
     of_stream: bool
 
-    def give(self, engine: _Engine) -> None:
+    def give(self, engine: ReplayEngine) -> None:
         columns = self.columns
         engine.add(
             columns["client"], columns["task"], columns["version"], columns["step"], self.s, self.e, self.references,

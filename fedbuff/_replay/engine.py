@@ -17,8 +17,8 @@ from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
-from ..backends.spec import SumSpec
-from .protocol import Floats, _Engine
+from ..backends.spec import ClientFunction, CompiledGradient, ReplayEngine, SumRoles, SumSpec
+from ..backends.spec import Vector as Floats
 
 _WINDOW_BYTES = 1 << 30
 _LONGEST_TABLE = 1 << 16  # of weights by staleness, for a schedule that is not known to its end
@@ -57,8 +57,10 @@ def _make_roles(
     return Roles(agreed, w0.dtype, seed, e_by_client)
 
 
-def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int, roles: Any) -> _Engine:
-    function: Any = None
+def _make_engine(
+    problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int, roles: SumRoles | None
+) -> ReplayEngine:
+    function: ClientFunction | CompiledGradient | None = None
     spec = batch = bound = None
     if isinstance(problem, Callback):
         if local is not None:
@@ -72,10 +74,9 @@ def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Fl
             function = problem.compiled()
         else:
             bound = problem.bound
-    backend = cast(Any, backends.current())
     sums = _sums(rule, problem.dim, seed)
-    engine = backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
-    return cast(_Engine, OneAtATime(engine))
+    engine = backends.current().replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
+    return cast(ReplayEngine, OneAtATime(engine))
 
 
 def _sums(rule: Rule, dim: int, seed: int) -> SumSpec:

@@ -11,8 +11,8 @@ import numpy as np
 from .. import backends
 from .._base.checks import choice
 from .._problems.base import Problem
+from ..backends.spec import Vector as Floats
 from .engine import AnyProblem
-from .protocol import Floats
 
 METRICS = ("loss", "grad_norm_sq", "accuracy", "distance", "step_norm")
 

@@ -29,6 +29,7 @@ from .._rule.strategies import (
 )
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
+from ..backends.spec import Vector as Floats
 from .books import _Books
 from .checkpoint import (
     FORMAT,
@@ -45,7 +46,6 @@ from .engine import AnyProblem, _check_problem, _make_engine, _make_roles
 from .feed import _Feed
 from .history import ExitReason, History
 from .noise_ledger import NoiseLedger
-from .protocol import Floats
 
 __all__ = ["Replay"]
 _STEPS, _NEED_ROWS, _DIVERGED = range(3)

@@ -37,6 +37,7 @@ from .._base.files import (
     replacing,
 )
 from .._machine.config import config as built_config
+from .._machine.cpu import cpu_name
 from .._replay.history import History, Result
 from .._schedule.columns import Status
 from .._schedule.file import load_schedule
@@ -285,7 +286,7 @@ def provenance(config: StudyConfig, more: Iterable[dict[str, Any]] = ()) -> dict
         "fedbuff": built_config(),
         "numpy": np.__version__,
         "machine": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cpus": os.cpu_count(),
     }
 
@@ -293,15 +294,6 @@ def provenance(config: StudyConfig, more: Iterable[dict[str, Any]] = ()) -> dict
 def _file_hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def plain(value: Any) -> Any:

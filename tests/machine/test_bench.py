@@ -95,7 +95,7 @@ def test_the_level_is_in_force_inside_and_not_after() -> None:
 def test_what_other_backends_can_and_cannot() -> None:
     code = """
 import json, sys
-from fedbuff import _bench
+from fedbuff._machine import bench as _bench
 (row,) = _bench.aggregate_rates([100], seconds=0.001)
 assert row["GB/s"] > 0 and "% of limit" not in row, row
 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fedbuff as fb
+from fedbuff import backends
 from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
 from fedbuff._schedule import resolve as _resolve
 from fedbuff.backends.python import resolver as reference
@@ -33,7 +35,8 @@ def assert_same(got: fb.Schedule, want: fb.Schedule) -> None:
 
 def resolved_by(backend: str, call: Callable[[], Any]) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_resolve, "backend_name", lambda: backend)
+        module = importlib.import_module(f"fedbuff.backends.{backend}")
+        patch.setattr(backends, "current", lambda: module)
         try:
             return call()
         except ValueError as error:

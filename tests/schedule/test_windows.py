@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import signal
 from collections.abc import Iterator
@@ -13,11 +14,18 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
+from fedbuff import backends
 from fedbuff._base.checks import as_written, share_of
 from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
 from fedbuff._schedule import resolve as _resolve
 from fedbuff._study.data import Rows, hold_out
 from fedbuff.backends.python import resolver as reference
+from fedbuff.backends.spec import new_columns
+
+
+def use_backend(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    module = importlib.import_module(f"fedbuff.backends.{name}")
+    monkeypatch.setattr(backends, "current", lambda: module)
 
 
 @pytest.fixture(params=["cpp", "numba", "reference"])
@@ -25,7 +33,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Every event loop in turn."""
     if request.param == "numba":
         pytest.importorskip("numba")
-    monkeypatch.setattr(_resolve, "backend_name", lambda: request.param)
+    use_backend(monkeypatch, request.param)
     yield request.param
 
 
@@ -162,7 +170,7 @@ def test_times_that_cannot_tell_windows_apart(policy: Any, time: float, monkeypa
     trace = fb.Trace([0, 1, 2], [3.0, 4.0, 5.0], wait=[time] * 3, availability=windows)
     found = []
     for backend in ("cpp", "reference"):
-        monkeypatch.setattr(_resolve, "backend_name", lambda name=backend: name)
+        use_backend(monkeypatch, backend)
         found.append([fb.schedule(trace, FedBuff(2), concurrency, arrivals=12) for concurrency in (None, 2)])
     assert found[0] == found[1]
 
@@ -247,14 +255,14 @@ def test_a_call_of_the_resolver_is_short(backend: str) -> None:
     """Ctrl-C is heard between two calls, also while no row is written."""
     model = fb.DelayModel(n_clients=10, compute=fb.Constant(5.0))
     busy = _resolve._Request(model, FedBuff(1), 4, None, None, 10**8, 0, None, "constant", "redraw", None)
-    columns = _resolve.new_columns(1 << 18, 1 << 18)
-    rows, _, reason = _resolve.make_resolver(busy.plan).run(columns)
+    columns = new_columns(1 << 18, 1 << 18)
+    rows, _, reason = backends.current().make_resolver(busy.plan).run(columns)
     assert reason == reference.FULL
     assert 0 < rows <= 1 << 17
     lost = fb.Availability([0], [0.0], [1e-9], n_clients=10, period=1e9)
     idle = fb.DelayModel(n_clients=10, availability=lost)
     plan = _resolve._Request(idle, FedBuff(1), None, None, None, 10, 0, 1e6, "constant", "skip", None).plan
-    resolver = _resolve.make_resolver(plan)
+    resolver = backends.current().make_resolver(plan)
     calls = [resolver.run(columns) for _ in range(3)]
     assert [reason for _, _, reason in calls] == [reference.FULL] * 3
     assert sum(rows for rows, _, _ in calls) <= 1
@@ -270,7 +278,7 @@ def test_uniform_arrivals_hear_signals() -> None:
     def stop(*_: Any) -> None:
         raise Stop
 
-    columns = _resolve.new_columns(4_000_000, 400_000)
+    columns = new_columns(4_000_000, 400_000)
     columns.client[-1] = -7
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, 0.001)
@@ -288,5 +296,5 @@ def test_uniform_arrivals_in_pieces_are_the_same(
     n: int, size: int, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = fb.uniform_arrivals(n, size, 3, steps, seed=4)
-    monkeypatch.setattr(_resolve, "backend_name", lambda: "reference")
+    use_backend(monkeypatch, "reference")
     assert fb.uniform_arrivals(n, size, 3, steps, seed=4) == made
