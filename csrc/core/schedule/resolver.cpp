@@ -8,6 +8,7 @@
 
 #include "schedule/event_queue.hpp"
 #include "schedule/event_list.hpp"
+#include "kernels/dispatch.hpp"
 #include "memory/huge_pages.hpp"
 
 // The counters of the loop live in registers only if everything that changes them is inlined.
@@ -231,10 +232,11 @@ class ClientSet {
 
 // The two queues, which hold the slots.
 struct Calendar : EventQueue<Slot, FetchClient> {
-  Calendar(SimdLevel level, const LargeVector<std::uint32_t>& clients) : EventQueue(level, FetchClient{&clients}) {}
+  Calendar(const ScheduleKernels& kernels, const LargeVector<std::uint32_t>& clients)
+      : EventQueue(kernels, FetchClient{&clients}) {}
 };
 struct List : EventList<Slot> {
-  List(SimdLevel level, const LargeVector<std::uint32_t>&) : EventList(level) {}
+  List(const ScheduleKernels& kernels, const LargeVector<std::uint32_t>&) : EventList(kernels) {}
 };
 
 }  // namespace
@@ -281,9 +283,9 @@ class LoopOver final : public EventLoop {
   SchedulePlan plan_;
   std::uint32_t asked_first_ = 0;  // slots of a closed loop that have asked for their first client
   Windows windows_;
-  BatchDraws draws_;
-  Queue queue_;           // holds the slots
-  EventHeap boundaries_;  // the next opening or closing of clients' windows, by client: of all that may be drawn
+  ScheduleKernels kernels_;  // those in force at the start
+  Queue queue_;              // holds the slots
+  EventHeap boundaries_;     // the next opening or closing of clients' windows, by client: of all that may be drawn
   LargeVector<std::uint32_t> clients_;  // tasks started, and kBusy
   std::vector<std::uint8_t> open_;      // inside a window; rounds take whomever, and their tasks wait
   std::vector<std::uint8_t> tracked_;   // has its boundary in the heap, and open_ is true until then; or is empty
@@ -379,8 +381,8 @@ template <class Queue>
 LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
     : plan_(plan),
       windows_{plan.window_policy, plan.window_offsets, plan.window_begin, plan.window_end, plan.period},
-      draws_(batch_draws(plan.level)),
-      queue_(plan.level, clients_),
+      kernels_(kernels().schedule),
+      queue_(kernels_, clients_),
       overlap_(plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap),
       bare_(plan.timeout == kInfinity && plan.max_staleness < 0 && plan.stall_limit > 0 &&
             plan.model.component[kWait].kind == DistributionKind::Constant && plan.model.component[kWait].p[0] == 0.0) {
@@ -450,7 +452,7 @@ void LoopOver<Queue>::look_ahead(std::uint64_t start) {
   const std::uint64_t n = static_cast<std::uint64_t>(plan_.n_clients);
   std::uint64_t word[kDrawBatch];
   if (ahead_begin_ == kNoBlock) {
-    draws_.selection(plan_.seed, start, 0, word);
+    kernels_.draw_selection(plan_.seed, start, 0, word);
     for (int i = 0; i < kDrawBatch; ++i) {
       next_client_[i] = static_cast<std::uint32_t>(multiply_high(word[i], n));
     }
@@ -466,9 +468,9 @@ void LoopOver<Queue>::look_ahead(std::uint64_t start) {
     ahead_task_[i] = clients_[ahead_guess_[i]] & ~kBusy;
   }
   if constexpr (!kRecorded) {
-    draws_.tasks(plan_.model, ahead_guess_, ahead_task_, ahead_wait_, ahead_duration_);
+    kernels_.draw_tasks(plan_.model, ahead_guess_, ahead_task_, ahead_wait_, ahead_duration_);
   }
-  draws_.selection(plan_.seed, start + kDrawBatch, 0, word);
+  kernels_.draw_selection(plan_.seed, start + kDrawBatch, 0, word);
   for (int i = 0; i < kDrawBatch; ++i) {
     next_client_[i] = static_cast<std::uint32_t>(multiply_high(word[i], n));
     __builtin_prefetch(&clients_[next_client_[i]]);
@@ -1013,7 +1015,7 @@ std::vector<TaskInFlight> LoopOver<Queue>::in_flight() const {
 
 std::unique_ptr<EventLoop> make_loop(const SchedulePlan& plan) {
   // The slots of the open loop grow without bound.
-  if (plan.mode != Mode::OpenLoop && plan.n_slots <= List::most_slots(plan.level)) {
+  if (plan.mode != Mode::OpenLoop && plan.n_slots <= kernels().schedule.most_listed_slots) {
     return std::make_unique<LoopOver<List>>(plan);
   }
   return std::make_unique<LoopOver<Calendar>>(plan);

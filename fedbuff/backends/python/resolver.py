@@ -1,7 +1,7 @@
 """The event loop that turns delays into a schedule, in plain Python: the specification of every other resolver.
 
 `resolve` is a generator: it fills the columns it was given and yields when they are full, and at the end. The resolver
-in C++ gives the same rows, and Numba compiles this very source for where nothing else was (_resolver_numba.py).
+in C++ gives the same rows, and Numba compiles this very source for where nothing else was (numba/resolver.py).
 
 Rules:
 - Events happen in the order (time, kind, creation). Kinds: a task ends; (the time trigger;) a task starts or a slot
