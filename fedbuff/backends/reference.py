@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .python.event_queue import EventQueue
-from .python.parts import delta_buffer_over, replay_engine_over, server_over
+from .python.parts import parts_over
 from .python.philox import Stream, key_words, philox_words, unit_double
 from .python.portable_math import log_positive, sincos2pi
 from .python.resolver import GeneratorResolver, resolve
@@ -434,20 +434,13 @@ def decode(words: Words, scale: float, out: Vector) -> None:
     out[:] = signed.astype(np.float64) * scale
 
 
-_KERNELS = Kernels(
-    accumulate=accumulate,
-    sgd_step=sgd_step,
-    adam_step=adam_step,
-    encode_add=encode_add,
-    decode=decode,
-    dot=dot,
-    normals=normals,
-)
-
-
-Server = server_over(_KERNELS, __name__)
-DeltaBuffer = delta_buffer_over(_KERNELS, __name__)
-replay_engine = replay_engine_over(_KERNELS)
+Server, DeltaBuffer, replay_engine = parts_over(
+    Kernels(
+        accumulate=accumulate, sgd_step=sgd_step, adam_step=adam_step, encode_add=encode_add, decode=decode, dot=dot,
+        normals=normals,
+    ),
+    __name__,
+)  # fmt: skip
 schedule_check = ScheduleCheck
 
 

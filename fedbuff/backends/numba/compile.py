@@ -15,10 +15,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def compiled(function: F, **options: Any) -> F:
     """njit without the GIL, cached on disk where a folder for that can be written."""
+    njit: Any = nb.njit
     try:
-        return nb.njit(function, nogil=True, error_model="numpy", cache=True, **options)  # type: ignore[no-any-return]
+        made: F = njit(function, nogil=True, error_model="numpy", cache=True, **options)
     except RuntimeError:  # Numba found no folder for its cache
-        return nb.njit(function, nogil=True, error_model="numpy", **options)  # type: ignore[no-any-return]
+        made = njit(function, nogil=True, error_model="numpy", **options)
+    return made
 
 
 def reads(array: NDArray[Any]) -> NDArray[Any]:

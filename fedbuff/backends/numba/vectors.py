@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numba as nb
 import numpy as np
@@ -41,8 +40,7 @@ def _pointer(typing_context, address):
 @compiled
 def _vector(address, begin, n, like):
     """Elements begin .. begin + n of the vector at an address."""
-    start: Any = _pointer(address)  # type: ignore[call-arg]
-    return carray(start, begin + n, like.dtype)[begin:]
+    return carray(_pointer(address), begin + n, like.dtype)[begin:]  # type: ignore[call-arg,arg-type,unused-ignore]
 
 
 @compiled

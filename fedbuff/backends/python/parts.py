@@ -12,7 +12,7 @@ from ..spec import BoundProblem, ClientFunction, CompiledGradient, LocalSpec, Re
 from . import server
 from .replay import SequentialReplay
 
-__all__ = ["delta_buffer_over", "replay_engine_over", "server_over"]
+__all__ = ["parts_over"]
 
 EngineMaker = Callable[
     [
@@ -31,29 +31,25 @@ EngineMaker = Callable[
 ]
 
 
-def server_over(functions: server.Kernels, module: str) -> type[server.Server]:
-    """The class that a backend's module has under this name."""
+def parts_over(
+    functions: server.Kernels, module: str
+) -> tuple[type[server.Server], type[server.DeltaBuffer], EngineMaker]:
+    """`Server`, `DeltaBuffer` and `replay_engine` of the backend in this module."""
 
     class Server(server.Server):
         __doc__ = server.Server.__doc__
         kernels = functions
 
-    Server.__module__, Server.__qualname__ = module, "Server"
-    return Server
-
-
-def delta_buffer_over(functions: server.Kernels, module: str) -> type[server.DeltaBuffer]:
-    """As `server_over`."""
-
     class DeltaBuffer(server.DeltaBuffer):
         __doc__ = server.DeltaBuffer.__doc__
         kernels = functions
 
-    DeltaBuffer.__module__, DeltaBuffer.__qualname__ = module, "DeltaBuffer"
-    return DeltaBuffer
+    for made in (Server, DeltaBuffer):
+        made.__module__, made.__qualname__ = module, made.__name__
+    return Server, DeltaBuffer, _replay_engine_over(functions)
 
 
-def replay_engine_over(kernels: server.Kernels) -> EngineMaker:
+def _replay_engine_over(kernels: server.Kernels) -> EngineMaker:
     """`Backend.replay_engine`; there is no window, and no compiled gradient."""
 
     def replay_engine(
