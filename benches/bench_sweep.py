@@ -17,8 +17,9 @@ import pytest
 from record import note
 
 import fedbuff as fb
+from fedbuff import backends
 from fedbuff._base.threads import map_in_threads
-from fedbuff._schedule.plan import make_resolver, new_columns
+from fedbuff.backends.spec import new_columns
 
 TURNS = 5
 TINY: dict[str, Any] = {
@@ -55,7 +56,7 @@ def engine_seconds(config: fb.StudyConfig, seeds: range) -> tuple[float, list[st
     spent, hashes = 0.0, []
     for seed in seeds:
         (plan,), room = config.plans([seed])
-        resolver = make_resolver(plan)
+        resolver = backends.current().make_resolver(plan)
         columns = new_columns(room + resolver.rows_needed, room + 2)
         began = time.perf_counter()
         resolver.run(columns)
@@ -75,7 +76,7 @@ def engines_at_once(config: fb.StudyConfig, seeds: range) -> float:
     ready = []
     for seed in seeds:
         (plan,), room = config.plans([seed])
-        resolver = make_resolver(plan)
+        resolver = backends.current().make_resolver(plan)
         schedule = config.make_schedule(seed)
         replay = fb.Replay(config.problem, schedule, config.local, strategy=config.strategy, threads=1, seed=seed)
         replay._more()

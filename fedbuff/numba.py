@@ -86,11 +86,10 @@ def handle(part: Any) -> int:
 
 def local_sgd(problem: Any, local: Any, *, seed: int = 0) -> Any:
     """What a client of the problem does, for `delta`: bits are those of `problem.delta` with this seed."""
-    if backends.current().name != "cpp":
+    compiled = backends.compiled()
+    if compiled is None:
         raise TypeError("problem: expected one of the compiled backend")
-    from .backends.cpp import LocalSGD
-
-    return LocalSGD(problem, local, seed=seed)
+    return compiled.LocalSGD(problem, local, seed=seed)
 
 
 @extending.intrinsic  # type: ignore[untyped-decorator]

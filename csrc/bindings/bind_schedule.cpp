@@ -6,6 +6,7 @@
 
 #include "bindings.hpp"
 #include "gil.hpp"
+#include "kernels/dispatch.hpp"
 #include "numpy_views.hpp"
 #include "read_plan.hpp"
 #include "schedule/resolver.hpp"
@@ -104,12 +105,12 @@ void draw_delays(const py::object& plan_object, int component, const py::object&
   DelayModel alone;  // the other components are 0, so that the duration is this one
   alone.seed = plan.seed;
   alone.component[component] = plan.model.component[component];
-  const BatchDraws draws = batch_draws(plan.level);
+  const ScheduleKernels& draws = kernels().schedule;
   py::ssize_t i = 0;
   for (; i + kDrawBatch <= n; i += kDrawBatch) {
     double wait[kDrawBatch];
     double duration[kDrawBatch];
-    draws.tasks(alone, c + i, k + i, wait, duration);
+    draws.draw_tasks(alone, c + i, k + i, wait, duration);
     std::copy_n(component == static_cast<int>(kWait) ? wait : duration, kDrawBatch, out + i);
   }
   for (; i < n; ++i) {

@@ -2,15 +2,13 @@
 #pragma once
 
 #include <cstring>
-#include <string>
 
-#include "kernels/dispatch.hpp"
 #include "numpy_views.hpp"
 #include "schedule/resolver.hpp"
 
 namespace fedbuff::bind {
 
-// Reads the plan's fields (fedbuff.backends.python.resolver.Plan); the arrays stay those of the Python object.
+// Reads the plan's fields (fedbuff.backends.spec.Plan); the arrays stay those of the Python object.
 class PlanReader {
  public:
   explicit PlanReader(const py::object& plan) : plan_(plan) {}
@@ -84,8 +82,6 @@ inline SchedulePlan read_plan(const py::object& object) {
   plan.max_time = in.number<double>("max_time");
   plan.arrivals = in.number<std::int64_t>("arrivals");
   plan.stall_limit = in.number<std::int64_t>("stall_limit");
-  const std::string level = kernels().name;
-  plan.level = level == "avx512" ? SimdLevel::Avx512 : level == "avx2" ? SimdLevel::Avx2 : SimdLevel::Baseline;
   return plan;
 }
 

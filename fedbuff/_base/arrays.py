@@ -18,6 +18,7 @@ __all__ = [
     "as_units",
     "as_vector",
     "model_dtype",
+    "number_by_client",
     "pick_lists",
     "read_only",
     "round_down",
@@ -171,3 +172,15 @@ def round_down(value: float, dtype: DTypeLike) -> float:
     with np.errstate(over="ignore"):
         near = scalar(value)
     return float(np.nextafter(near, scalar(0))) if float(near) > value else float(near)
+
+
+def number_by_client(client: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For every row, how many rows of its client come before, and the last of them (-1)."""
+    order = np.argsort(client, kind="stable")
+    grouped = client[order]
+    first = np.append(True, grouped[1:] != grouped[:-1])[: client.size]
+    begin = np.maximum.accumulate(np.where(first, np.arange(client.size), 0))
+    number, previous = np.empty_like(client), np.empty_like(client)
+    number[order] = np.arange(client.size) - begin
+    previous[order] = np.where(first, -1, np.append(-1, order[:-1])[: client.size])
+    return number, previous

@@ -33,10 +33,12 @@ from .._problems.mlp import MLP, Softmax
 from .._replay.aggregate import aggregate
 from .._replay.loop import replay
 from .._rule.strategies import FedBuff
-from .._schedule.plan import _Request, make_resolver, new_columns
+from .._schedule.plan import _Request
 from .._schedule.resolve import schedule
 from ..backends.python.resolver import FULL
-from .config import config, cpu_name
+from ..backends.spec import CompiledBackend, new_columns
+from .config import config
+from .cpu import cpu_name
 
 __all__ = [
     "aggregate_rates",
@@ -98,11 +100,12 @@ def at_level(name: str | None) -> Iterator[None]:
         compiled.force_level(before)
 
 
-def _compiled(what: str) -> Any:
-    backend: Any = backends.current()
-    if backend.name != "cpp":
-        raise ValueError(f"{what}: only the cpp backend has it, and {backend.name} runs (see fedbuff.show_config())")
-    return backend
+def _compiled(what: str) -> CompiledBackend:
+    compiled = backends.compiled()
+    if compiled is None:
+        name = backends.current().name
+        raise ValueError(f"{what}: only the cpp backend has it, and {name} runs (see fedbuff.show_config())")
+    return compiled
 
 
 def _in_threads(works: Sequence[Callable[[int], object]]) -> Callable[[int], object]:
@@ -348,7 +351,7 @@ def aggregate_rates(
         ]
         turn = min(0.01, seconds)
         turns = [_long_enough(works, moved, turn)]
-        if backends.current().name == "cpp":
+        if backends.compiled() is not None:
             turns.append(read_turn(dim, buffer_size + 1, threads, dtype, turn))
         rate, *limit = best_rates(turns, seconds)
         if_free = [read * (buffer_size + 2) / (buffer_size + 1) for read in limit]
@@ -429,7 +432,7 @@ def schedule_turn(in_flight: int, n_clients: int, arrivals: int, buffer_size: in
     columns = new_columns(1 << 16, (1 << 16) + 2)
 
     def turn() -> dict[str, Any]:
-        resolver = make_resolver(request.plan)
+        resolver = backends.current().make_resolver(request.plan)
         stale = 0
         while True:
             rows, _, reason = resolver.run(columns)
@@ -448,7 +451,7 @@ def schedule_rates(
     row_bytes = sum(column.itemsize for column in new_columns(2, 1) if len(column) == 2)
     for n in in_flight:
         turns = [schedule_turn(n, 10 * n, arrivals, buffer_size)]
-        if backends.current().name == "cpp":
+        if backends.compiled() is not None:
             turns.append(_write_turn(row_bytes * (1 << 16), row_bytes))
         rate, *limit = best_rates(turns, seconds)
         rows.append(

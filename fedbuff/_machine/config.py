@@ -17,11 +17,7 @@ def config() -> dict[str, Any]:
     """The same as `show_config` prints, as a dictionary."""
     info = backends.build_info()
     backend = backends.current()
-    level, found = None, []
-    if backend.name == "cpp":
-        from .. import _core
-
-        level, found = _core.level(), list(_core.available_levels())
+    compiled = backends.compiled()
     return {
         "version": __version__,
         "python": sys.version.split()[0],
@@ -30,8 +26,8 @@ def config() -> dict[str, Any]:
         "reason": info["reason"],
         "compiler": info["compiler"],
         "flags": info["flags"],
-        "levels found": found,
-        "level used": level,
+        "levels found": [] if compiled is None else compiled.available_levels(),
+        "level used": None if compiled is None else compiled.level(),
         "threads": backends.default_threads(),
     }
 

@@ -26,6 +26,7 @@ from .._base.checks import (
     instance,
     seed_of,
 )
+from ..backends.python.philox import Stream
 from ..backends.spec import BoundProblem, ProblemSpec
 from .constants import Constants, constants_of
 from .local import LocalSGD
@@ -35,7 +36,6 @@ __all__ = ["Problem"]
 Floats = NDArray[np.floating]
 ClientWeights = Literal["equal", "samples"] | ArrayLike
 
-_INITIAL_MODEL = 5  # the Philox stream
 INT32_MAX = 2**31 - 1
 
 
@@ -86,7 +86,7 @@ class Problem:
             for layer, (n_in, n_out) in enumerate(pairwise(spec.sizes)):
                 n = n_in * n_out
                 variance = 2.0 / n_in if spec.activation == "relu" else 2.0 / (n_in + n_out)
-                normals = backends.current().normals(key, 0, 0, layer, _INITIAL_MODEL, n)
+                normals = backends.current().normals(key, 0, 0, layer, Stream.INITIAL_MODEL, n)
                 w[begin : begin + n] = normals * np.sqrt(variance)
                 begin += n + (n_out if spec.intercept else 0)
         return w

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -18,6 +18,7 @@ from .._base.arrays import (
     to_array,
 )
 from .._base.checks import count, seed_of
+from ..backends.spec import CompiledBackend
 
 __all__ = ["Callback", "Custom"]
 
@@ -83,20 +84,24 @@ class Custom:
         model = as_vector("w", w, self.dim, self.dtype)
         out = np.empty(self.dim, self.dtype)
         share = np.full(self.n_clients, 1.0 / self.n_clients)
-        gradient = self.compiled()
-        cast(Any, backends.current()).custom_gradient(*gradient, share, model, out)
+        self._backend().custom_gradient(*self.compiled(), share, model, out)
         return out
 
     def check_backend(self) -> None:
         """Refuses backends that cannot call a compiled function."""
-        name = backends.current().name
-        if name != "cpp":
-            raise ValueError(f"problem: Custom needs the cpp backend, and {name} runs")
+        self._backend()
 
     def compiled(self) -> tuple[int, int, NDArray[np.int64]]:
         """The gradient as the engine takes it."""
-        self.check_backend()
+        self._backend()
         return self._gradient, self._context, self.n_samples
+
+    @staticmethod
+    def _backend() -> CompiledBackend:
+        compiled = backends.compiled()
+        if compiled is None:
+            raise ValueError(f"problem: Custom needs the cpp backend, and {backends.current().name} runs")
+        return compiled
 
 
 def _address(name: str, value: Any) -> int:

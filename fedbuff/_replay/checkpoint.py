@@ -19,8 +19,8 @@ from .._base.files import open_npz, reading
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
 from .._rule.strategies import Adam, Rule
+from ..backends.spec import Vector as Floats
 from .engine import AnyProblem
-from .protocol import Floats
 
 FORMAT = "fedbuff-replay"
 FORMAT_NUMBER = 2
@@ -146,12 +146,8 @@ def problem_hash(problem: AnyProblem) -> str:
 
 def _kernels() -> str:
     """What computes, as far as the bits depend on it: the backend and, of the compiled one, the CPU level."""
-    backend = backends.current()
-    if backend.name != "cpp":
-        return backend.name
-    from .. import _core
-
-    return f"cpp {_core.level()}"
+    compiled = backends.compiled()
+    return backends.current().name if compiled is None else f"cpp {compiled.level()}"
 
 
 def _code_hash(function: Any) -> list[str] | None:

@@ -17,9 +17,9 @@ from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
-from ..backends.spec import ReplayRun, RunSpec, SumSpec
+from ..backends.spec import ClientFunction, CompiledGradient, ReplayEngine, ReplayRun, RunSpec, SumRoles, SumSpec
+from ..backends.spec import Vector as Floats
 from .check import check_local
-from .protocol import Floats, _Engine
 
 _WINDOW_BYTES = 1 << 30
 _LONGEST_TABLE = 1 << 16  # of weights by staleness, for a schedule that is not known to its end
@@ -52,9 +52,11 @@ def _make_roles(
     return Roles(agreed, w0.dtype, seed, e_by_client)
 
 
-def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int, roles: Any) -> _Engine:
+def _make_engine(
+    problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int, roles: SumRoles | None
+) -> ReplayEngine:
     check_local(local, problem)
-    function: Any = None
+    function: ClientFunction | CompiledGradient | None = None
     spec = batch = bound = None
     if isinstance(problem, Callback):
         function = problem.client_function(seed)
@@ -65,16 +67,15 @@ def _make_engine(problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Fl
             function = problem.compiled()
         else:
             bound = problem.bound
-    backend = cast(Any, backends.current())
     sums = _sums(rule, problem.dim, seed)
-    engine = backend.replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
-    return cast(_Engine, OneAtATime(engine))
+    engine = backends.current().replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
+    return cast(ReplayEngine, OneAtATime(engine))
 
 
-def _make_run(engine: _Engine, spec: RunSpec) -> ReplayRun:
+def _make_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:
     """The run of a new engine; while it goes on, neither can be asked anything."""
     guarded = cast(OneAtATime, engine)
-    return cast(ReplayRun, OneAtATime(cast(Any, backends.current()).replay_run(guarded.engine, spec), guarded))
+    return cast(ReplayRun, OneAtATime(backends.current().replay_run(guarded.engine, spec), guarded))
 
 
 def _sums(rule: Rule, dim: int, seed: int) -> SumSpec:

@@ -9,9 +9,9 @@ import numpy as np
 
 from .. import backends
 from .._problems.base import Problem
+from ..backends.spec import Vector as Floats
 from .check import check_metrics
 from .engine import AnyProblem
-from .protocol import Floats
 
 OF_PROBLEM = ("loss", "grad_norm_sq", "accuracy")
 

@@ -30,6 +30,7 @@ from .._rule.strategies import (
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import RunSpec, RunState
+from ..backends.spec import Vector as Floats
 from .check import check_problem, check_schedule
 from .checkpoint import (
     FORMAT,
@@ -46,7 +47,6 @@ from .engine import AnyProblem, _make_engine, _make_roles, _make_run
 from .feed import _Feed
 from .history import ExitReason, History
 from .noise_ledger import NoiseLedger
-from .protocol import Floats
 
 __all__ = ["Replay"]
 _SECONDS_A_SLICE = 0.1  # how long Ctrl-C and the progress bar may wait

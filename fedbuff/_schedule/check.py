@@ -1,8 +1,7 @@
 """What a schedule must keep: what a replay depends on, for every schedule that comes from elsewhere, and the rest.
 
-`ScheduleCheck` is given a schedule, or one chunk of it after the other, and finds what could lead a replay astray. It
-stands in csrc/core/check_schedule.cpp, in one pass, and here in NumPy, for the other backends and as the specification.
-`check_schedule` verifies more: all that the event loop promises.
+`ChunkCheck` is given a schedule, or one chunk of it after the other, and finds what could lead a replay astray: the
+backend's `schedule_check`. `check_schedule` verifies more: all that the event loop promises.
 
 The description tells strategy.max_wait (a time trigger), strategy.max_staleness, strategy.distinct_clients, and whether
 in_flight is "allow" (a client may have several tasks at once); source.kind "arrival_log" or "uniform_arrivals" leaves
@@ -11,20 +10,20 @@ out what only an event loop promises.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import backends
+from ..backends.spec import ScheduleChunk
 
 if TYPE_CHECKING:
     from .schedule import Schedule
 
-USED, LEFT_IN_BUFFER, TOO_STALE, DISCARDED, N_STATUS = 0, 1, 2, 3, 6
+USED, LEFT_IN_BUFFER, TOO_STALE = 0, 1, 2
 
-# In the order of ScheduleFault in csrc/core/check_schedule.hpp: of several faults the first one is reported.
+# In the order of ScheduleFault in csrc/core/schedule/check_schedule.hpp: of several faults the first one is reported.
 FAULTS = (
     ("", ""),
     ("arrival", "its client is not one of {n_clients}"),
@@ -46,42 +45,28 @@ FAULTS = (
     ("arrival", "its version is newer than the server's at its arrival"),
     ("version", "the tasks started on it are not those that ended or are in flight"),
 )
-_COLUMNS = (
-    "client", "version", "step", "staleness", "arrive_time", "status", "step_time", "step_started", "in_flight_client",
-    "in_flight_version",
-)  # fmt: skip
 _MOST_STEPS = 2**53  # a number of steps that is no mistake, and to which a version can be added
-
-
-class _Check(Protocol):
-    @property
-    def n_chunks(self) -> int: ...
-    def add(self, chunk: Any) -> tuple[int, int]: ...
 
 
 class ChunkCheck:
     """The check of a schedule, or of a stream of its chunks; `add` may be called again for the newest chunk."""
 
     def __init__(self) -> None:
-        self._check: _Check = _compiled() if backends.current().name == "cpp" else ScheduleCheck()
+        self._check = backends.current().schedule_check()
 
     def add(self, chunk: Schedule, number: int = 0) -> None:
         """Checks the chunk of this number, from 0; ValueError with the first fault."""
         check_scalars(chunk)
         if number < self._check.n_chunks:
             return
-        columns = {name: np.require(getattr(chunk, name), requirements=["C", "A"]) for name in _COLUMNS}
-        scalars = {name: getattr(chunk, name) for name in ("n_clients", "first_step", "started_on_0")}
-        fault, index = self._check.add(SimpleNamespace(**columns, **scalars))
+        values = {name: getattr(chunk, name) for name in ScheduleChunk._fields}
+        for name, value in values.items():
+            if isinstance(value, np.ndarray):
+                values[name] = np.require(value, requirements=["C", "A"])
+        fault, index = self._check.add(ScheduleChunk(**values))
         if fault:
             kind, what = FAULTS[fault]
             raise ValueError(f"{kind} {index}: {what.format(n_clients=chunk.n_clients)}")
-
-
-def _compiled() -> _Check:
-    from .. import _core
-
-    return _core.ScheduleCheck()
 
 
 def check_scalars(s: Schedule) -> None:
@@ -105,113 +90,6 @@ def check_scalars(s: Schedule) -> None:
 def check_columns(s: Schedule) -> None:
     """All that a replay of this schedule depends on; ValueError with the first fault."""
     ChunkCheck().add(s)
-
-
-class _Ends(NamedTuple):
-    """Where the chunks that were checked end."""
-
-    n_chunks: int = 0
-    known_from: int = 0  # of older versions nobody told how many tasks started on them
-    oldest: int = 0  # version of left[0]; on those before it, as far as known, all tasks have ended
-    left: NDArray[np.int64] = np.zeros(0, np.int64)  # tasks not ended; of the newest version: minus those that ended
-    arrive: float = -np.inf
-    step_time: float = -np.inf
-    step: int = 0
-
-
-class ScheduleCheck:
-    """The rule of csrc/core/check_schedule.cpp, column by column."""
-
-    def __init__(self) -> None:
-        self._ends = _Ends()
-
-    @property
-    def n_chunks(self) -> int:
-        return self._ends.n_chunks
-
-    def add(self, chunk: Any) -> tuple[int, int]:
-        """Fault and index, as FAULTS counts them; (0, -1) where there is none."""
-        first, n_steps = chunk.first_step, chunk.step_time.size
-        after = first + n_steps
-        ends = self._ends if self.n_chunks else _Ends(known_from=first, oldest=first, step=first)
-        rows = _row_faults(chunk, ends, first, after)
-        flights = [
-            (chunk.in_flight_client < 0) | (chunk.in_flight_client >= chunk.n_clients),
-            (chunk.in_flight_version < 0) | (chunk.in_flight_version > after),
-        ]
-        before = np.concatenate([[ends.step_time], chunk.step_time])
-        steps = [~np.isfinite(chunk.step_time), before[1:] < before[:-1]]
-        faults = [*rows, *flights, *steps]
-        if not any(bad.any() for bad in faults):
-            faults += _entry_faults(chunk, ends, first, after)
-        for fault, bad in enumerate(faults, 1):
-            if bad.any():
-                return fault, int(np.argmax(bad))
-        ended = chunk.version[chunk.version >= ends.known_from]
-        left = np.zeros(after - ends.oldest + 1, np.int64)
-        left[: ends.left.size] = ends.left
-        left[first - ends.oldest] += chunk.started_on_0
-        left[first - ends.oldest + 1 :] = np.maximum(chunk.step_started, -1)
-        flying = chunk.in_flight_version[chunk.in_flight_version >= ends.known_from]
-        gone = np.concatenate([ended, flying])
-        gone = gone[gone < ends.oldest]
-        if gone.size:
-            return len(FAULTS) - 1, int(gone.min())
-        left -= np.bincount(ended - ends.oldest, minlength=left.size)
-        wrong = left < np.bincount(flying - ends.oldest, minlength=left.size)
-        if wrong.any():
-            return len(FAULTS) - 1, ends.oldest + int(np.argmax(wrong))
-        left[-1] -= chunk.step_started[-1] if n_steps else chunk.started_on_0
-        keep = int(np.argmax(np.append(left[:-1] != 0, True)))
-        used = chunk.step[chunk.status == USED]
-        self._ends = _Ends(
-            ends.n_chunks + 1,
-            ends.known_from,
-            ends.oldest + keep,
-            left[keep:],
-            float(chunk.arrive_time[-1]) if chunk.arrive_time.size else ends.arrive,
-            float(before[-1]),
-            int(used[-1]) if used.size else ends.step,
-        )
-        return 0, -1
-
-
-def _row_faults(chunk: Any, ends: _Ends, first: int, after: int) -> list[NDArray[np.bool_]]:
-    """Faults of rows that need no other row's step."""
-    arrive = np.concatenate([[ends.arrive], chunk.arrive_time])
-    return [
-        (chunk.client < 0) | (chunk.client >= chunk.n_clients),
-        chunk.status >= N_STATUS,
-        chunk.version < 0,
-        (chunk.step >= 0) != (chunk.status == USED),
-        (chunk.step >= 0) & ((chunk.step < first) | (chunk.step >= after)),
-        ~np.isfinite(chunk.arrive_time),
-        arrive[1:] < arrive[:-1],
-    ]
-
-
-def _entry_faults(chunk: Any, ends: _Ends, first: int, after: int) -> list[NDArray[np.bool_]]:
-    """How rows enter steps, where each by itself is sound."""
-    n_rows, version, staleness = chunk.step.size, chunk.version, chunk.staleness
-    is_used = chunk.status == USED
-    used = np.flatnonzero(is_used)
-    step = chunk.step[used]
-    back, late = np.zeros(n_rows, np.bool_), np.zeros(n_rows, np.bool_)
-    back[used] = step < np.concatenate([[ends.step], step[:-1]])[: step.size]
-    late[used] = chunk.arrive_time[used] > chunk.step_time[step - first]
-    # the versions that the server had before and after everything that happened at the arrival's time
-    low = first + np.searchsorted(chunk.step_time, chunk.arrive_time, side="left")
-    high = first + np.searchsorted(chunk.step_time, chunk.arrive_time, side="right")
-    exists = (version <= after) & (staleness <= after - np.minimum(version, after))
-    at = version + np.where(exists, staleness, 0)
-    return [
-        back,
-        late,
-        staleness < 0,
-        is_used & (staleness != chunk.step - version),
-        ~is_used & (~exists | (at < low) | (at > high)),
-        is_used & (version > np.maximum(high, first)),
-    ]
 
 
 def check_schedule(s: Schedule) -> None:

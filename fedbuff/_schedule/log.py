@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .._base.arrays import number_by_client
 from .._base.checks import count
 from .._delays.arrival_log import ArrivalLog
 from .._delays.bad_rows import TraceError
@@ -16,19 +17,6 @@ from ..backends.python import resolver as reference
 from .columns import Status
 from .plan import _Request
 from .schedule import Schedule
-
-
-def _per_client(client: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For every row, how many rows of its client come before, and the last of them (-1)."""
-    order = np.argsort(client, kind="stable")
-    grouped = client[order]
-    first = np.append(True, grouped[1:] != grouped[:-1])[: client.size]
-    begin = np.maximum.accumulate(np.where(first, np.arange(client.size), 0))
-    number, previous = np.empty_like(client), np.empty_like(client)
-    number[order] = np.arange(client.size) - begin
-    previous[order] = np.where(first, -1, np.append(-1, order[:-1])[: client.size])
-    return number, previous
-
 
 # ---- arrival logs ----
 
@@ -68,7 +56,7 @@ def _replay_log(request: _Request, log: ArrivalLog) -> Schedule:
         )
     step = np.where(used[:rows] & (at[:rows] < n_steps), at[:rows], -1)
     status = np.where(used[:rows], np.where(step >= 0, Status.USED, Status.LEFT_IN_BUFFER), Status.TOO_STALE)
-    number, _ = _per_client(log.client)
+    number, _ = number_by_client(log.client)
     later = np.arange(rows, log.client.size)
     flying = later[version[later] < n_steps]
     if log.start_time is not None and rows:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from importlib import import_module
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import backends
 from .._base.checks import (
     as_written,
     choice,
@@ -28,7 +26,7 @@ from .._rule.strategies import rule_of
 from ..backends.python import resolver as reference
 from ..backends.python.philox import key_words
 from ..backends.python.portable_math import COMPONENT_SPEED, KINDS, draw
-from ..backends.python.resolver import Columns, Plan
+from ..backends.spec import ROW_NAMES, Columns, Plan, Resolver
 from .columns import Status
 from .schedule import Schedule, resolved
 
@@ -36,35 +34,9 @@ Source = Trace | DelayModel | ArrivalLog
 StartProcess = Literal["constant", "poisson"]
 InFlight = Literal["redraw", "skip", "allow"]
 
-_COLUMN_TYPES: dict[str, type[np.generic]] = {
-    "client": np.int32,
-    "task": np.uint32,
-    "version": np.int64,
-    "step": np.int64,
-    "staleness": np.int64,
-    "start_time": np.float64,
-    "arrive_time": np.float64,
-    "status": np.uint8,
-    "step_time": np.float64,
-    "started": np.int64,
-    "step_rows": np.int64,
-}
-_ROW_NAMES = tuple(_COLUMN_TYPES)[:8]
-_STEP_NAMES = tuple(_COLUMN_TYPES)[8:]
 _SPEED_BLOCK = 1 << 13  # temporaries stay in the cache
 _IF_BUSY = {"redraw": reference.REDRAW, "skip": reference.SKIP, "allow": reference.OVERLAP}
 _POLICY = {"wait": reference.WAIT, "pause": reference.PAUSE, "abort": reference.ABORT}
-
-
-class Resolver(Protocol):
-    """The event loop, as every backend gives it; one `run` takes a bounded number of events, and may fill nothing."""
-
-    def run(self, columns: Columns) -> tuple[int, int, int]: ...
-    def in_flight(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
-    @property
-    def started(self) -> int: ...
-    @property
-    def rows_needed(self) -> int: ...
 
 
 # ---- what is asked for ----
@@ -264,7 +236,7 @@ class _Request:
             }
         plan = self.plan
         made = Schedule(
-            **{name: getattr(columns, name)[:rows] for name in _ROW_NAMES},
+            **{name: getattr(columns, name)[:rows] for name in ROW_NAMES},
             step_time=columns.step_time[:steps],
             step_started=started[1:],
             **flying,
@@ -372,13 +344,6 @@ def _window_fields(availability: Availability | None, n: int) -> dict[str, Any]:
 # ---- columns ----
 
 
-def new_columns(rows: int, steps: int) -> Columns:
-    """Empty columns with room for so many rows and steps."""
-    return Columns(
-        **{name: np.empty(rows if name in _ROW_NAMES else steps, dtype) for name, dtype in _COLUMN_TYPES.items()}
-    )
-
-
 def _no_flight() -> dict[str, Any]:
     return {
         "in_flight_client": np.zeros(0, np.int32),
@@ -386,29 +351,3 @@ def _no_flight() -> dict[str, Any]:
         "in_flight_version": np.zeros(0, np.int64),
         "in_flight_start_time": np.zeros(0),
     }
-
-
-# ---- backends ----
-
-
-def backend_name() -> str:
-    """The backend in force: cpp, numba or reference."""
-    return cast(Any, backends.current()).__name__.rpartition(".")[2]  # type: ignore[no-any-return]
-
-
-def make_resolver(plan: Plan) -> Resolver:
-    """The event loop of the backend in force."""
-    name = backend_name()
-    if name == "cpp":
-        core: Any = import_module("fedbuff._core")
-        return cast(Resolver, core.ScheduleResolver(plan))
-    if name == "numba":
-        compiled = import_module("fedbuff.backends.numba.resolver")
-        # Read-only views of all arrays: Numba compiles for one type of plan.
-        views: dict[str, Any] = {
-            name: value.view() for name, value in plan._asdict().items() if isinstance(value, np.ndarray)
-        }
-        for view in views.values():
-            view.flags.writeable = False
-        return reference.GeneratorResolver(plan._replace(**views), compiled.resolve)
-    return reference.GeneratorResolver(plan, reference.resolve)

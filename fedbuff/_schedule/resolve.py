@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from .. import backends
 from .._base.checks import count, seed_of
 from .._delays.arrival_log import ArrivalLog
 from .._delays.distributions import Distribution
@@ -15,10 +16,10 @@ from .._delays.model import DelayModel
 from .._delays.trace import Trace
 from ..backends.python import resolver as reference
 from ..backends.python.philox import key_words
-from ..backends.python.resolver import Columns, Plan
+from ..backends.spec import ROW_NAMES, Columns, Plan, Resolver, new_columns
 from .file import ScheduleWriter
 from .log import _replay_log
-from .plan import _ROW_NAMES, InFlight, Resolver, Source, StartProcess, _Request, make_resolver, new_columns
+from .plan import InFlight, Source, StartProcess, _Request
 from .schedule import Schedule
 
 
@@ -64,7 +65,7 @@ def schedule(
     )
     if isinstance(source, ArrivalLog):
         return _replay_log(request, source)
-    resolver = make_resolver(request.plan)
+    resolver = backends.current().make_resolver(request.plan)
     room = request.expected_rows()
     columns = new_columns(max(room, resolver.rows_needed), max(room, 2) + 2)
     rows, steps, reason = _run(resolver, columns)
@@ -128,7 +129,7 @@ def _iter_chunks(request: _Request, size: int) -> Iterator[Schedule]:
     if isinstance(request.source, ArrivalLog):
         yield _replay_log(request, request.source)
         return
-    resolver = make_resolver(request.plan)
+    resolver = backends.current().make_resolver(request.plan)
     room = max(size, resolver.rows_needed)
     held = _slice(new_columns(0, 0), slice(0), slice(0))
     first_row = first_step = 0
@@ -181,7 +182,7 @@ def plans_of(
 
 
 def _slice(columns: Columns, rows: slice, steps: slice) -> Columns:
-    return Columns(*(array[rows if name in _ROW_NAMES else steps] for name, array in columns._asdict().items()))
+    return Columns(*(array[rows if name in ROW_NAMES else steps] for name, array in columns._asdict().items()))
 
 
 def _run(resolver: Resolver, columns: Columns) -> tuple[int, int, int]:
@@ -201,7 +202,7 @@ def _grown(columns: Columns, rows: int, steps: int, least: int) -> Columns:
     """Columns with twice the room, that hold the first rows and steps of these."""
     wide = new_columns(2 * len(columns.client) + least, 2 * len(columns.client) + least + 2)
     for name, array in columns._asdict().items():
-        used = rows if name in _ROW_NAMES else steps
+        used = rows if name in ROW_NAMES else steps
         getattr(wide, name)[:used] = array[:used]
     return wide
 

@@ -37,7 +37,7 @@ from .._base.files import (
     replacing,
 )
 from .._machine.config import config as built_config
-from .._machine.config import cpu_name
+from .._machine.cpu import cpu_name
 from .._replay.history import History, Result, first_reached
 from .._schedule.columns import Status
 from .._schedule.file import load_schedule

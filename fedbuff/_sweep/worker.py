@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import backends
 from .._delays.arrival_log import ArrivalLog
 from .._delays.trace import PARTS, Trace
 from .._problems.base import Problem
@@ -31,11 +31,11 @@ from .._replay.loop import make_loop
 from .._replay.replay import _update_weights as update_weights
 from .._rule.strategies import INVERSE_FREQUENCY, Rule, rule_of
 from .._schedule.columns import Status
-from .._schedule.plan import backend_name
 from .._schedule.schedule import Schedule
 from .._study.config import StudyConfig, at_replay
 from .._study.data import Rows, load_rows
 from .._study.tables import UNSET, ConfigError
+from ..backends.spec import CompiledBackend, PackedArm, PackedRuns
 from .arms import Arms, Changes, Pair, Section, digest, text_of
 from .columns import HISTORY, Row, Schema
 
@@ -206,10 +206,8 @@ class Workshop:
         except ConfigError:
             return [], list(pairs)
         w0 = np.stack([first.problem.init(seed) for seed in by_seed])
-        runs = self._runs(threads, cancel)
-        run = runs.run_f32 if w0.dtype == np.float32 else runs.run_f64
         arms = [[packed[arm][0] for arm in chosen] for chosen in by_seed.values()]
-        found = run(plans, expected_rows, w0, arms)
+        found = self._runs(threads, cancel).run(plans, expected_rows, w0, arms)
         rows, again = [], []
         done = [(arm, seed) for seed, chosen in by_seed.items() for arm in chosen]
         for (arm, seed), (what, end, *numbers, _) in zip(done, found, strict=True):
@@ -224,13 +222,13 @@ class Workshop:
             rows, others = rows + more, others + rest
         return rows, others
 
-    def _runs(self, threads: int, cancel: NDArray[np.uint8]) -> Any:
+    def _runs(self, threads: int, cancel: NDArray[np.uint8]) -> PackedRuns:
         """This thread's memory for runs in the core."""
         made = getattr(self._last, "runs", None)
         if made is None or made[0] is not cancel:
-            core: Any = import_module("fedbuff._core")
-            made = self._last.runs = cancel, core.PackedRuns(threads, cancel)
-        return made[1]
+            made = self._last.runs = cancel, _compiled().packed_runs(threads, cancel)
+        runs: PackedRuns = made[1]
+        return runs
 
     def _packed_arm(self, arm: int) -> tuple[Any, tuple[str, ...]]:
         """An arm as the core takes it, and its metrics; None where only the long way can do it, or refuse it."""
@@ -240,14 +238,14 @@ class Workshop:
         made: tuple[Any, tuple[str, ...]] = None, ()
         with suppress(Exception):  # the long way meets the same error, and says it
             config = self.ready(arm)
-            if backend_name() == "cpp" and _can_be_packed(config):
+            if backends.compiled() is not None and _can_be_packed(config):
                 made = self._pack(config, arm), config.metrics
         if len(self._packed) >= _MOST_PACKED:
             self._packed.clear()
         self._packed[arm] = made
         return made
 
-    def _pack(self, config: StudyConfig, arm: int) -> Any:
+    def _pack(self, config: StudyConfig, arm: int) -> PackedArm:
         sections = self.arms.sections(arm)
         problem, local, rule = config.problem, config.local, rule_of(config.strategy)
         assert isinstance(problem, Problem) and isinstance(local, LocalSGD)
@@ -258,13 +256,11 @@ class Workshop:
             local.batch_size if local.batch_size is None or isinstance(local.batch_size, int) else sections["local"].key
         )
         batch = self._shared_array((key, size), lambda: local.batches(problem.n_clients))
-        core: Any = import_module("fedbuff._core")
-        kind = core.PackedArmF32 if problem.dtype == np.float32 else core.PackedArmF64
         test: Any = config.held_out_rows if "accuracy" in config.metrics else None
-        return kind(
+        return _compiled().packed_arm(
             rule,
-            problem.bound._problem,  # type: ignore[attr-defined]
-            None if test is None else test.bound._problem,
+            problem.bound,
+            None if test is None else test.bound,
             local.spec,
             batch,
             self._table(sections["strategy"].key, rule, _TABLE_SIZE),
@@ -310,6 +306,13 @@ class Workshop:
                 config.problem, schedule, config.local, **config.replay_arguments(schedule), seed=seed, threads=threads
             )
             return row_of(loop.go(_Watch(cancel)), schedule)
+
+
+def _compiled() -> CompiledBackend:
+    """The compiled backend, which `_packed_arm` has found in force."""
+    compiled = backends.compiled()
+    assert compiled is not None
+    return compiled
 
 
 def _can_be_packed(config: StudyConfig) -> bool:

@@ -12,11 +12,11 @@ import importlib.util
 import os
 import warnings
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
-from .spec import Backend
+from .spec import Backend, CompiledBackend
 
-__all__ = ["NAMES", "build_info", "current", "default_threads"]
+__all__ = ["NAMES", "build_info", "compiled", "current", "default_threads"]
 
 NAMES = ("cpp", "numba", "reference")
 
@@ -44,15 +44,34 @@ def current() -> Backend:
     level = os.environ.get("FEDBUFF_ISA")
     if level is not None and name != "cpp":
         raise ValueError(f"FEDBUFF_ISA={level!r}: only the cpp backend has CPU levels, and {name} runs")
-    try:
-        backend = importlib.import_module(f"fedbuff.backends.{name}")
-    except ImportError as error:
-        if name == "numba":
-            raise ImportError("FEDBUFF_BACKEND=numba: pip install fedbuff[numba]") from error
-        raise
     if level is not None:
-        backend.force_level(level)
-    return cast(Backend, backend)
+        _cpp().force_level(level)
+    return _load(name)
+
+
+def compiled() -> CompiledBackend | None:
+    """The backend in force where that is `cpp`, with what only a compiled one has."""
+    return _cpp() if current().name == "cpp" else None
+
+
+def _load(name: str) -> Backend:
+    if name == "cpp":
+        return _cpp()
+    if name == "reference":
+        from . import reference
+
+        return reference
+    try:
+        from . import numba
+    except ImportError as error:
+        raise ImportError("FEDBUFF_BACKEND=numba: pip install fedbuff[numba]") from error
+    return numba
+
+
+def _cpp() -> CompiledBackend:
+    from . import cpp
+
+    return cpp
 
 
 def _default() -> str:

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from .._core import (
+    ScheduleCheck as schedule_check,
+)
+from .._core import (
+    ScheduleResolver as make_resolver,
+)
+from .._core import (
     accumulate,
     adam_step,
     add_words,
     aggregate,
+    available_levels,
     batch_rows,
     decode,
     dot,
     encode_add,
+    level,
     normals,
     sgd_step,
+    uniform_arrivals,
 )
 from .._event_queue import EventQueue
 from .._local_sgd import LocalSGD
+from .._rule.strategies import Rule
 from .._server import DeltaBuffer, Server
 from .spec import (
     BoundProblem,
+    ClientFunction,
+    CompiledGradient,
+    Limits,
     LocalSpec,
+    PackedArm,
+    PackedRun,
+    PackedRuns,
+    Plan,
     ProblemSpec,
+    ReplayEngine,
     ReplayRun,
     RunSpec,
     SumRoles,
@@ -44,6 +61,7 @@ __all__ = [
     "adam_step",
     "add_words",
     "aggregate",
+    "available_levels",
     "batch_rows",
     "bind",
     "custom_gradient",
@@ -51,13 +69,19 @@ __all__ = [
     "dot",
     "encode_add",
     "force_level",
+    "level",
     "limits",
+    "make_resolver",
     "name",
     "normals",
+    "packed_arm",
+    "packed_runs",
     "philox",
     "replay_engine",
     "replay_run",
+    "schedule_check",
     "sgd_step",
+    "uniform_arrivals",
 ]
 
 name = "cpp"
@@ -67,17 +91,6 @@ def force_level(level: str) -> None:
     """Runs the kernels of this CPU level from now on."""
     if not _core.force_level(level):
         raise ValueError(f"FEDBUFF_ISA={level!r}: expected one of {', '.join(_core.available_levels())} on this CPU")
-
-
-class Limits(NamedTuple):
-    """Loops that measure the machine at the level in force, repeated: seconds, and operations where there is a pair."""
-
-    read: Callable[[list[Vector], int], float]  # vectors side by side
-    write: Callable[[Vector, bool, int], float]  # True: past the caches
-    copy: Callable[[Vector, Vector, bool, int], float]
-    multiply_add: Callable[[int], tuple[float, float]]
-    additions: Callable[[int], tuple[float, float]]  # each waits for the one before it: a clock cycle each
-    lanes: Callable[[], int]  # numbers in a vector of the level in force
 
 
 def limits(dtype: DTypeLike) -> Limits:
@@ -101,10 +114,10 @@ def philox(seed: int, counter: NDArray[np.uint32]) -> NDArray[np.uint32]:
 class _Bound:
     def __init__(self, spec: ProblemSpec) -> None:
         kind = _core.ProblemF32 if spec.dtype == np.float32 else _core.ProblemF64
-        self._problem = kind(spec)
-        self.client_gradient = self._problem.client_gradient
-        self.gradient = self._problem.gradient
-        self.count_correct = self._problem.count_correct
+        self.problem = kind(spec)
+        self.client_gradient = self.problem.client_gradient
+        self.gradient = self.problem.gradient
+        self.count_correct = self.problem.count_correct
 
     def local_sgd(
         self,
@@ -118,14 +131,14 @@ class _Bound:
         rows: NDArray[np.int64] | None,
         delta_out: Vector,
     ) -> None:
-        self._problem.local_sgd(
+        self.problem.local_sgd(
             local.steps, local.lr, local.momentum, local.weight_decay, local.prox, w, client, task, seed, batch, rows,
             delta_out,
         )  # fmt: skip
 
     def local_handle(self, local: LocalSpec, seed: int, batch: list[int]) -> int:
         """The address of a new fb_local, whose owner destroys it; this problem must outlive it."""
-        return self._problem.local_handle(
+        return self.problem.local_handle(
             local.steps, local.lr, local.momentum, local.weight_decay, local.prox, seed, batch
         )
 
@@ -143,10 +156,10 @@ def custom_gradient(
 
 
 def replay_engine(
-    rule: Any,
+    rule: Rule,
     w0: Vector,
     bound: BoundProblem | None,
-    function: Any,
+    function: ClientFunction | CompiledGradient | None,
     local: LocalSpec | None,
     seed: int,
     batch: NDArray[np.int64] | None,
@@ -154,20 +167,57 @@ def replay_engine(
     sums: SumSpec,
     roles: SumRoles | None,
 ) -> _core.ReplayF32 | _core.ReplayF64:
-    """The threaded replay of local SGD on a bound problem, or of a function (client, task, w) that returns a delta."""
-    problem = bound._problem if isinstance(bound, _Bound) else None
-    if w0.dtype == np.float32:
-        return _core.ReplayF32(rule, w0, problem, function, local, seed, batch, window_bytes, sums, roles)
-    return _core.ReplayF64(rule, w0, problem, function, local, seed, batch, window_bytes, sums, roles)
+    """The threaded replay."""
+    problem = None if bound is None else _core_problem(bound)
+    kind = _core.ReplayF32 if w0.dtype == np.float32 else _core.ReplayF64
+    return kind(rule, w0, problem, function, local, seed, batch, window_bytes, sums, roles)
 
 
-def replay_run(engine: _core.ReplayF32 | _core.ReplayF64, spec: RunSpec) -> ReplayRun:
+def replay_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:
     """The run of a new engine."""
+    assert isinstance(engine, _core.ReplayF32 | _core.ReplayF64)
     kind = _core.RunF32 if isinstance(engine, _core.ReplayF32) else _core.RunF64
-    problem, held_out = (
-        bound._problem if isinstance(bound, _Bound) else None for bound in (spec.problem, spec.held_out)
-    )
+    problem, held_out = (None if bound is None else _core_problem(bound) for bound in (spec.problem, spec.held_out))
     return kind(
         engine, spec.eval_every, list(spec.metrics), problem, held_out, spec.stop, spec.show_rows, spec.secure,
         spec.announce, spec.checkpoint_every,
     )  # fmt: skip
+
+
+def _core_problem(bound: BoundProblem) -> _core.ProblemF32 | _core.ProblemF64:
+    assert isinstance(bound, _Bound)
+    return bound.problem
+
+
+def packed_arm(
+    rule: Rule,
+    problem: BoundProblem,
+    held_out: BoundProblem | None,
+    local: LocalSpec,
+    batch: NDArray[np.int64],
+    s: NDArray[np.float64],
+    e: NDArray[np.float64],
+    window_bytes: int,
+    eval_every: int,
+    metrics: list[str],
+    stop: object | None,
+) -> PackedArm:
+    core = _core_problem(problem)
+    kind = _core.PackedArmF32 if isinstance(core, _core.ProblemF32) else _core.PackedArmF64
+    test = None if held_out is None else _core_problem(held_out)
+    return kind(rule, core, test, local, batch, s, e, window_bytes, eval_every, metrics, stop)
+
+
+class _PackedRuns:
+    def __init__(self, threads: int, cancel: NDArray[np.uint8]) -> None:
+        self._runs = _core.PackedRuns(threads, cancel)
+
+    def run(
+        self, plans: Sequence[Plan], expected_rows: int, w0: Vector, arms: Sequence[Sequence[PackedArm]]
+    ) -> list[PackedRun]:
+        run = self._runs.run_f32 if w0.dtype == np.float32 else self._runs.run_f64
+        return run(plans, expected_rows, w0, arms)
+
+
+def packed_runs(threads: int, cancel: NDArray[np.uint8]) -> PackedRuns:
+    return _PackedRuns(threads, cancel)

@@ -14,22 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .python import server as _server
 from .python.event_queue import EventQueue
-from .python.philox import key_words, philox_words, unit_double
+from .python.parts import parts_over
+from .python.philox import Stream, key_words, philox_words, unit_double
 from .python.portable_math import log_positive, sincos2pi
-from .python.replay import SequentialReplay
-from .python.run import Run
-from .spec import (
-    BoundProblem,
-    LocalSpec,
-    ProblemSpec,
-    RunSpec,
-    SumRoles,
-    SumSpec,
-    Vector,
-    Words,
-)
+from .python.resolver import GeneratorResolver, resolve
+from .python.schedule_check import ScheduleCheck
+from .python.server import Kernels
+from .python.uniform_arrivals import uniform_arrivals
+from .spec import BoundProblem, LocalSpec, Plan, ProblemSpec, Resolver, Vector, Words
 
 __all__ = [
     "DeltaBuffer",
@@ -44,12 +37,15 @@ __all__ = [
     "decode",
     "dot",
     "encode_add",
+    "make_resolver",
     "name",
     "normals",
     "philox",
     "replay_engine",
     "replay_run",
+    "schedule_check",
     "sgd_step",
+    "uniform_arrivals",
 ]
 
 name = "reference"
@@ -59,15 +55,12 @@ Rows = NDArray[np.int64]
 _quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
-BATCHES, GRADIENT_NOISE, ROUNDING = 0, 3, 6  # streams, as in csrc/core/philox.hpp
-
-
 def philox(seed: int, counter: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return np.stack(philox_words(*key_words(seed), *counter.T.astype(np.uint64)), axis=1).astype(np.uint32)
 
 
 def batch_rows(seed: int, client: int, task: int, step: int, n_rows: int, batch: int) -> Rows:
-    words = philox(seed, _counters(client, task, step, BATCHES, n_blocks=-(-batch // 4)))
+    words = philox(seed, _counters(client, task, step, Stream.BATCHES, n_blocks=-(-batch // 4)))
     return (words.ravel()[:batch].astype(np.uint64) * np.uint64(n_rows) >> np.uint64(32)).astype(np.int64)
 
 
@@ -305,7 +298,7 @@ class _Quadratic(_Problem):
         gradient = self.curved(client, w)
         if batch > 0 and self.spec.noise_variance > 0:
             deviation = np.sqrt(self.spec.noise_variance / (self.spec.dim * batch))
-            noise = normals(seed, client, task, step, GRADIENT_NOISE, self.spec.dim)
+            noise = normals(seed, client, task, step, Stream.GRADIENT_NOISE, self.spec.dim)
             gradient = gradient + (deviation * noise).astype(self.spec.dtype)
         return gradient
 
@@ -423,7 +416,7 @@ def encode_add(
         block = np.arange((delta.size + 3) // 4)
         counter = np.empty((block.size, 4), np.uint32)
         counter[:, 0], counter[:, 1], counter[:, 2] = client, task, block >> 28
-        counter[:, 3] = ROUNDING << 28 | block & 0xFFFFFFF
+        counter[:, 3] = Stream.ROUNDING << 28 | block & 0xFFFFFFF
         chance = (philox(seed, counter).reshape(-1)[: delta.size] + 0.5) / 2.0**32
         away = units - whole
         whole += np.where(chance < np.abs(away), np.where(away < 0, -1.0, 1.0), 0.0)
@@ -442,39 +435,15 @@ def decode(words: Words, scale: float, out: Vector) -> None:
     out[:] = signed.astype(np.float64) * scale
 
 
-_KERNELS = _server.Kernels(
-    accumulate=accumulate,
-    sgd_step=sgd_step,
-    adam_step=adam_step,
-    encode_add=encode_add,
-    decode=decode,
-    dot=dot,
-    normals=normals,
-)
+Server, DeltaBuffer, replay_engine, replay_run = parts_over(
+    Kernels(
+        accumulate=accumulate, sgd_step=sgd_step, adam_step=adam_step, encode_add=encode_add, decode=decode, dot=dot,
+        normals=normals,
+    ),
+    __name__,
+)  # fmt: skip
+schedule_check = ScheduleCheck
 
 
-class Server(_server.Server):
-    kernels = _KERNELS
-
-
-class DeltaBuffer(_server.DeltaBuffer):
-    kernels = _KERNELS
-
-
-def replay_engine(
-    rule: Any,
-    w0: Vector,
-    bound: BoundProblem | None,
-    function: Any,
-    local: LocalSpec | None,
-    seed: int,
-    batch: NDArray[np.int64] | None,
-    window_bytes: int,
-    sums: SumSpec,
-    roles: SumRoles | None,
-) -> SequentialReplay:
-    return SequentialReplay(_KERNELS, rule, w0, bound, function, local, seed, batch, sums, roles)
-
-
-def replay_run(engine: SequentialReplay, spec: RunSpec) -> Run:
-    return Run(engine, _KERNELS.dot, spec)
+def make_resolver(plan: Plan) -> Resolver:
+    return GeneratorResolver(plan, resolve)

@@ -1,25 +1,33 @@
 """What a backend is given and what it must do.
 
-The three backends (`cpp`, `numba`, `reference`) are modules with the same names in them, listed in `Backend`. They
-trust their arguments: every check of a user's input is made once, above them.
+The three backends (`cpp`, `numba`, `reference`) are modules with the same names in them, listed in `Backend`; `cpp` has
+those of `CompiledBackend` too. They trust their arguments: every check of a user's input is made once, above them.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
+
+from .._rule.strategies import Rule
 
 Vector = NDArray[np.floating]
 Words = NDArray[np.unsignedinteger[Any]]  # uint32 or uint64
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+# ---- problems ----
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ProblemSpec:
-    """n_clients objectives over one contiguous array of rows, as in csrc/core/problem.hpp.
+    """n_clients objectives over one contiguous array of rows, as in csrc/core/kernels/problem.hpp.
 
     net: dense rows through zero or more hidden layers into a head. sparse: CSR rows, one output. quadratic:
     f_i(w) = (w - c_i)' A_i (w - c_i) / 2. Arrays are C-contiguous; floating ones have the problem's dtype unless said.
@@ -63,7 +71,7 @@ class LocalSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumSpec:
-    """What stands between updates and their sum, as in csrc/core/secure_sum.hpp."""
+    """What stands between updates and their sum, as in csrc/core/replay/secure_sum.hpp."""
 
     modulus: int = 0  # bits of a word; 0: sums in floating point
     range: float = 0.0  # numbers are cut to [-range, range]
@@ -117,6 +125,178 @@ class BoundProblem(Protocol):
     def count_correct(self, begin: int, end: int, w: Vector) -> int:
         """How many of rows begin:end are put in the right class (logistic: 1 where the score is above 0; softmax: the
         first largest score)."""
+
+
+# ---- schedules ----
+
+
+class Plan(NamedTuple):
+    """All that a resolver is told. Infinite times and -1 counts mean "none"."""
+
+    mode: int
+    n_clients: int
+    n_slots: int  # slots of the closed loop; tasks started per round; unused in the open loop
+    seed_low: np.uint64
+    seed_high: np.uint64
+    # open loop
+    rate: float
+    poisson: bool
+    if_busy: int
+    # delays: a model (kinds, params, samples, speed) or recorded rows
+    recorded: bool
+    kinds: Integers  # (4,) of wait, download, compute, upload: indices into KINDS of python/portable_math.py
+    params: Floats  # (4, 4)
+    sample_offsets: Integers  # (5,) into samples
+    samples: Floats
+    speed: Floats  # (n_clients,) or (0,)
+    row_offsets: Integers  # (n_clients + 1,)
+    row_wait: Floats
+    row_duration: Floats
+    row_ok: NDArray[np.uint8]
+    wrap: bool
+    # availability
+    availability_policy: int
+    window_offsets: Integers  # (n_clients + 1,)
+    window_begin: Floats
+    window_end: Floats
+    period: Floats  # (n_clients,), or (0,) where the windows do not repeat
+    # server
+    buffer_size: int  # arrivals that make a step; per round for ROUNDS
+    max_staleness: int
+    max_wait: float
+    timeout: float
+    distinct_clients: bool  # no client twice in a buffer
+    # ends
+    server_steps: int
+    max_time: float
+    arrivals: int
+    stall_limit: int  # events without an arrival in the buffer after which the run gives up
+
+
+class Columns(NamedTuple):
+    """What a resolver fills: one row per ended task and one per server step."""
+
+    client: NDArray[np.int32]
+    task: NDArray[np.uint32]
+    version: Integers
+    step: Integers
+    staleness: Integers
+    start_time: Floats
+    arrive_time: Floats
+    status: NDArray[np.uint8]
+    step_time: Floats
+    started: Integers  # tasks started on the version that this step ended
+    step_rows: Integers  # rows written when the step was made, over the whole run
+
+
+COLUMN_TYPES: dict[str, type[np.generic]] = {
+    "client": np.int32,
+    "task": np.uint32,
+    "version": np.int64,
+    "step": np.int64,
+    "staleness": np.int64,
+    "start_time": np.float64,
+    "arrive_time": np.float64,
+    "status": np.uint8,
+    "step_time": np.float64,
+    "started": np.int64,
+    "step_rows": np.int64,
+}
+ROW_NAMES = tuple(COLUMN_TYPES)[:8]  # the other columns have a number per step
+
+
+def new_columns(rows: int, steps: int) -> Columns:
+    """Empty columns with room for so many rows and steps."""
+    return Columns(
+        **{name: np.empty(rows if name in ROW_NAMES else steps, dtype) for name, dtype in COLUMN_TYPES.items()}
+    )
+
+
+class Resolver(Protocol):
+    """The event loop of a plan; one `run` takes a bounded number of events, and may fill nothing."""
+
+    def run(self, columns: Columns) -> tuple[int, int, int]:
+        """Fills columns: rows, steps, and why it returned (FULL in python/resolver.py: there is more)."""
+
+    def in_flight(self) -> tuple[NDArray[np.int32], NDArray[np.uint32], Integers, Floats]:
+        """Client, task, version and start time of the tasks that had not ended."""
+
+    @property
+    def started(self) -> int:
+        """Tasks started on the newest version so far."""
+
+    @property
+    def rows_needed(self) -> int:
+        """The fewest rows that `run` can work with."""
+
+
+class ScheduleChunk(NamedTuple):
+    """The columns and numbers of a schedule, or of a chunk of it, that a replay depends on; C-contiguous."""
+
+    client: NDArray[np.int32]
+    version: Integers
+    step: Integers
+    staleness: Integers
+    arrive_time: Floats
+    status: NDArray[np.uint8]
+    step_time: Floats
+    step_started: Integers
+    in_flight_client: NDArray[np.int32]
+    in_flight_version: Integers
+    n_clients: int
+    first_step: int
+    started_on_0: int
+
+
+class ScheduleCheck(Protocol):
+    """The check of a stream of chunks."""
+
+    @property
+    def n_chunks(self) -> int:
+        """Chunks without a fault so far."""
+
+    def add(self, chunk: ScheduleChunk) -> tuple[int, int]:
+        """Checks the next chunk: the number of the first fault (FAULTS in _schedule/check.py), and where;
+        (0, -1) where there is none."""
+
+
+# ---- replays ----
+
+ClientFunction = Callable[[int, int, Vector], Vector]  # (client, task, w) gives the delta
+CompiledGradient = tuple[int, int, Integers]  # addresses of function and context, samples per client
+
+
+class ReplayEngine(Protocol):
+    """Replays rows of a schedule, step by step."""
+
+    def add(
+        self,
+        client: NDArray[Any],
+        task: NDArray[Any],
+        version: NDArray[Any],
+        step: NDArray[Any],
+        s: NDArray[Any],
+        e: NDArray[Any],
+        references: NDArray[Any],
+        unused: NDArray[Any],
+    ) -> None: ...
+    def run(self, max_steps: int, threads: int) -> int: ...
+    def record_gradients(self, every: int, offset: int) -> None: ...
+    def gradients(self) -> NDArray[np.float64]: ...
+    def version(self) -> int: ...
+    def w(self) -> Vector: ...
+    def first_moment(self) -> Vector | None: ...
+    def second_moment(self) -> Vector | None: ...
+    def divergence(self) -> tuple[int, int]: ...
+    def stats(self) -> dict[str, Any]: ...
+    def check(self) -> None: ...
+    def live_versions(self) -> list[int]: ...
+    def model(self, version: int) -> Vector: ...
+    def pieces(self) -> int: ...
+    def pass_over(self, version: int) -> None: ...
+    def restore(
+        self, w: Vector, live: list[int], models: Vector, first: Vector | None, second: Vector | None
+    ) -> int: ...
 
 
 class RunState(IntEnum):
@@ -252,8 +432,130 @@ class ReplayRun(Protocol):
         """The model before this version, where the step's norm is a metric."""
 
 
+# ---- objects of single arrivals ----
+
+
+class ServerLike(Protocol):
+    """`fedbuff.Server`."""
+
+    def __init__(self, w0: Any, strategy: object, *, unit: float | None = None) -> None: ...
+    @property
+    def unit(self) -> float | None: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[np.floating[Any]]: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def fill(self) -> int: ...
+    @property
+    def dropped(self) -> int: ...
+    @property
+    def outstanding(self) -> int: ...
+    @property
+    def live_versions(self) -> int: ...
+    @property
+    def w(self) -> Vector: ...
+    def download(self) -> tuple[int, Vector]: ...
+    def take_ticket(self) -> int: ...
+    def cancel_ticket(self, ticket: int) -> None: ...
+    def upload(self, delta: Any, version: int, n_samples: float = 1, *, ticket: int | None = None) -> bool: ...
+    def cancel(self, version: int) -> None: ...
+    def close(self) -> None: ...
+    def save(self, path: str | os.PathLike[str]) -> None: ...
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], strategy: object | None = None) -> Self: ...
+
+
+class DeltaBufferLike(Protocol):
+    """`fedbuff.DeltaBuffer`."""
+
+    def __init__(self, dim: int, dtype: DTypeLike = ..., *, unit: float | None = None) -> None: ...
+    @property
+    def unit(self) -> float | None: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[np.floating[Any]]: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def sum(self) -> NDArray[Any]: ...
+    def take_ticket(self) -> int: ...
+    def cancel_ticket(self, ticket: int) -> None: ...
+    def add(self, delta: Any, weight: float = 1.0, *, ticket: int | None = None) -> None: ...
+    def clear(self) -> None: ...
+    def close(self) -> None: ...
+    def step(self, w: Any, lr: float, out: Vector | None = None) -> Vector: ...
+    def __len__(self) -> int: ...
+
+
+class EventQueueLike(Protocol):
+    """`fedbuff.EventQueue`."""
+
+    def __init__(self) -> None: ...
+    def push(self, time: float, item: int, kind: int = 0) -> None: ...
+    def pop(self) -> tuple[float, int, int]: ...
+    def peek(self) -> tuple[float, int, int]: ...
+    def clear(self) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class LocalSGDLike(Protocol):
+    """A client's work on a problem, by its address in compiled loops."""
+
+    def __init__(self, problem: object, local: object, *, seed: int = 0) -> None: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def n_clients(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[np.floating[Any]]: ...
+    def delta(self, client: int, task: int, w: Any, out: Vector | None = None) -> Vector: ...
+
+
+# ---- backends ----
+
+
 class Backend(Protocol):
-    name: str
+    """What every backend has."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def Server(self) -> type[ServerLike]: ...
+    @property
+    def DeltaBuffer(self) -> type[DeltaBufferLike]: ...
+    @property
+    def EventQueue(self) -> type[EventQueueLike]: ...
+
+    def make_resolver(self, plan: Plan) -> Resolver: ...
+
+    def uniform_arrivals(
+        self, n_clients: int, buffer_size: int, max_staleness: int, oldest: bool, seed: int, columns: Columns
+    ) -> None:
+        """Fills buffer_size rows for every step of the columns; the rules are in python/uniform_arrivals.py."""
+
+    def schedule_check(self) -> ScheduleCheck: ...
+
+    def replay_engine(
+        self,
+        rule: Rule,
+        w0: Vector,
+        bound: BoundProblem | None,
+        function: ClientFunction | CompiledGradient | None,
+        local: LocalSpec | None,
+        seed: int,
+        batch: NDArray[np.int64] | None,
+        window_bytes: int,
+        sums: SumSpec,
+        roles: SumRoles | None,
+    ) -> ReplayEngine:
+        """The replay of local SGD on a bound problem, or on a compiled gradient, or of a client's function."""
+
+    def replay_run(self, engine: ReplayEngine, spec: RunSpec) -> ReplayRun:
+        """The run of a new engine."""
 
     def philox(self, seed: int, counter: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Philox4x32-10 of each row of counter (n, 4), with the 64-bit seed as key (low word first)."""
@@ -338,3 +640,79 @@ class Backend(Protocol):
 
     def decode(self, words: Words, scale: float, out: Vector) -> None:
         """out = scale * words, taken as signed numbers; the product is made in float64."""
+
+
+class Limits(NamedTuple):
+    """Loops that measure the machine at the level in force, repeated: seconds, and operations where there is a pair."""
+
+    read: Callable[[list[Vector], int], float]  # vectors side by side
+    write: Callable[[Vector, bool, int], float]  # True: past the caches
+    copy: Callable[[Vector, Vector, bool, int], float]
+    multiply_add: Callable[[int], tuple[float, float]]
+    additions: Callable[[int], tuple[float, float]]  # each waits for the one before it: a clock cycle each
+    lanes: Callable[[], int]  # numbers in a vector of the level in force
+
+
+# end, version, updates, staleness, time, seconds, w, history
+PackedRun = tuple[int, int, int, int, float, float, Vector, NDArray[np.float64]]
+
+
+class PackedArm(Protocol):
+    """An arm of a sweep, ready for `PackedRuns`; it has nothing to call."""
+
+
+class PackedRuns(Protocol):
+    """Whole runs, many to a call; one thread at a time may use it."""
+
+    def run(
+        self, plans: Sequence[Plan], expected_rows: int, w0: Vector, arms: Sequence[Sequence[PackedArm]]
+    ) -> list[PackedRun]:
+        """Runs of arms[i] along plans[i] from w0[i], in this order."""
+
+
+class CompiledBackend(Backend, Protocol):
+    """What `cpp` has beside that: CPU levels, compiled gradients, whole runs, and the machine's limits."""
+
+    @property
+    def LocalSGD(self) -> type[LocalSGDLike]: ...
+
+    def level(self) -> str:
+        """The CPU level in force."""
+
+    def available_levels(self) -> list[str]:
+        """The levels that were compiled and that this CPU runs, best first."""
+
+    def force_level(self, level: str) -> None:
+        """Runs the kernels of this level from now on; ValueError where it is not available."""
+
+    def limits(self, dtype: DTypeLike) -> Limits: ...
+
+    def custom_gradient(
+        self,
+        gradient: int,
+        context: int,
+        samples: NDArray[np.int64],
+        weight: NDArray[np.float64],
+        w: Vector,
+        out: Vector,
+    ) -> None:
+        """out = sum_i weight[i] times client i's full gradient at w, by the compiled function at this address."""
+
+    def packed_arm(
+        self,
+        rule: Rule,
+        problem: BoundProblem,
+        held_out: BoundProblem | None,
+        local: LocalSpec,
+        batch: NDArray[np.int64],
+        s: NDArray[np.float64],
+        e: NDArray[np.float64],
+        window_bytes: int,
+        eval_every: int,
+        metrics: list[str],
+        stop: object | None,
+    ) -> PackedArm:
+        """s: weights by staleness; e: weights by client; stop: a `fedbuff.Stop`."""
+
+    def packed_runs(self, threads: int, cancel: NDArray[np.uint8]) -> PackedRuns:
+        """Runs end early once cancel[0] is not 0."""

@@ -47,7 +47,6 @@ COMPUTED_IMPORTS = {
     "fedbuff/_base/files.py",
     "fedbuff/_cli/__init__.py",
     "fedbuff/_study/config.py",
-    "fedbuff/backends/__init__.py",
 }
 LIGHT = {"numpy"}  # all that `import fedbuff` may import from outside the standard library
 

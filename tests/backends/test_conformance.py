@@ -20,12 +20,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from problems import cast, nets, specs, start, summands
 
+import fedbuff as fb
+from fedbuff._rule.strategies import rule_of
+from fedbuff._schedule.plan import _Request
 from fedbuff.backends import reference
+from fedbuff.backends.python.resolver import FULL
 from fedbuff.backends.spec import (
+    ROW_NAMES,
     Backend,
     BoundProblem,
+    Columns,
     LocalSpec,
+    Plan,
     ProblemSpec,
+    ScheduleChunk,
+    SumSpec,
+    new_columns,
 )
 
 Array = NDArray[Any]
@@ -653,12 +663,106 @@ def test_decode(case: Case, dtype: str, seed: int, dim: int, word: Any, scale: f
 # What every backend must have
 
 
+# Schedules and replays: the same rows, and models of the reference's arithmetic
+
+
+def _plan(**changes: Any) -> Plan:
+    model = fb.DelayModel(n_clients=9, wait=fb.Pareto(3.0, 0.1), compute=fb.Exponential(1.0), upload=fb.Constant(0.2))
+    request = _Request(model, fb.FedBuff(3), 5, 20, None, None, 7, None, "constant", "redraw", None)
+    return request.plan._replace(**changes)
+
+
+def _resolved(backend: Any, plan: Plan) -> tuple[list[list[Any]], list[list[Any]], int, int]:
+    """Rows and steps, tasks in flight, those started on the last version, and why it ended."""
+    resolver = backend.make_resolver(plan)
+    columns = new_columns(200, 202)
+    rows = steps = 0
+    reason = FULL
+    while reason == FULL:
+        space = Columns(*(c[rows if name in ROW_NAMES else steps :] for name, c in columns._asdict().items()))
+        more_rows, more_steps, reason = resolver.run(space)
+        rows, steps = rows + more_rows, steps + more_steps
+    made = [c[: rows if name in ROW_NAMES else steps].tolist() for name, c in columns._asdict().items()]
+    flying = sorted(zip(*(column.tolist() for column in resolver.in_flight()), strict=True))
+    return made, flying, resolver.started, reason
+
+
+@every_case
+@pytest.mark.parametrize("changes", [{}, {"timeout": 0.8}, {"max_wait": 0.5}, {"distinct_clients": True}], ids=str)
+def test_make_resolver(case: Case, changes: dict[str, Any]) -> None:
+    plan = _plan(**changes)
+    with case.use() as backend:
+        assert _resolved(backend, plan) == _resolved(reference, plan)
+
+
+@every_case
+@pytest.mark.parametrize("oldest", [False, True])
+def test_uniform_arrivals(case: Case, oldest: bool) -> None:
+    got, want = new_columns(60, 20), new_columns(60, 20)
+    with case.use() as backend:
+        backend.uniform_arrivals(7, 3, 4, oldest, 11, got)
+    reference.uniform_arrivals(7, 3, 4, oldest, 11, want)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@every_case
+def test_schedule_check(case: Case) -> None:
+    whole = fb.uniform_arrivals(7, 3, 4, 20, seed=11)
+    sound = ScheduleChunk(**{name: getattr(whole, name) for name in ScheduleChunk._fields})
+    late = whole.version.copy()
+    late[30] = 19
+    with case.use() as backend:
+        check = backend.schedule_check()
+        assert check.add(sound) == (0, -1) and check.n_chunks == 1
+        faulty = sound._replace(version=late)
+        assert backend.schedule_check().add(faulty) == reference.schedule_check().add(faulty) != (0, -1)
+
+
+def _replayed(backend: Any, dtype: str) -> Array:
+    schedule = fb.uniform_arrivals(3, 2, 2, 6, seed=1)
+    rng = np.random.default_rng(0)
+    spec = ProblemSpec(
+        family="quadratic",
+        dtype=np.dtype(dtype),
+        n_clients=3,
+        dim=5,
+        client_weight=np.full(3, 1 / 3),
+        center=rng.standard_normal((3, 5)).astype(dtype),
+        curvature=np.ones((1, 1), dtype),
+    )
+    engine = backend.replay_engine(
+        rule_of(fb.FedBuff(2)), np.zeros(5, dtype), backend.bind(spec), None, LocalSpec(2, 0.1), 3,
+        np.zeros(3, np.int64), 1 << 20, SumSpec(seed=3), None,
+    )  # fmt: skip
+    started = np.append(schedule.started_on_0, schedule.step_started)
+    n = schedule.n_arrivals
+    engine.add(
+        schedule.client, schedule.task, schedule.version, schedule.step, np.ones(n), np.ones(n), started,
+        np.zeros(0, np.int64),
+    )  # fmt: skip
+    engine.run(6, 1)
+    assert engine.version() == 6
+    return np.array(engine.w())
+
+
+@every_case
+@every_dtype
+def test_replay_engine(case: Case, dtype: str) -> None:
+    with case.use() as backend:
+        got = _replayed(backend, dtype)
+    np.testing.assert_allclose(got, _replayed(reference, dtype), rtol=64 * np.finfo(dtype).eps)
+
+
 @every_case
 def test_names(case: Case) -> None:
     with case.use() as backend:
         assert backend.name == case.backend
         missing = [name for name in kernel_names(Backend) if not callable(getattr(backend, name, None))]
         assert not missing
+        assert not [
+            name for name in ("Server", "DeltaBuffer", "EventQueue") if not isinstance(getattr(backend, name), type)
+        ]
         problem = backend.bind(_tiny())
         assert not [name for name in kernel_names(BoundProblem) if not callable(getattr(problem, name, None))]
 

@@ -17,6 +17,8 @@ from cases import every_dtype
 from fedbuff.backends.spec import LocalSpec, ProblemSpec
 
 backend = pytest.importorskip("fedbuff.backends.numba")
+net = pytest.importorskip("fedbuff.backends.numba.net")
+vectors = pytest.importorskip("fedbuff.backends.numba.vectors")
 
 
 def softmax(dtype: Any, n_features: int = 3, frozen: bool = False, n_rows: int = 4) -> ProblemSpec:
@@ -50,7 +52,7 @@ def test_one_compilation_per_dtype(dtype: str) -> None:
         problem.gradient(w, None, 1)
         for start in (None, w):
             backend.accumulate(w, w, 1.0, start, start, out)
-    for function in (backend._net_local_sgd, backend._net_objective, backend._accumulate):
+    for function in (net.net_local_sgd, net.net_objective, vectors._accumulate):
         assert [str(types[-1].dtype) for types in function.signatures].count(dtype) == 1
 
 
@@ -58,9 +60,9 @@ SCRIPT = """
 import warnings
 warnings.simplefilter("error")
 import numpy as np
-from fedbuff.backends import numba
-assert numba.dot(np.ones(3), np.ones(3)) == 3.0
-print(type(numba._dot._cache).__name__, sum(numba._dot.stats.cache_hits.values()))
+from fedbuff.backends.numba.vectors import dot, dot_float64
+assert dot(np.ones(3), np.ones(3)) == 3.0
+print(type(dot_float64._cache).__name__, sum(dot_float64.stats.cache_hits.values()))
 """
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff._schedule.check import FAULTS, ScheduleCheck, check_columns
+from fedbuff._schedule.check import FAULTS, check_columns
 from fedbuff._schedule.columns import IN_FLIGHT_COLUMNS, ROW_COLUMNS, STEP_COLUMNS
+from fedbuff.backends.python.schedule_check import ScheduleCheck
 
 _core = pytest.importorskip("fedbuff._core")
 

@@ -20,6 +20,7 @@ from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
 from fedbuff._schedule import resolve as _resolve
 from fedbuff._study.data import Rows, hold_out
 from fedbuff.backends.python import resolver as reference
+from fedbuff.backends.spec import new_columns
 
 
 def use_backend(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -254,14 +255,14 @@ def test_a_call_of_the_resolver_is_short(backend: str) -> None:
     """Ctrl-C is heard between two calls, also while no row is written."""
     model = fb.DelayModel(n_clients=10, compute=fb.Constant(5.0))
     busy = _resolve._Request(model, FedBuff(1), 4, None, None, 10**8, 0, None, "constant", "redraw", None)
-    columns = _resolve.new_columns(1 << 18, 1 << 18)
-    rows, _, reason = _resolve.make_resolver(busy.plan).run(columns)
+    columns = new_columns(1 << 18, 1 << 18)
+    rows, _, reason = backends.current().make_resolver(busy.plan).run(columns)
     assert reason == reference.FULL
     assert 0 < rows <= 1 << 17
     lost = fb.Availability([0], [0.0], [1e-9], n_clients=10, period=1e9)
     idle = fb.DelayModel(n_clients=10, availability=lost)
     plan = _resolve._Request(idle, FedBuff(1), None, None, None, 10, 0, 1e6, "constant", "skip", None).plan
-    resolver = _resolve.make_resolver(plan)
+    resolver = backends.current().make_resolver(plan)
     calls = [resolver.run(columns) for _ in range(3)]
     assert [reason for _, _, reason in calls] == [reference.FULL] * 3
     assert sum(rows for rows, _, _ in calls) <= 1
@@ -277,7 +278,7 @@ def test_uniform_arrivals_hear_signals() -> None:
     def stop(*_: Any) -> None:
         raise Stop
 
-    columns = _resolve.new_columns(4_000_000, 400_000)
+    columns = new_columns(4_000_000, 400_000)
     columns.client[-1] = -7
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, 0.001)

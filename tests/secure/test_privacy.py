@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 import fedbuff as fb
 from fedbuff import backends
+from fedbuff.backends.python.philox import Stream
 from fedbuff.secure import FixedPoint, Gaussian, Simulate
 
-PRIVACY_NOISE = 4
 DIM = 9
 
 
@@ -46,7 +46,7 @@ def test_updates_are_scaled_down_to_the_clip(secure: Any, momentum: float) -> No
 def test_noise_is_its_own_stream() -> None:
     quiet = one_buffer(1.0, privacy=Gaussian(clip=7.0, noise_multiplier=0.0))
     noisy = one_buffer(1.0, privacy=Gaussian(clip=7.0, noise_multiplier=2.0, source="simulated"))
-    want = 14.0 * backends.current().normals(8, 0, 0, 0, PRIVACY_NOISE, DIM)
+    want = 14.0 * backends.current().normals(8, 0, 0, 0, Stream.PRIVACY_NOISE, DIM)
     np.testing.assert_allclose(noisy - quiet, want, rtol=0, atol=1e-12)
 
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/dispatch.hpp"
 #include "schedule/event_queue.hpp"
 #include "fedbuff/fedbuff.h"
 
@@ -80,7 +81,7 @@ struct fb_queue {
     }
   }
 
-  fedbuff::EventQueue<Payload, Near> events_{fedbuff::SimdLevel::Baseline};
+  fedbuff::EventQueue<Payload, Near> events_{fedbuff::kernels().schedule};
   std::vector<std::uint32_t> idle_;  // room for all slots, so that giving back cannot fail
   std::uint64_t number_ = 0;         // of the next event, in the order of creation
   std::size_t n_slots_ = 0;

@@ -9,6 +9,8 @@
 
 namespace fedbuff {
 
+struct DelayModel;
+
 // How the sum of a buffer moves the model.
 //   SGD   v <- momentum v + sum / norm;  w <- w - lr v        (momentum 0: w <- w - (lr / norm) sum, v unused)
 //   Adam  as in the paper of that name on g = sum / norm + weight_decay w, with bias correction
@@ -124,10 +126,35 @@ struct Kernels {
   Limits<T> limits;
 };
 
+inline constexpr int kDrawBatch = 16;
+inline constexpr std::size_t kMostRanked = 32;
+using DrawWords = std::uint32_t[4][kDrawBatch];  // word j of counter i at [j][i]
+
+// What the event loop does many at a time. The same bits on every level.
+struct ScheduleKernels {
+  // Wait and duration of kDrawBatch tasks, as draw_wait and draw_duration give them.
+  void (*draw_tasks)(const DelayModel& model, const std::uint32_t* client, const std::uint32_t* task, double* wait_out,
+                     double* duration_out);
+
+  // The 64-bit selection words of one attempt of the kDrawBatch starts first, first + 1, ...
+  void (*draw_selection)(std::uint64_t seed, std::uint64_t first, std::uint32_t attempt, std::uint64_t* words_out);
+
+  // How many of n <= kMostRanked times are less than each, into rank_out; false where two are equal. `time` has room
+  // for kMostRanked, of which those after n are written to.
+  bool (*rank_times)(double* time, std::size_t n, std::uint32_t* rank_out);
+
+  // The slots whose time is before `bound`, in their order, into slot_out (room for n + 8); how many they are. n is a
+  // multiple of 8.
+  std::size_t (*pick_early)(const double* time, std::size_t n, double bound, std::uint32_t* slot_out);
+
+  std::int64_t most_listed_slots;  // up to which an EventList is faster than an EventQueue
+};
+
 struct KernelTable {
   const char* name;
   Kernels<float> f32;
   Kernels<double> f64;
+  ScheduleKernels schedule;
 
   template <class T>
   const Kernels<T>& of() const {

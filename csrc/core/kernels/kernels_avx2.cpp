@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/delay_model.hpp"
 #include "kernels/kernels.hpp"
 #include "numbers/normal.hpp"
 #include "numbers/philox.hpp"
@@ -20,10 +21,12 @@
 namespace fedbuff::avx2 {
 
 #include "kernels/level/simd_avx2.hpp"
+#include "kernels/level/event_scan.inl"
+#include "kernels/level/schedule_avx2.hpp"
 #include "kernels/level/kernels.inl"
 
 extern const KernelTable table;
-const KernelTable table = {"avx2", make_kernels<float>(), make_kernels<double>()};
+const KernelTable table = {"avx2", make_kernels<float>(), make_kernels<double>(), make_schedule_kernels()};
 
 }  // namespace fedbuff::avx2
 

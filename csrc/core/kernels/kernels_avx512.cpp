@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/delay_model.hpp"
 #include "kernels/kernels.hpp"
 #include "numbers/normal.hpp"
 #include "numbers/philox.hpp"
@@ -23,10 +24,12 @@
 namespace fedbuff::avx512 {
 
 #include "kernels/level/simd_avx512.hpp"
+#include "kernels/level/event_scan.inl"
+#include "kernels/level/schedule_avx512.hpp"
 #include "kernels/level/kernels.inl"
 
 extern const KernelTable table;
-const KernelTable table = {"avx512", make_kernels<float>(), make_kernels<double>()};
+const KernelTable table = {"avx512", make_kernels<float>(), make_kernels<double>(), make_schedule_kernels()};
 
 }  // namespace fedbuff::avx512
 

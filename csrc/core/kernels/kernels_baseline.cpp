@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/delay_model.hpp"
 #include "kernels/kernels.hpp"
 #include "numbers/normal.hpp"
 #include "numbers/philox.hpp"
@@ -10,9 +11,11 @@
 namespace fedbuff::baseline {
 
 #include "kernels/level/simd_baseline.hpp"
+#include "kernels/level/event_scan.inl"
+#include "kernels/level/schedule_baseline.hpp"
 #include "kernels/level/kernels.inl"
 
 extern const KernelTable table;
-const KernelTable table = {"baseline", make_kernels<float>(), make_kernels<double>()};
+const KernelTable table = {"baseline", make_kernels<float>(), make_kernels<double>(), make_schedule_kernels()};
 
 }  // namespace fedbuff::baseline

@@ -67,6 +67,12 @@ constexpr std::uint32_t index_below(std::uint32_t word, std::uint32_t n) {
   return static_cast<std::uint32_t>(std::uint64_t{word} * n >> 32);
 }
 
+// The same of 64 bits: the high half of x * n.
+inline std::uint64_t multiply_high(std::uint64_t x, std::uint64_t n) {
+  __extension__ typedef unsigned __int128 Wide;
+  return static_cast<std::uint64_t>(Wide{x} * n >> 64);
+}
+
 // 53 bits: 27 of the first word, 26 of the second.
 constexpr double unit_double(std::uint32_t high, std::uint32_t low) {
   return ((high >> 5) * 67108864.0 + (low >> 6)) * (1.0 / 9007199254740992.0);

@@ -15,6 +15,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/dispatch.hpp"
 #include "memory/huge_pages.hpp"
 #include "schedule/availability_windows.hpp"
 #include "schedule/client_set.hpp"
@@ -138,7 +139,7 @@ class ClientSelection {
 
   const SchedulePlan& plan_;
   AvailabilityWindows windows_;
-  BatchDraws draws_;
+  ScheduleKernels kernels_;  // those in force at the start
   bool overlap_;  // open loop: a client may have several tasks at once
   bool is_plain_ = false;
   LargeVector<std::uint32_t> states_;  // tasks started | kBusy
@@ -164,7 +165,7 @@ class ClientSelection {
 inline ClientSelection::ClientSelection(const SchedulePlan& plan)
     : plan_(plan),
       windows_{plan.window_policy, plan.window_offsets, plan.window_begin, plan.window_end, plan.period},
-      draws_(batch_draws(plan.level)),
+      kernels_(kernels().schedule),
       overlap_(plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap) {
   const auto n = static_cast<std::size_t>(plan.n_clients);
   const bool is_drawn = plan.mode != Mode::SlotIsClient;
@@ -234,7 +235,7 @@ template <bool kRecorded>
 void ClientSelection::look_ahead(std::uint64_t start) {
   std::uint64_t word[kDrawBatch];
   if (ahead_begin_ == kNoBlock) {
-    draws_.selection(plan_.seed, start, 0, word);
+    kernels_.draw_selection(plan_.seed, start, 0, word);
     for (int i = 0; i < kDrawBatch; ++i) {
       next_client_[i] = client_of(word[i]);
     }
@@ -249,9 +250,9 @@ void ClientSelection::look_ahead(std::uint64_t start) {
     ahead_task_[i] = states_[ahead_guess_[i]] & ~kBusy;
   }
   if constexpr (!kRecorded) {
-    draws_.tasks(plan_.model, ahead_guess_, ahead_task_, ahead_wait_, ahead_duration_);
+    kernels_.draw_tasks(plan_.model, ahead_guess_, ahead_task_, ahead_wait_, ahead_duration_);
   }
-  draws_.selection(plan_.seed, start + kDrawBatch, 0, word);
+  kernels_.draw_selection(plan_.seed, start + kDrawBatch, 0, word);
   for (int i = 0; i < kDrawBatch; ++i) {
     next_client_[i] = client_of(word[i]);
     __builtin_prefetch(&states_[next_client_[i]]);

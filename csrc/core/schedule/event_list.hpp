@@ -14,25 +14,19 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/kernels.hpp"
 #include "schedule/event.hpp"
-#include "kernels/simd_level.hpp"
 #include "schedule/sort_events.hpp"
 
 namespace fedbuff {
 
-// The slots whose time is before `bound`, in their order, into slot_out (room for n + 8); how many they are. n is a
-// multiple of 8.
-using PickEarly = std::size_t (*)(const double* time, std::size_t n, double bound, std::uint32_t* slot_out);
-
-FB_CORE_API PickEarly pick_early(SimdLevel level);
-
 template <class Payload>
 class EventList {
  public:
-  // More slots are better off in buckets: picking looks at all of them.
-  static std::int64_t most_slots(SimdLevel level) { return level == SimdLevel::Avx512 ? 640 : 192; }
-
-  explicit EventList(SimdLevel level) : pick_(pick_early(level)), rank_(rank_times(level)) { add_slots(1); }
+  // More slots than kernels.most_listed_slots are better off in buckets: picking looks at all of them.
+  explicit EventList(const ScheduleKernels& kernels) : pick_(kernels.pick_early), rank_(kernels.rank_times) {
+    add_slots(1);
+  }
 
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
@@ -138,7 +132,7 @@ class EventList {
     tail_ = n;
   }
 
-  PickEarly pick_;
+  decltype(ScheduleKernels::pick_early) pick_;
   RankTimes rank_;
   std::vector<Payload> payloads_;
   std::vector<double> time_;  // by slot; infinity where it has no event, or a sorted one

@@ -147,7 +147,7 @@ class EventHeap {
 template <class Payload, class Near>
 class EventQueue {
  public:
-  explicit EventQueue(SimdLevel level, Near near = Near()) : near_(near), rank_(rank_times(level)) {}
+  explicit EventQueue(const ScheduleKernels& kernels, Near near = Near()) : near_(near), rank_(kernels.rank_times) {}
 
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

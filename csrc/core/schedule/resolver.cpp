@@ -9,6 +9,7 @@
 #include "schedule/client_selection.hpp"
 #include "schedule/event_list.hpp"
 #include "schedule/event_queue.hpp"
+#include "kernels/dispatch.hpp"
 
 namespace fedbuff {
 
@@ -55,10 +56,11 @@ double next_tick(double base, double max_wait, double now, bool passed) {
 
 // The two event queues. They own the slots.
 struct Calendar : EventQueue<Slot, FetchClient> {
-  Calendar(SimdLevel level, const LargeVector<std::uint32_t>& states) : EventQueue(level, FetchClient{&states}) {}
+  Calendar(const ScheduleKernels& kernels, const LargeVector<std::uint32_t>& states)
+      : EventQueue(kernels, FetchClient{&states}) {}
 };
 struct List : EventList<Slot> {
-  List(SimdLevel level, const LargeVector<std::uint32_t>&) : EventList(level) {}
+  List(const ScheduleKernels& kernels, const LargeVector<std::uint32_t>&) : EventList(kernels) {}
 };
 
 }  // namespace
@@ -140,7 +142,7 @@ template <class Queue>
 LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
     : plan_(plan),
       clients_(plan_),
-      queue_(plan.level, clients_.states()),
+      queue_(kernels().schedule, clients_.states()),
       has_fast_stretch_(plan.timeout == kInfinity && plan.max_staleness < 0 && plan.stall_limit > 0 &&
                         plan.model.component[kWait].kind == DistributionKind::Constant &&
                         plan.model.component[kWait].p[0] == 0.0) {
@@ -720,7 +722,7 @@ std::vector<TaskInFlight> LoopOver<Queue>::in_flight() const {
 
 std::unique_ptr<EventLoop> make_loop(const SchedulePlan& plan) {
   // The slots of the open loop grow without bound.
-  if (plan.mode != Mode::OpenLoop && plan.n_slots <= List::most_slots(plan.level)) {
+  if (plan.mode != Mode::OpenLoop && plan.n_slots <= kernels().schedule.most_listed_slots) {
     return std::make_unique<LoopOver<List>>(plan);
   }
   return std::make_unique<LoopOver<Calendar>>(plan);

@@ -60,8 +60,6 @@ struct SchedulePlan {
   double max_time = std::numeric_limits<double>::infinity();
   std::int64_t arrivals = -1;
   std::int64_t stall_limit = 0;
-
-  SimdLevel level = SimdLevel::Baseline;  // of the kernels in force
 };
 
 struct ScheduleColumns {

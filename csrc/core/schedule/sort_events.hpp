@@ -5,18 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "always_inline.hpp"
+#include "kernels/kernels.hpp"
 #include "schedule/event.hpp"
-#include "export.hpp"
-#include "kernels/simd_level.hpp"
 
 namespace fedbuff {
 
-// How many of n <= kMostRanked times are less than each, into rank_out; false where two are equal. `time` has room for
-// kMostRanked, of which those after n are written to.
-inline constexpr std::size_t kMostRanked = 32;
-using RankTimes = bool (*)(double* time, std::size_t n, std::uint32_t* rank_out);
-
-FB_CORE_API RankTimes rank_times(SimdLevel level);
+using RankTimes = decltype(ScheduleKernels::rank_times);
 
 // The events event_at(0) to event_at(n - 1), in their order.
 template <class EventAt>

@@ -1,4 +1,4 @@
-"""Philox4x32-10: the same words as csrc/core/philox.hpp.
+"""Philox4x32-10: the same words as csrc/core/numbers/philox.hpp.
 
 Every function works on NumPy arrays of unsigned integers, and Numba compiles it for scalars: 32-bit words are carried
 in uint64, so that no product overflows.
@@ -6,12 +6,26 @@ in uint64, so that no product overflows.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-STREAM_DELAYS = np.uint64(1 << 28)
-STREAM_CLIENT_SELECTION = np.uint64(2 << 28)
+
+class Stream(IntEnum):
+    """What a counter is for: the top four bits of its last word, as `Stream` in csrc/core/numbers/philox.hpp."""
+
+    BATCHES = 0
+    DELAYS = 1
+    CLIENT_SELECTION = 2
+    GRADIENT_NOISE = 3
+    PRIVACY_NOISE = 4
+    INITIAL_MODEL = 5
+    ROUNDING = 6
+
+
+STREAM_DELAYS = np.uint64(Stream.DELAYS << 28)  # the last word of a counter, block 0
+STREAM_CLIENT_SELECTION = np.uint64(Stream.CLIENT_SELECTION << 28)
 
 _MASK = np.uint64(0xFFFFFFFF)
 _U32 = np.uint64(32)

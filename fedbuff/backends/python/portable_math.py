@@ -1,7 +1,7 @@
 """log, exp, pow and sincos made of + - * / and bit operations only: the same bits as csrc/core/portable_math.hpp.
 
 The functions of the first part work elementwise on float64 arrays; Numba compiles the same source for scalars
-(_resolver_numba.py teaches it `bits_of`, `double_of` and `select`). Every expression has the order of the C++ one.
+(numba/random.py teaches it `bits_of`, `double_of` and `select`). Every expression has the order of the C++ one.
 """
 
 from __future__ import annotations

@@ -21,14 +21,13 @@ from ..spec import (
     Vector,
     Words,
 )
-from .philox import unit_double
+from .philox import Stream, unit_double
 from .portable_math import log_positive, sincos2pi
 from .server import Kernels
 
 __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 
 STEPS, NEED_ROWS, DIVERGED = 0, 1, 2
-PRIVACY_NOISE = 4  # the stream, as in csrc/core/philox.hpp
 
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -283,7 +282,7 @@ class SequentialReplay:
         else:
             step = self._version
             normals = self._kernels.normals(
-                self._sums.seed, step & 0xFFFFFFFF, step >> 32, 0, PRIVACY_NOISE, total.size
+                self._sums.seed, step & 0xFFFFFFFF, step >> 32, 0, Stream.PRIVACY_NOISE, total.size
             )
         noise: Vector = (self._sums.deviation * normals).astype(total.dtype)
         return noise

@@ -1,7 +1,7 @@
 """The event loop that turns delays into a schedule, in plain Python: the specification of every other resolver.
 
 `resolve` is a generator: it fills the columns it was given and yields when they are full, and at the end. The resolver
-in C++ gives the same rows, and Numba compiles this very source for where nothing else was (_resolver_numba.py).
+in C++ gives the same rows, and Numba compiles this very source for where nothing else was (numba/resolver.py).
 
 Rules:
 - Events happen in the order (time, kind, creation). Kinds: a task ends; (the time trigger;) a task starts or a slot
@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..spec import Columns, Integers, Plan, new_columns
 from .philox import (
     STREAM_CLIENT_SELECTION,
     STREAM_DELAYS,
@@ -48,9 +49,6 @@ from .portable_math import (
     log_positive,
     standard_normal,
 )
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 # Plan.mode
 SLOT_IS_CLIENT, POOL, OPEN_LOOP, ROUNDS = range(4)
@@ -72,65 +70,6 @@ EVENTS_PER_TURN = 4096  # between two yields, where no column is full, so that a
 _U0 = np.uint64(0)
 _U32 = np.uint64(32)
 _MASK = np.uint64(0xFFFFFFFF)
-
-
-class Plan(NamedTuple):
-    """All that a resolver is told. Infinite times and -1 counts mean "none"."""
-
-    mode: int
-    n_clients: int
-    n_slots: int  # slots of the closed loop; tasks started per round; unused in the open loop
-    seed_low: np.uint64
-    seed_high: np.uint64
-    # open loop
-    rate: float
-    poisson: bool
-    if_busy: int
-    # delays: a model (kinds, params, samples, speed) or recorded rows
-    recorded: bool
-    kinds: Integers  # (4,) of wait, download, compute, upload: indices into _portable_math.KINDS
-    params: Floats  # (4, 4)
-    sample_offsets: Integers  # (5,) into samples
-    samples: Floats
-    speed: Floats  # (n_clients,) or (0,)
-    row_offsets: Integers  # (n_clients + 1,)
-    row_wait: Floats
-    row_duration: Floats
-    row_ok: npt.NDArray[np.uint8]
-    wrap: bool
-    # availability
-    availability_policy: int
-    window_offsets: Integers  # (n_clients + 1,)
-    window_begin: Floats
-    window_end: Floats
-    period: Floats  # (n_clients,), or (0,) where the windows do not repeat
-    # server
-    buffer_size: int  # arrivals that make a step; per round for ROUNDS
-    max_staleness: int
-    max_wait: float
-    timeout: float
-    distinct_clients: bool  # no client twice in a buffer
-    # ends
-    server_steps: int
-    max_time: float
-    arrivals: int
-    stall_limit: int  # events without an arrival in the buffer after which the run gives up
-
-
-class Columns(NamedTuple):
-    """What a resolver fills: one row per ended task and one per server step."""
-
-    client: npt.NDArray[np.int32]
-    task: npt.NDArray[np.uint32]
-    version: Integers
-    step: Integers
-    staleness: Integers
-    start_time: Floats
-    arrive_time: Floats
-    status: npt.NDArray[np.uint8]
-    step_time: Floats
-    started: Integers  # tasks started on the version that this step ended
-    step_rows: Integers  # rows written when the step was made, over the whole run
 
 
 def period_of(plan: Plan, client: int) -> Any:
@@ -631,19 +570,7 @@ class GeneratorResolver:
 
     def __init__(self, plan: Plan, generator: Callable[[Plan, Columns], Iterator[Any]], chunk: int = 4096) -> None:
         rows = max(chunk, plan.n_slots)
-        self._out = Columns(
-            client=np.empty(rows, np.int32),
-            task=np.empty(rows, np.uint32),
-            version=np.empty(rows, np.int64),
-            step=np.empty(rows, np.int64),
-            staleness=np.empty(rows, np.int64),
-            start_time=np.empty(rows),
-            arrive_time=np.empty(rows),
-            status=np.empty(rows, np.uint8),
-            step_time=np.empty(rows + 2),
-            started=np.empty(rows + 2, np.int64),
-            step_rows=np.empty(rows + 2, np.int64),
-        )
+        self._out = new_columns(rows, rows + 2)
         self._arrays: list[npt.NDArray[Any]] = list(self._out)
         self._chunks = generator(plan, self._out)
         self._rows = self._steps = 0  # at hand

@@ -1,8 +1,6 @@
 // The list of events for few slots, beside std::set and on every level.
 #include "schedule/event_list.hpp"
 
-#include <string>
-
 #include "check.hpp"
 #include "kernels/dispatch.hpp"
 #include "event_order.hpp"
@@ -12,18 +10,13 @@ namespace {
 using event_order::Payload;
 using fedbuff::Event;
 using fedbuff::EventList;
-using fedbuff::SimdLevel;
-
-SimdLevel level_in_force() {
-  const std::string name = fedbuff::kernels().name;
-  return name == "avx512" ? SimdLevel::Avx512 : name == "avx2" ? SimdLevel::Avx2 : SimdLevel::Baseline;
-}
+using fedbuff::kernels;
 
 TEST(event_list_gives_the_earliest_first) {
   check::on_every_level([] {
     for (const std::uint32_t n_slots : {1u, 7u, 8u, 9u, 60u, 640u}) {
       for (const auto delay : event_order::kDelays) {
-        EventList<Payload> list(level_in_force());
+        EventList<Payload> list(kernels().schedule);
         event_order::compare(list, n_slots, false, delay);
       }
     }
@@ -31,7 +24,7 @@ TEST(event_list_gives_the_earliest_first) {
 }
 
 TEST(event_list_without_events_stays_usable) {
-  EventList<Payload> list(SimdLevel::Baseline);
+  EventList<Payload> list(kernels().schedule);
   CHECK(list.empty() && list.n_slots() == 1);
   CHECK_EQ(list.top().time(), std::numeric_limits<double>::infinity());
   list.add_slots(9);
@@ -51,7 +44,7 @@ TEST(event_list_without_events_stays_usable) {
 TEST(event_list_picks_the_slots_before_a_bound) {
   check::on_every_level([] {
     check::Numbers numbers(4);
-    const auto pick = fedbuff::pick_early(level_in_force());
+    const auto pick = kernels().schedule.pick_early;
     for (const std::size_t n : {8u, 64u, 640u}) {
       std::vector<double> time = numbers.vector<double>(static_cast<std::int64_t>(n));
       time[n / 2] = 0.25;  // at the bound: not before it

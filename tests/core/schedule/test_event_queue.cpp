@@ -6,6 +6,7 @@
 
 #include "check.hpp"
 #include "event_order.hpp"
+#include "kernels/dispatch.hpp"
 
 namespace {
 
@@ -22,7 +23,7 @@ TEST(event_queue_gives_the_earliest_first) {
   for (const std::uint32_t n_slots : {1u, 10u, 60u, 700u, 20000u}) {
     for (const bool gathered : {false, true}) {
       for (const auto delay : event_order::kDelays) {
-        Queue queue(fedbuff::SimdLevel::Baseline);
+        Queue queue(fedbuff::kernels().schedule);
         event_order::compare(queue, n_slots, gathered, delay);
       }
     }
@@ -30,7 +31,7 @@ TEST(event_queue_gives_the_earliest_first) {
 }
 
 TEST(event_queue_without_events_stays_usable) {
-  Queue queue(fedbuff::SimdLevel::Baseline);
+  Queue queue(fedbuff::kernels().schedule);
   queue.gather();
   queue.lay_out_again();
   queue.add_slots(2);

@@ -7,6 +7,8 @@
 // argument where one is NaN), sqrt, abs, if_less, round, scale_by_power, sum_lanes, sum_lanes_of_4 and, of as many rows
 // as there are lanes, sum_lanes_of_each.
 //
+// A level also provides what its schedule part (schedule_<level>.hpp) says: philox_batch and EventScan.
+//
 // Each part uses those above it.
 #include "math.inl"
 #include "vectors.inl"
@@ -20,6 +22,7 @@
 #include "local.inl"
 #include "evaluate.inl"
 #include "limits.inl"
+#include "schedule.inl"
 
 template <class T>
 std::size_t scratch_bytes(const Problem<T>& problem) {

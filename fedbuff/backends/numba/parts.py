@@ -1,0 +1,19 @@
+"""Server, buffer and replay over the compiled kernels."""
+
+from __future__ import annotations
+
+from ..python.parts import parts_over
+from ..python.server import Kernels
+from .draws import normals
+from .fixed_point import decode, encode_add
+from .vectors import accumulate, adam_step, dot, sgd_step
+
+__all__ = ["DeltaBuffer", "Server", "replay_engine", "replay_run"]
+
+Server, DeltaBuffer, replay_engine, replay_run = parts_over(
+    Kernels(
+        accumulate=accumulate, sgd_step=sgd_step, adam_step=adam_step, encode_add=encode_add, decode=decode, dot=dot,
+        normals=normals,
+    ),
+    __package__,
+)  # fmt: skip

@@ -1,0 +1,145 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
+"""The server's kernels: sums of deltas and steps of the model."""
+
+from __future__ import annotations
+
+import math
+
+import numba as nb
+import numpy as np
+from numba import carray  # type: ignore[attr-defined]
+from numba.extending import intrinsic
+
+from ..spec import Vector
+from .compile import compiled, or_empty, reads
+from .shared import clear
+
+
+@compiled
+def _accumulate(total, delta, weight, current, start, out):
+    finite = True
+    if len(start) > 0:
+        for j in range(len(total)):
+            out[j] = total[j] + weight * (delta[j] + (current[j] - start[j]))
+            finite &= math.isfinite(out[j])
+    else:
+        for j in range(len(total)):
+            out[j] = total[j] + weight * delta[j]
+            finite &= math.isfinite(out[j])
+    return finite
+
+
+@intrinsic
+def _pointer(typing_context, address):
+    def code(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(nb.types.voidptr))
+
+    return nb.types.voidptr(nb.types.intp), code
+
+
+@compiled
+def _vector(address, begin, n, like):
+    """Elements begin .. begin + n of the vector at an address."""
+    return carray(_pointer(address), begin + n, like.dtype)[begin:]  # type: ignore[call-arg,arg-type,unused-ignore]
+
+
+@compiled
+def _aggregate(w, addresses, weights, scale, out):
+    """One pass over memory: a part of every delta is added, two at a time, while the sum is in the cache."""
+    size = 2048
+    n_deltas = len(addresses)
+    room = np.empty(size, w.dtype)
+    for begin in range(0, len(w), size):
+        n = min(size, len(w) - begin)
+        total = room[:n]
+        clear(total)
+        for k in range(0, n_deltas - 1, 2):
+            delta0, delta1 = _vector(addresses[k], begin, n, w), _vector(addresses[k + 1], begin, n, w)
+            weight0, weight1 = weights[k], weights[k + 1]
+            for j in range(n):
+                total[j] = (total[j] + weight0 * delta0[j]) + weight1 * delta1[j]
+        if n_deltas % 2 == 1:
+            delta0, weight0 = _vector(addresses[n_deltas - 1], begin, n, w), weights[n_deltas - 1]
+            for j in range(n):
+                total[j] += weight0 * delta0[j]
+        for j in range(n):
+            out[begin + j] = w[begin + j] - scale * total[j]
+
+
+@compiled
+def _sgd_step(w, total, lr, norm, momentum, velocity, out):
+    if momentum == 0:
+        for j in range(len(w)):
+            out[j] = w[j] - lr * total[j]
+    else:
+        for j in range(len(w)):
+            velocity[j] = momentum * velocity[j] + total[j] / norm
+            out[j] = w[j] - lr * velocity[j]
+
+
+@compiled
+def _adam_step(w, total, numbers, first, second, out):
+    lr, norm, b1, one_less_b1, b2, one_less_b2, correction, epsilon, weight_decay = numbers
+    for j in range(len(w)):
+        gradient = total[j] / norm + weight_decay * w[j]
+        first[j] = b1 * first[j] + one_less_b1 * gradient
+        second[j] = b2 * second[j] + one_less_b2 * (gradient * gradient)
+        out[j] = w[j] - lr * first[j] / (math.sqrt(second[j] / correction) + epsilon)
+
+
+@compiled
+def dot_float64(x, y):
+    total = 0.0
+    for j in range(len(x)):
+        total += np.float64(x[j]) * np.float64(y[j])
+    return total
+
+
+def accumulate(
+    total: Vector, delta: Vector, weight: float, current: Vector | None, start: Vector | None, out: Vector
+) -> bool:
+    dtype = total.dtype
+    current, start = (None, None) if start is None else (current, start)
+    return bool(
+        _accumulate(
+            reads(total), reads(delta), dtype.type(weight), or_empty(current, dtype), or_empty(start, dtype), out
+        )
+    )
+
+
+def aggregate(w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector, threads: int) -> None:
+    addresses = np.array([delta.ctypes.data for delta in deltas], np.intp)
+    _aggregate(reads(w), addresses, reads(weights), w.dtype.type(scale), out)
+
+
+def sgd_step(
+    w: Vector, total: Vector, lr: float, norm: float, momentum: float, velocity: Vector | None, out: Vector
+) -> None:
+    t = w.dtype.type
+    rate = t(lr / norm) if momentum == 0 else t(lr)
+    room = np.empty(0, w.dtype) if velocity is None else velocity
+    _sgd_step(reads(w), reads(total), rate, t(norm), t(momentum), room, out)
+
+
+def adam_step(
+    w: Vector,
+    total: Vector,
+    lr: float,
+    norm: float,
+    betas: tuple[float, float],
+    epsilon: float,
+    weight_decay: float,
+    step: int,
+    first: Vector,
+    second: Vector,
+    out: Vector,
+) -> None:
+    t = w.dtype.type
+    b1, b2 = betas
+    rate, correction = lr / (1 - b1**step), 1 - b2**step
+    numbers = tuple(map(t, (rate, norm, b1, 1 - b1, b2, 1 - b2, correction, epsilon, weight_decay)))
+    _adam_step(reads(w), reads(total), numbers, first, second, out)
+
+
+def dot(x: Vector, y: Vector) -> float:
+    return float(dot_float64(reads(x), reads(y)))

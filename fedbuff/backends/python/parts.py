@@ -1,0 +1,88 @@
+"""What `numba` and `reference` make alike: server, buffer and replay, each over the backend's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._rule.strategies import Rule
+from ..spec import (
+    BoundProblem,
+    ClientFunction,
+    CompiledGradient,
+    LocalSpec,
+    ReplayEngine,
+    ReplayRun,
+    RunSpec,
+    SumRoles,
+    SumSpec,
+    Vector,
+)
+from . import server
+from .replay import SequentialReplay
+from .run import Run
+
+__all__ = ["parts_over"]
+
+EngineMaker = Callable[
+    [
+        Rule,
+        Vector,
+        BoundProblem | None,
+        ClientFunction | CompiledGradient | None,
+        LocalSpec | None,
+        int,
+        NDArray[np.int64] | None,
+        int,
+        SumSpec,
+        SumRoles | None,
+    ],
+    ReplayEngine,
+]
+RunMaker = Callable[[ReplayEngine, RunSpec], ReplayRun]
+
+
+def parts_over(
+    functions: server.Kernels, module: str
+) -> tuple[type[server.Server], type[server.DeltaBuffer], EngineMaker, RunMaker]:
+    """`Server`, `DeltaBuffer`, `replay_engine` and `replay_run` of the backend in this module."""
+
+    class Server(server.Server):
+        __doc__ = server.Server.__doc__
+        kernels = functions
+
+    class DeltaBuffer(server.DeltaBuffer):
+        __doc__ = server.DeltaBuffer.__doc__
+        kernels = functions
+
+    for made in (Server, DeltaBuffer):
+        made.__module__, made.__qualname__ = module, made.__name__
+
+    def replay_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:
+        assert isinstance(engine, SequentialReplay)
+        return Run(engine, functions.dot, spec)
+
+    return Server, DeltaBuffer, _replay_engine_over(functions), replay_run
+
+
+def _replay_engine_over(kernels: server.Kernels) -> EngineMaker:
+    """`Backend.replay_engine`; there is no window, and no compiled gradient."""
+
+    def replay_engine(
+        rule: Rule,
+        w0: Vector,
+        bound: BoundProblem | None,
+        function: ClientFunction | CompiledGradient | None,
+        local: LocalSpec | None,
+        seed: int,
+        batch: NDArray[np.int64] | None,
+        window_bytes: int,
+        sums: SumSpec,
+        roles: SumRoles | None,
+    ) -> SequentialReplay:
+        assert not isinstance(function, tuple), "a compiled gradient needs the cpp backend"
+        return SequentialReplay(kernels, rule, w0, bound, function, local, seed, batch, sums, roles)
+
+    return replay_engine

@@ -1,0 +1,194 @@
+"""What C++, C and Python each write down for themselves is the same: streams, problems, plans, columns, faults."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from enum import IntEnum
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+from fedbuff._schedule.check import FAULTS
+from fedbuff.backends.python import resolver, schedule_check
+from fedbuff.backends.python.philox import Stream
+from fedbuff.backends.python.portable_math import KINDS
+from fedbuff.backends.spec import COLUMN_TYPES, Columns, LocalSpec, Plan, ProblemSpec, ScheduleChunk
+
+ROOT = Path(__file__).parents[2]
+
+
+def text(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+PHILOX, PROBLEM, HEADER = (
+    text(f"csrc/{path}")
+    for path in ("core/numbers/philox.hpp", "core/kernels/problem.hpp", "include/fedbuff/fedbuff.h")
+)
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def without_comments(source: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+
+
+def cpp_enum(source: str, name: str) -> dict[str, int]:
+    """The members of an enum in snake case, with their values."""
+    found = re.search(rf"enum (?:class )?{name}\b[^{{]*\{{(.*?)\}}", without_comments(source), re.DOTALL)
+    assert found, name
+    members: dict[str, int] = {}
+    for entry in filter(None, (part.strip() for part in found[1].split(","))):
+        member, _, value = entry.partition("=")
+        members[snake(member.strip())] = int(value) if value else len(members)
+    return members
+
+
+def c_struct(source: str, name: str) -> set[str]:
+    """The data members of a struct."""
+    found = re.search(rf"struct {name} \{{(.*?)\n\}}", without_comments(source), re.DOTALL)
+    assert found, name
+    names: set[str] = set()
+    for line in found[1].split(";"):
+        if "(" in line or "{" in line or not line.strip() or "return" in line:
+            break  # functions come last
+        declared = re.sub(r"\[[^\]]*\]", "", line).split(",")
+        names |= {re.findall(r"\w+", part)[-1] for part in declared}
+    return names
+
+
+def python_enum(enum: type[IntEnum]) -> dict[str, int]:
+    return {member.name.lower(): int(member) for member in enum}
+
+
+# Streams
+
+
+def test_streams() -> None:
+    assert python_enum(Stream) == cpp_enum(PHILOX, "Stream")
+
+
+def test_a_planted_stream_is_found() -> None:
+    for planted in (PHILOX.replace("Rounding = 6", "Rounding = 7"), PHILOX.replace("  Rounding = 6,\n", "")):
+        assert python_enum(Stream) != cpp_enum(planted, "Stream")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "fedbuff").rglob("*.py")), ids=lambda path: path.name)
+def test_stream_numbers_are_written_once(path: Path) -> None:
+    """A stream is the top four bits of a word: nobody shifts a number of his own there."""
+    assert not re.search(r"\b\d+\s*<<\s*28\b", path.read_text())
+
+
+# Problems
+
+# By field of ProblemSpec: its names in Problem<T> and in fb_problem, where they differ; "" where there is none.
+CPP_NAMES = {"sizes": "size", "dtype": ""}
+C_NAMES = {"sizes": "layer_size", "dtype": "", "dim": "", "client_weight": ""}
+CPP_FOLLOWS = {"max_rows", "n_features", "n_layers", "curvature_shared"}  # from the other fields
+C_FOLLOWS = {"size", "abi", "n_layers", "curvature_shared"}
+
+
+def renamed(names: dict[str, str]) -> set[str]:
+    return {names.get(field.name, field.name) for field in fields(ProblemSpec)} - {""}
+
+
+def problem_faults(cpp: str, c: str) -> set[str]:
+    """Names that one of the three has and another has not."""
+    there, here = c_struct(cpp, "Problem") - CPP_FOLLOWS, renamed(CPP_NAMES)
+    outside, named = c_struct(c, "fb_problem") - C_FOLLOWS, renamed(C_NAMES)
+    return there ^ here | outside ^ named
+
+
+def test_fields_of_a_problem() -> None:
+    assert problem_faults(PROBLEM, HEADER) == set()
+
+
+def test_a_planted_field_is_found() -> None:
+    new = PROBLEM.replace("  double l2; ", "  double l1;\n  double l2; ")
+    gone = HEADER.replace("  double noise_variance;", "")
+    assert problem_faults(new, HEADER) == {"l1"}
+    assert problem_faults(PROBLEM, gone) == {"noise_variance"}
+
+
+@pytest.mark.parametrize(
+    ("field", "cpp", "c"),
+    [
+        ("family", "Family", "fb_family"),
+        ("head", "Head", "fb_head"),
+        ("activation", "Activation", "fb_activation"),
+        ("curvature_form", "Curvature", "fb_curvature"),
+    ],
+)
+def test_choices_of_a_problem(field: str, cpp: str, c: str) -> None:
+    choices = {name: number for number, name in enumerate(get_args(get_type_hints(ProblemSpec)[field]))}
+    assert cpp_enum(PROBLEM, cpp) == choices
+    assert {name.removeprefix("fb_"): value for name, value in cpp_enum(HEADER, c).items()} == choices
+    read = re.search(rf'choice<{cpp}>\(spec, "{field}", \{{(.*?)\}}', text("csrc/bindings/bound_problem.hpp"))
+    assert read and re.findall(r'"(\w+)"', read[1]) == list(choices)
+
+
+def test_choices_of_numbas_loops() -> None:
+    pytest.importorskip("numba")
+    from fedbuff.backends.numba import net, quadratic, shared
+
+    for module, enum in ((shared, "Head"), (net, "Activation"), (quadratic, "Curvature")):
+        for name, number in cpp_enum(PROBLEM, enum).items():
+            assert getattr(module, name.upper()) == number
+
+
+def test_fields_of_local_sgd() -> None:
+    here = {field.name for field in fields(LocalSpec)}
+    assert c_struct(PROBLEM, "LocalConfig") == here
+    assert c_struct(HEADER, "fb_local_config") - {"size", "abi", "batch_size", "batch_sizes", "seed"} == here
+
+
+# Schedules
+
+
+def quoted(path: str, begin: str = "", end: str = "\x00") -> set[str]:
+    source = text(path)
+    return set(re.findall(r'"(\w+)"', source[source.index(begin) : source.find(end) if end in source else None]))
+
+
+def test_fields_of_a_plan() -> None:
+    assert quoted("csrc/bindings/read_plan.hpp", "inline SchedulePlan read_plan") == set(Plan._fields)
+
+
+def test_columns() -> None:
+    assert tuple(COLUMN_TYPES) == Columns._fields
+    assert quoted("csrc/bindings/bind_schedule.cpp", "ScheduleColumns read_columns", "class Resolver") == set(
+        Columns._fields
+    )
+
+
+def test_columns_of_a_check() -> None:
+    assert set(ScheduleChunk._fields) <= quoted("csrc/bindings/bind_check_schedule.cpp")
+
+
+def test_faults() -> None:
+    faults = cpp_enum(text("csrc/core/schedule/check_schedule.hpp"), "ScheduleFault")
+    assert faults.pop("count_") == len(FAULTS)
+    assert list(faults.values()) == list(range(len(FAULTS)))
+    assert len(FAULTS) - 1 == schedule_check._WRONG_STARTS
+
+
+@pytest.mark.parametrize(
+    ("enum", "names"),
+    [
+        ("Mode", ("SLOT_IS_CLIENT", "POOL", "OPEN_LOOP", "ROUNDS")),
+        ("IfBusy", ("REDRAW", "SKIP", "OVERLAP")),
+        ("StopReason", ("FULL", "SERVER_STEPS", "MAX_TIME", "ARRIVALS", "EXHAUSTED", "STALLED")),
+    ],
+)
+def test_choices_of_a_plan(enum: str, names: tuple[str, ...]) -> None:
+    there = cpp_enum(text("csrc/core/schedule/resolver.hpp"), enum)
+    assert there == {name.lower(): getattr(resolver, name) for name in names}
+
+
+def test_distributions() -> None:
+    there = cpp_enum(text("csrc/core/kernels/delay_model.hpp"), "DistributionKind")
+    assert [name.replace("_", "") for name in there] == [kind.replace("_", "") for kind in KINDS]
