@@ -23,7 +23,7 @@ from ..spec import (
 )
 from .philox import Stream, unit_double
 from .portable_math import log_positive, sincos2pi
-from .server import Kernels
+from .rule import Kernels, WeightSums, add_contribution, step_model
 
 __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 
@@ -188,7 +188,7 @@ class SequentialReplay:
             raise RuntimeError("replay: a secure sum was interrupted; go on from a checkpoint")
         self._summing = self._version
         total, delta = np.zeros_like(w), np.empty_like(w)
-        sum_weights = sum_scaled_weights = 0.0
+        sums = WeightSums()
         end = self._at
         bad = -1
         cut = 0
@@ -197,30 +197,32 @@ class SequentialReplay:
             start = self._models[version]
             self._work(client, task, start, delta)
             factor = self._clip_factor(delta)
-            moved = rule.base == "current" and version != self._version
+            sums, weight = sums.weigh(s, e)
             if self._roles is not None:
-                weight = round(s * e * self._sums.weight_unit)
-                outside = self._roles.add(client, task, version, self._version, weight, factor, delta)
+                whole = round(weight * self._sums.weight_unit)
+                outside = self._roles.add(client, task, version, self._version, whole, factor, delta)
                 finite = outside == 0 or bool(np.isfinite(delta).all())
                 if not finite:
                     self._diverged = (self._version, self._done + end - self._at)
                     return False
                 cut += outside
             else:
-                finite = self._kernels.accumulate(
-                    total, delta, s * e * factor, w if moved else None, start if moved else None, total
-                )
+                base = start if rule.base == "current" and version != self._version else None
+                finite = add_contribution(self._kernels, total, delta, weight * factor, w, base, total)
             if not finite and bad < 0 and not np.isfinite(delta).all():
                 bad = self._done + end - self._at
-            sum_weights, sum_scaled_weights = sum_weights + e, sum_scaled_weights + s * e
             end += 1
-        arrivals = end - self._at
-        if self._roles is not None and arrivals > 0:
+        if self._roles is not None and sums.arrivals > 0:
             self._roles.finish(self._version, total)
         if self._sums.deviation > 0:
             total += self._noise(total)
-        sums = (sum_weights, sum_scaled_weights)
-        new = w.copy() if arrivals == 0 else self._stepped(w, total, arrivals, *sums, first, second)
+        norm = sums.norm(rule)
+        if sums.arrivals > 0 and norm == 0.0:
+            raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
+        moments = (first, second)
+        new = (
+            w.copy() if sums.arrivals == 0 else step_model(self._kernels, rule, w, total, norm, self._version, *moments)
+        )
         if not np.isfinite(new).all():
             self._diverged = (self._version, bad)
             return False
@@ -231,7 +233,7 @@ class SequentialReplay:
         values = {
             "_version": self._version + 1,
             "_at": end,
-            "_done": self._done + arrivals,
+            "_done": self._done + sums.arrivals,
             "_cut": self._cut + cut,
             "_first": first,
             "_second": second,
@@ -298,30 +300,6 @@ class SequentialReplay:
             self._local, start, client=client, task=task, seed=self._seed, batch=int(self._batch[client]), rows=None,
             delta_out=delta,
         )  # fmt: skip
-
-    def _stepped(
-        self,
-        w: Vector,
-        total: Vector,
-        arrivals: int,
-        sum_weights: float,
-        sum_scaled: float,
-        first: Vector | None,
-        second: Vector | None,
-    ) -> Vector:
-        rule, optimizer, new = self._rule, self._rule.optimizer, np.empty_like(w)
-        norm = rule.norm_of(arrivals, sum_weights, sum_scaled)
-        if norm == 0.0:
-            raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
-        if isinstance(optimizer, Adam):
-            assert first is not None and second is not None
-            self._kernels.adam_step(
-                w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, optimizer.weight_decay, self._version + 1,
-                first, second, new,
-            )  # fmt: skip
-        else:
-            self._kernels.sgd_step(w, total, rule.lr, norm, optimizer.momentum, first, new)
-        return new
 
     def _forget(self) -> None:
         for version in [v for v in self._models if v < min(self._version, self._steps_known)]:

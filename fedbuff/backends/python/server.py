@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -31,7 +30,6 @@ from ..._rule.server_errors import (
     float_of,
     forked_error,
     norm_error,
-    overflow_error,
     positive,
     sum_error,
     ticket_error,
@@ -40,55 +38,10 @@ from ..._rule.server_errors import (
 )
 from ..._rule.server_file import ServerState, read_server, write_server
 from ..._rule.strategies import Adam, plain_rule_of, rule_of
-from ..spec import Vector, Words
+from ..spec import Vector
+from .rule import Kernels, WeightSums, accumulate_fixed, add_contribution, fixed_weight, from_units, step_model
 
 __all__ = ["DeltaBuffer", "Kernels", "Server"]
-
-Units = NDArray[np.signedinteger[Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
-    """The functions of a backend that a server or a replay needs, as in `Backend`."""
-
-    accumulate: Callable[[Vector, Vector, float, Vector | None, Vector | None, Vector], bool]
-    sgd_step: Callable[[Vector, Vector, float, float, float, Vector | None, Vector], None]
-    adam_step: Callable[
-        [Vector, Vector, float, float, tuple[float, float], float, float, int, Vector, Vector, Vector], None
-    ]
-    encode_add: Callable[[Words | None, Vector, int, float, float, float, tuple[int, int, int] | None, Words], int]
-    decode: Callable[[Words, float, Vector], None]
-    dot: Callable[[Vector, Vector], float]
-    normals: Callable[[int, int, int, int, int, int], NDArray[np.float64]]
-
-
-_WEIGHT_STEP = 2.0**-24  # what weights count to where deltas are whole numbers
-_MOST_WEIGHT = 2.0**29  # sums of such weights are exact below it
-
-
-def fixed_weight(weight: float) -> float:
-    """The nearest multiple of 2**-24, ties to even."""
-    return float(np.rint(weight / _WEIGHT_STEP)) * _WEIGHT_STEP
-
-
-def accumulate_fixed(total: Units, delta: Units, weight: float) -> Units:
-    """total + weight * delta: each product to the nearest whole number, ties to even; added exactly, or an error."""
-    term = delta.astype(np.int64)
-    if weight != 1.0:
-        product = np.rint(weight * delta.astype(np.float64))
-        if not ((product >= -(2.0**63)) & (product < 2.0**63)).all():
-            raise overflow_error()
-        term = product.astype(np.int64)
-    result = total + term
-    if (((total ^ result) & (term ^ result)) < 0).any():
-        raise overflow_error()
-    return result
-
-
-@np.errstate(over="ignore")
-def from_units(total: Units, unit: float, dtype: np.dtype[np.floating]) -> Vector:
-    """The sum as numbers of the model's dtype, infinite where it does not fit."""
-    return (total * unit).astype(dtype)
 
 
 class Turns:
@@ -302,19 +255,14 @@ class Server:
                 self._return_download(number)
                 return False
             e = rule.sample_weight(samples)
-            se = rule.staleness_weight(staleness) * e
-            if state.unit is not None:
-                e, se = fixed_weight(e), fixed_weight(se)
-            weight_sum, scaled_weight_sum = state.weight_sum + e, state.scaled_weight_sum + se
-            if state.unit is not None and max(weight_sum, scaled_weight_sum) > _MOST_WEIGHT:
-                raise overflow_error()
-            full = state.fill + 1 == rule.buffer_size
-            norm = self._norm(weight_sum, scaled_weight_sum) if full else 1.0
-            total = self._added(array, se, state.kept.get(number))
+            before = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum)
+            sums, weight = before.weigh(rule.staleness_weight(staleness), e, fixed=state.unit is not None)
+            full = sums.arrivals == rule.buffer_size
+            norm = self._norm(sums) if full else 1.0
+            total = self._added(array, weight, state.kept.get(number))
             following = self._stepped(total, norm) if full else None  # all that may raise comes before any change
             state.total, self._spare = total, state.total
-            state.weight_sum, state.scaled_weight_sum = weight_sum, scaled_weight_sum
-            state.fill += 1
+            state.fill, state.weight_sum, state.scaled_weight_sum = sums
             if following is not None:
                 self._advance(*following)
             self._return_download(number)
@@ -325,8 +273,7 @@ class Server:
         state = self._state
         if state.unit is not None:
             return accumulate_fixed(state.total, array, weight)
-        current = None if start is None else state.w  # where the base is "current" and the model has moved on
-        if not self.kernels.accumulate(state.total, array, weight, current, start, self._spare):
+        if not add_contribution(self.kernels, state.total, array, weight, state.w, start, self._spare):
             raise sum_error(array)
         return self._spare
 
@@ -371,29 +318,22 @@ class Server:
             del state.outstanding[version]
             state.kept.pop(version, None)
 
-    def _norm(self, weight_sum: float, scaled_weight_sum: float) -> float:
-        norm = self._rule.norm_of(self._rule.buffer_size, weight_sum, scaled_weight_sum)
+    def _norm(self, sums: WeightSums) -> float:
+        norm = sums.norm(self._rule)
         if norm == 0.0:
             raise norm_error()
         return norm
 
     def _stepped(self, total: NDArray[Any], norm: float) -> tuple[Vector, Vector | None, Vector | None, Vector | None]:
         """The next model, and with it velocity, first and second moment, each in memory of its own."""
-        state, rule, optimizer = self._state, self._rule, self._rule.optimizer
+        state = self._state
         velocity, first, second = (
             None if moment is None else moment.copy() for moment in (state.velocity, state.first, state.second)
         )
-        out = np.empty_like(state.w)
         if state.unit is not None:
             total = from_units(total, state.unit, state.w.dtype)
-        if isinstance(optimizer, Adam):
-            assert first is not None and second is not None
-            decay, step = optimizer.weight_decay, state.version + 1
-            self.kernels.adam_step(
-                state.w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, decay, step, first, second, out
-            )
-        else:
-            self.kernels.sgd_step(state.w, total, rule.lr, norm, optimizer.momentum, velocity, out)
+        moment = velocity if first is None else first
+        out = step_model(self.kernels, self._rule, state.w, total, norm, state.version, moment, second)
         if not np.isfinite(out).all():
             raise diverged_error(state.version, state.w.dtype)
         return out, velocity, first, second
