@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -38,4 +39,10 @@ IN_FLIGHT_COLUMNS: dict[str, type[np.generic]] = {
     "in_flight_version": np.int64,
     "in_flight_start_time": np.float64,
 }
+COLUMN_GROUPS = (ROW_COLUMNS, STEP_COLUMNS, IN_FLIGHT_COLUMNS)  # the columns of a group have one length
 SCALARS = ("n_clients", "buffer_size", "concurrency", "seed", "started_on_0", "first_step")
+
+
+def no_flight() -> dict[str, Any]:
+    """The columns of the tasks in flight where there are none."""
+    return {name: np.zeros(0, dtype) for name, dtype in IN_FLIGHT_COLUMNS.items()}

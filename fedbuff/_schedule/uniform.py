@@ -15,9 +15,9 @@ from ..backends.python.philox import (
     philox_words,
 )
 from ..backends.python.resolver import Columns
-from .columns import Status
+from .columns import Status, no_flight
 from .log import _per_client
-from .plan import _ROW_NAMES, _no_flight, backend_name, new_columns
+from .plan import _ROW_NAMES, backend_name, new_columns
 from .schedule import Schedule, resolved
 
 UNIFORM_ARRIVALS = "uniform_arrivals"  # the kind of source in the description of such a schedule
@@ -50,7 +50,7 @@ def uniform_arrivals(
         **{name: getattr(columns, name) for name in _ROW_NAMES},
         step_time=columns.step_time,
         step_started=np.append(columns.started[1:], 0),
-        **_no_flight(),
+        **no_flight(),
         n_clients=n,
         buffer_size=size,
         concurrency=0,
