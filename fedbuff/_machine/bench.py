@@ -33,7 +33,8 @@ from .._problems.mlp import MLP, Softmax
 from .._replay.aggregate import aggregate
 from .._replay.loop import replay
 from .._rule.strategies import FedBuff
-from .._schedule.plan import _Request
+from .._schedule.options import ScheduleOptions
+from .._schedule.plan import Request
 from .._schedule.resolve import schedule
 from ..backends.python.resolver import FULL
 from ..backends.spec import CompiledBackend, new_columns
@@ -425,10 +426,7 @@ def sgd_rates(
 def schedule_turn(in_flight: int, n_clients: int, arrivals: int, buffer_size: int) -> Turn:
     """The event loop, writing into columns that are used again: arrivals, and the mean staleness as its answer."""
     model = DelayModel(n_clients=n_clients, compute=Exponential(1.0))
-    request = _Request(
-        model, FedBuff(buffer_size), in_flight, None, None, arrivals, 0, None, "constant", "redraw", None
-    )
-
+    request = Request(model, FedBuff(buffer_size), ScheduleOptions(concurrency=in_flight, arrivals=arrivals), seed=0)
     columns = new_columns(1 << 16, (1 << 16) + 2)
 
     def turn() -> dict[str, Any]:

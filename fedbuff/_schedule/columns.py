@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
+
+from ..backends.spec import COLUMN_TYPES, ROW_NAMES
 
 FORMATS = {".npz": "npz", ".parquet": "parquet"}
 FORMAT_VERSION = 1
@@ -21,16 +24,7 @@ class Status(IntEnum):
     FAILED = 5
 
 
-ROW_COLUMNS: dict[str, type[np.generic]] = {
-    "client": np.int32,
-    "task": np.uint32,
-    "version": np.int64,
-    "step": np.int64,
-    "staleness": np.int64,
-    "start_time": np.float64,
-    "arrive_time": np.float64,
-    "status": np.uint8,
-}
+ROW_COLUMNS = {name: COLUMN_TYPES[name] for name in ROW_NAMES}
 STEP_COLUMNS: dict[str, type[np.generic]] = {"step_time": np.float64, "step_started": np.int64}
 IN_FLIGHT_COLUMNS: dict[str, type[np.generic]] = {
     "in_flight_client": np.int32,
@@ -38,4 +32,10 @@ IN_FLIGHT_COLUMNS: dict[str, type[np.generic]] = {
     "in_flight_version": np.int64,
     "in_flight_start_time": np.float64,
 }
+COLUMN_GROUPS = (ROW_COLUMNS, STEP_COLUMNS, IN_FLIGHT_COLUMNS)  # the columns of a group have one length
 SCALARS = ("n_clients", "buffer_size", "concurrency", "seed", "started_on_0", "first_step")
+
+
+def no_flight() -> dict[str, Any]:
+    """The columns of the tasks in flight where there are none."""
+    return {name: np.zeros(0, dtype) for name, dtype in IN_FLIGHT_COLUMNS.items()}

@@ -15,23 +15,21 @@ from .._delays.arrival_log import ArrivalLog
 from .._delays.bad_rows import TraceError
 from ..backends.python import resolver as reference
 from .columns import Status
-from .plan import _Request
+from .plan import Request
 from .schedule import Schedule
 
-# ---- arrival logs ----
 
-
-def _replay_log(request: _Request, log: ArrivalLog) -> Schedule:
+def replay_log(request: Request, log: ArrivalLog) -> Schedule:
     """The log as it happened: every buffer_size arrivals that are not too stale make a step."""
     size = count("buffer_size", request.strategy.buffer_size)
     bound = request.strategy.max_staleness
     max_wait = request.strategy.max_wait
     rows = int(log.client.size)
     arrive = log.arrive_time
-    if request.max_time is not None:
-        rows = int(np.searchsorted(arrive, request.max_time, side="right"))
-    if request.arrivals is not None:
-        rows = min(rows, request.arrivals)
+    if request.options.max_time is not None:
+        rows = int(np.searchsorted(arrive, request.options.max_time, side="right"))
+    if request.options.arrivals is not None:
+        rows = min(rows, request.options.arrivals)
     if log.step is not None:
         at, used, step_ends, step_time = _recorded_steps(log, rows, size, bound, max_wait)
     elif bound is None and max_wait is None:
@@ -42,8 +40,8 @@ def _replay_log(request: _Request, log: ArrivalLog) -> Schedule:
         used = np.ones(rows, np.bool_)
     else:
         at, used, step_ends, step_time = _walk_log(request, log, rows, size, bound, max_wait)
-    if request.server_steps is not None and step_ends.size >= request.server_steps:
-        step_ends, step_time = step_ends[: request.server_steps], step_time[: request.server_steps]
+    if request.options.server_steps is not None and step_ends.size >= request.options.server_steps:
+        step_ends, step_time = step_ends[: request.options.server_steps], step_time[: request.options.server_steps]
         rows = int(step_ends[-1])
     n_steps = step_ends.size
     if log.version is not None:
@@ -154,7 +152,7 @@ def _warn_of_other_rule(
 
 
 def _walk_log(
-    request: _Request, log: ArrivalLog, rows: int, size: int, bound: int | None, max_wait: float | None
+    request: Request, log: ArrivalLog, rows: int, size: int, bound: int | None, max_wait: float | None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
     """Row by row, where drops or a time trigger decide what fills the buffer.
 
@@ -187,7 +185,7 @@ def _walk_log(
             fill, base, trigger = 0, time, math.inf
         elif fill == 1 and used[row] and max_wait is not None:
             trigger = float(reference.next_tick(base, float(max_wait), time, False))
-    if trigger < math.inf and (request.max_time is None or trigger <= request.max_time):
+    if trigger < math.inf and (request.options.max_time is None or trigger <= request.options.max_time):
         ends.append(rows)
         times.append(trigger)
     at[rows:] = len(times)

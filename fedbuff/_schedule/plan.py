@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._base.checks import (
     as_written,
-    choice,
     count,
     number,
     seed_of,
@@ -27,12 +26,11 @@ from ..backends.python import resolver as reference
 from ..backends.python.philox import key_words
 from ..backends.python.portable_math import COMPONENT_SPEED, KINDS, draw
 from ..backends.spec import ROW_NAMES, Columns, Plan, Resolver
-from .columns import Status
+from .columns import Status, no_flight
+from .options import ScheduleOptions
 from .schedule import Schedule, resolved
 
 Source = Trace | DelayModel | ArrivalLog
-StartProcess = Literal["constant", "poisson"]
-InFlight = Literal["redraw", "skip", "allow"]
 
 _SPEED_BLOCK = 1 << 13  # temporaries stay in the cache
 _IF_BUSY = {"redraw": reference.REDRAW, "skip": reference.SKIP, "allow": reference.OVERLAP}
@@ -42,64 +40,47 @@ _POLICY = {"wait": reference.WAIT, "pause": reference.PAUSE, "abort": reference.
 # ---- what is asked for ----
 
 
-class _Request:
-    """The checked arguments, and the plan that they make."""
+class Request:
+    """Source, strategy, options and seed, checked against each other, and the plan that they make.
 
-    def __init__(
-        self,
-        source: Source,
-        strategy: Any,
-        concurrency: int | None,
-        server_steps: int | None,
-        max_time: float | None,
-        arrivals: int | None,
-        seed: int,
-        start_rate: float | None,
-        start_process: str,
-        in_flight: str,
-        timeout: float | None,
-    ) -> None:
+    A request of an arrival log has no plan: the log is replayed as it happened.
+    """
+
+    def __init__(self, source: Source, strategy: Any, options: ScheduleOptions, seed: int) -> None:
         if not isinstance(source, Trace | DelayModel | ArrivalLog):
             raise TypeError(f"source must be a Trace, a DelayModel or an ArrivalLog, not {type(source).__name__}")
         kind = getattr(strategy, "kind", None)
         if kind not in ("fedbuff", "fedasync", "fedavg"):
             raise TypeError(f"strategy must be FedBuff, FedAsync or FedAvg, not {type(strategy).__name__}")
-        self.source, self.strategy, self.kind = source, strategy, kind
+        self.source, self.strategy, self.kind, self.options = source, strategy, kind, options
         self.seed = seed_of(seed)
-        self.server_steps = None if server_steps is None else count("server_steps", server_steps)
-        self.max_time = None if max_time is None else number("max_time", max_time)
-        self.arrivals = None if arrivals is None else count("arrivals", arrivals)
-        self.timeout = None if timeout is None else number("timeout", timeout, open_low=True)
-        self.start_rate = None if start_rate is None else number("start_rate", start_rate, open_low=True)
-        choice("start_process", start_process, ("constant", "poisson"))
-        choice("in_flight", in_flight, tuple(_IF_BUSY))
-        if self.start_rate is None and (start_process, in_flight) != ("constant", "redraw"):
-            raise ValueError("start_process and in_flight belong to the open loop: give start_rate")
-        self.start_process, self.in_flight = start_process, in_flight
-        n = source.n_clients
-        self.concurrency = None if concurrency is None else count("concurrency", concurrency)
-        if self.concurrency is not None:
-            if kind == "fedavg":
-                raise ValueError("concurrency is for FedBuff and FedAsync: FedAvg starts its own rounds")
-            if self.start_rate is not None:
-                raise ValueError("give concurrency (closed loop) or start_rate (open loop), not both")
-            if self.concurrency > n:
-                raise ValueError(f"concurrency is {self.concurrency}: there are only {n} clients")
-        if kind == "fedavg" and self.start_rate is not None:
-            raise ValueError("start_rate is for FedBuff and FedAsync: FedAvg starts its own rounds")
+        self._check_starts(source.n_clients)
         if isinstance(source, ArrivalLog):
-            if kind == "fedavg":
-                raise ValueError("an arrival log has no rounds: use FedBuff or FedAsync, or a Trace")
-            if self.concurrency is not None or self.start_rate is not None or self.timeout is not None:
-                raise ValueError("an arrival log is replayed as it happened: no concurrency, start_rate or timeout")
-            if getattr(strategy, "distinct_clients", False):
-                raise ValueError("an arrival log is replayed as it happened: distinct_clients would change it")
+            self._check_log()
             return
-        if self.server_steps is None and self.max_time is None and self.arrivals is None:
+        if not options.has_end:
             raise ValueError("give server_steps, max_time or arrivals: something must end the schedule")
         self.plan = self._make_plan(source)
-        if self.max_time is not None and self.start_rate is None:
+        if options.max_time is not None and options.start_rate is None:
             self._refuse_timeless(source)
+
+    def _check_starts(self, n_clients: int) -> None:
+        concurrency = self.options.concurrency
+        if self.kind == "fedavg":
+            for name in ("concurrency", "start_rate"):
+                if getattr(self.options, name) is not None:
+                    raise ValueError(f"{name} is for FedBuff and FedAsync: FedAvg starts its own rounds")
+        if concurrency is not None and concurrency > n_clients:
+            raise ValueError(f"concurrency is {concurrency}: there are only {n_clients} clients")
+
+    def _check_log(self) -> None:
+        if self.kind == "fedavg":
+            raise ValueError("an arrival log has no rounds: use FedBuff or FedAsync, or a Trace")
+        options = self.options
+        if options.concurrency is not None or options.start_rate is not None or options.timeout is not None:
+            raise ValueError("an arrival log is replayed as it happened: no concurrency, start_rate or timeout")
+        if getattr(self.strategy, "distinct_clients", False):
+            raise ValueError("an arrival log is replayed as it happened: distinct_clients would change it")
 
     def _make_plan(self, source: Trace | DelayModel) -> Plan:
         n = source.n_clients
@@ -110,10 +91,10 @@ class _Request:
             slots = min(n, math.ceil(buffer_size * (1 + as_written(self.strategy.over_selection))))
         else:
             buffer_size = count("buffer_size", self.strategy.buffer_size)
-            if self.start_rate is not None:
+            if self.options.start_rate is not None:
                 mode, slots = reference.OPEN_LOOP, 0
-            elif self.concurrency is not None:
-                mode, slots = reference.POOL, self.concurrency
+            elif self.options.concurrency is not None:
+                mode, slots = reference.POOL, self.options.concurrency
             else:
                 mode, slots = reference.SLOT_IS_CLIENT, n
         max_staleness = getattr(self.strategy, "max_staleness", None)
@@ -124,19 +105,19 @@ class _Request:
             n_slots=slots,
             seed_low=low,
             seed_high=high,
-            rate=1.0 if self.start_rate is None else self.start_rate,
-            poisson=self.start_process == "poisson",
-            if_busy=_IF_BUSY[self.in_flight],
+            rate=1.0 if self.options.start_rate is None else self.options.start_rate,
+            poisson=self.options.start_process == "poisson",
+            if_busy=_IF_BUSY[self.options.in_flight],
             **_delay_fields(source, self.seed),
             **_window_fields(source.availability, n),
             buffer_size=buffer_size,
             max_staleness=-1 if max_staleness is None else count("max_staleness", max_staleness, low=0),
             max_wait=math.inf if max_wait is None else number("max_wait", max_wait, open_low=True),
-            timeout=math.inf if self.timeout is None else self.timeout,
+            timeout=math.inf if self.options.timeout is None else self.options.timeout,
             distinct_clients=self._distinct(n, slots, buffer_size),
-            server_steps=-1 if self.server_steps is None else self.server_steps,
-            max_time=math.inf if self.max_time is None else self.max_time,
-            arrivals=-1 if self.arrivals is None else self.arrivals,
+            server_steps=-1 if self.options.server_steps is None else self.options.server_steps,
+            max_time=math.inf if self.options.max_time is None else self.options.max_time,
+            arrivals=-1 if self.options.arrivals is None else self.options.arrivals,
             stall_limit=10_000_000 + 100 * n,
         )
 
@@ -146,7 +127,7 @@ class _Request:
             return False
         if buffer_size > n:
             raise ValueError(f"distinct_clients: a buffer of {buffer_size} needs as many clients, there are {n}")
-        if self.concurrency is not None and slots < buffer_size:
+        if self.options.concurrency is not None and slots < buffer_size:
             raise ValueError(
                 f"distinct_clients: concurrency is {slots}; with fewer tasks than the buffer's {buffer_size} all of "
                 "them may come to wait for the next buffer, which then never comes"
@@ -177,11 +158,15 @@ class _Request:
     def expected_rows(self) -> int:
         """Rows to make room for at first."""
         plan = self.plan
-        guesses = [] if self.arrivals is None else [self.arrivals + plan.n_slots * (plan.mode == reference.ROUNDS)]
-        if self.server_steps is not None:
+        guesses = (
+            []
+            if self.options.arrivals is None
+            else [self.options.arrivals + plan.n_slots * (plan.mode == reference.ROUNDS)]
+        )
+        if self.options.server_steps is not None:
             per_step = plan.n_slots if plan.mode == reference.ROUNDS else plan.buffer_size
-            guesses.append(self.server_steps * per_step + 2)
-        if self.max_time is not None:
+            guesses.append(self.options.server_steps * per_step + 2)
+        if self.options.max_time is not None:
             guesses.append(65536)
         return max(min(guesses), 16)
 
@@ -202,15 +187,19 @@ class _Request:
         made: dict[str, Any] = {
             "source": self.source.describe(),
             "strategy": {"kind": self.kind, **strategy, "rule": json.loads(rule_to_json(rule_of(self.strategy)))},
-            "concurrency": self.concurrency,
-            "server_steps": self.server_steps,
-            "max_time": self.max_time,
-            "arrivals": self.arrivals,
+            "concurrency": self.options.concurrency,
+            "server_steps": self.options.server_steps,
+            "max_time": self.options.max_time,
+            "arrivals": self.options.arrivals,
             "seed": self.seed,
-            "timeout": self.timeout,
+            "timeout": self.options.timeout,
         }
-        if self.start_rate is not None:
-            made |= {"start_rate": self.start_rate, "start_process": self.start_process, "in_flight": self.in_flight}
+        if self.options.start_rate is not None:
+            made |= {
+                "start_rate": self.options.start_rate,
+                "start_process": self.options.start_process,
+                "in_flight": self.options.in_flight,
+            }
         return made
 
     def build(
@@ -219,7 +208,7 @@ class _Request:
         """A schedule of these rows; of a chunk that is not the last, the step after its own ones tells `started`."""
         steps = len(columns.step_time) if last else len(columns.step_time) - 1
         started = np.append(columns.started, resolver.started if last else 0)[: steps + 1]
-        flying = _no_flight()
+        flying = no_flight()
         if last:
             n_steps = first_step + steps
             tail = int(columns.step_rows[-1]) - first_row if steps else 0
@@ -342,12 +331,3 @@ def _window_fields(availability: Availability | None, n: int) -> dict[str, Any]:
 
 
 # ---- columns ----
-
-
-def _no_flight() -> dict[str, Any]:
-    return {
-        "in_flight_client": np.zeros(0, np.int32),
-        "in_flight_task": np.zeros(0, np.uint32),
-        "in_flight_version": np.zeros(0, np.int64),
-        "in_flight_start_time": np.zeros(0),
-    }

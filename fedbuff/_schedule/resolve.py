@@ -1,4 +1,4 @@
-"""`schedule`, `iter_schedule` and `uniform_arrivals`: from delays and a strategy to who arrives when."""
+"""`schedule` and `iter_schedule`: from delays and a strategy to a schedule."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from ..backends.python import resolver as reference
 from ..backends.python.philox import key_words
 from ..backends.spec import ROW_NAMES, Columns, Plan, Resolver, new_columns
 from .file import ScheduleWriter
-from .log import _replay_log
-from .plan import InFlight, Source, StartProcess, _Request
+from .log import replay_log
+from .options import InFlight, ScheduleOptions, StartProcess
+from .plan import Request, Source
 from .schedule import Schedule
 
 
@@ -50,21 +51,12 @@ def schedule(
         the start is lost where that client is busy or away; "allow" lets a client have several tasks at once.
     timeout: a task that takes longer, without its wait, is given up that long after its start.
     """
-    request = _Request(
-        source,
-        strategy,
-        concurrency,
-        server_steps,
-        max_time,
-        arrivals,
-        seed,
-        start_rate,
-        start_process,
-        in_flight,
-        timeout,
+    options = ScheduleOptions(
+        concurrency, server_steps, max_time, arrivals, start_rate, start_process, in_flight, timeout
     )
+    request = Request(source, strategy, options, seed)
     if isinstance(source, ArrivalLog):
-        return _replay_log(request, source)
+        return replay_log(request, source)
     resolver = backends.current().make_resolver(request.plan)
     room = request.expected_rows()
     columns = new_columns(max(room, resolver.rows_needed), max(room, 2) + 2)
@@ -100,19 +92,10 @@ def iter_schedule(
     step and hold no tasks in flight. With `path` (.parquet) each is also written as it comes; the file appears, whole,
     when the last was taken. The other arguments are those of `schedule`.
     """
-    request = _Request(
-        source,
-        strategy,
-        concurrency,
-        server_steps,
-        max_time,
-        arrivals,
-        seed,
-        start_rate,
-        start_process,
-        in_flight,
-        timeout,
+    options = ScheduleOptions(
+        concurrency, server_steps, max_time, arrivals, start_rate, start_process, in_flight, timeout
     )
+    request = Request(source, strategy, options, seed)
     size = count("chunk", chunk)
     chunks = _iter_chunks(request, size)
     return chunks if path is None else _written(chunks, path)
@@ -125,9 +108,9 @@ def _written(chunks: Iterator[Schedule], path: str | os.PathLike[str]) -> Iterat
             yield chunk
 
 
-def _iter_chunks(request: _Request, size: int) -> Iterator[Schedule]:
+def _iter_chunks(request: Request, size: int) -> Iterator[Schedule]:
     if isinstance(request.source, ArrivalLog):
-        yield _replay_log(request, request.source)
+        yield replay_log(request, request.source)
         return
     resolver = backends.current().make_resolver(request.plan)
     room = max(size, resolver.rows_needed)
@@ -155,28 +138,12 @@ def _iter_chunks(request: _Request, size: int) -> Iterator[Schedule]:
 
 
 def plans_of(
-    source: Trace | DelayModel,
-    strategy: Any,
-    seeds: Sequence[int],
-    concurrency: int | None = None,
-    *,
-    server_steps: int | None = None,
-    max_time: float | None = None,
-    arrivals: int | None = None,
-    start_rate: float | None = None,
-    start_process: StartProcess = "constant",
-    in_flight: InFlight = "redraw",
-    timeout: float | None = None,
+    source: Trace | DelayModel, strategy: Any, options: ScheduleOptions, seeds: Sequence[int]
 ) -> tuple[list[Plan], int]:
-    """What `schedule` tells its resolver, for each of the seeds, and how many rows to make room for at first."""
-
-    def request(seed: int) -> _Request:
-        ends = server_steps, max_time, arrivals
-        return _Request(source, strategy, concurrency, *ends, seed, start_rate, start_process, in_flight, timeout)
-
-    first = request(seeds[0])
+    """The plans that `schedule` gives to its resolver, one for each seed, and how many rows to make room for."""
+    first = Request(source, strategy, options, seeds[0])
     if isinstance(getattr(source, "client_speed", None), Distribution):  # drawn by seed
-        return [request(seed).plan for seed in seeds], first.expected_rows()
+        return [Request(source, strategy, options, seed).plan for seed in seeds], first.expected_rows()
     words = [key_words(seed_of(seed)) for seed in seeds]
     return [first.plan._replace(seed_low=low, seed_high=high) for low, high in words], first.expected_rows()
 

@@ -9,7 +9,7 @@ import numpy as np
 from .. import backends
 from .._base.checks import choice, count, seed_of
 from ..backends.spec import ROW_NAMES, new_columns
-from .plan import _no_flight
+from .columns import no_flight
 from .schedule import Schedule, resolved
 
 UNIFORM_ARRIVALS = "uniform_arrivals"  # the kind of source in the description of such a schedule
@@ -39,7 +39,7 @@ def uniform_arrivals(
         **{name: getattr(columns, name) for name in ROW_NAMES},
         step_time=columns.step_time,
         step_started=np.append(columns.started[1:], 0),
-        **_no_flight(),
+        **no_flight(),
         n_clients=n,
         buffer_size=size,
         concurrency=0,

@@ -75,6 +75,7 @@ from .._replay.history import Result
 from .._replay.loop import replay
 from .._replay.stop import Stop
 from .._rule.strategies import FedAvg, FedBuff, rule_of
+from .._schedule.options import ScheduleOptions
 from .._schedule.resolve import plans_of
 from .._schedule.resolve import schedule as resolve
 from .._schedule.schedule import Schedule
@@ -534,12 +535,12 @@ class StudyConfig:
     def plans(self, seeds: Sequence[int]) -> tuple[list[Any], int]:
         """What a resolver is told for each seed, and how many rows to expect; of delays only."""
         with at_path("schedule", (*parameters_of(resolve),)):
+            options = ScheduleOptions(**self.schedule_options)
             if not self.delays_by_seed:
-                return plans_of(cast(Any, self.source), self.strategy, seeds, **self.schedule_options)
+                return plans_of(cast(Any, self.source), self.strategy, options, seeds)
             sources = [cast(Any, self.source_of(seed)) for seed in seeds]
             made = [
-                plans_of(source, self.strategy, [seed], **self.schedule_options)
-                for source, seed in zip(sources, seeds, strict=True)
+                plans_of(source, self.strategy, options, [seed]) for source, seed in zip(sources, seeds, strict=True)
             ]
         return [plan for plans, _ in made for plan in plans], max(rows for _, rows in made)
 

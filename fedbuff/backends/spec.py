@@ -654,7 +654,7 @@ class Limits(NamedTuple):
 
 
 # end, version, updates, staleness, time, seconds, w, history
-PackedRun = tuple[int, int, int, int, float, float, Vector, NDArray[np.float64]]
+PackedRun = tuple[int, int, int, int, int, float, float, Vector, NDArray[np.float64], BaseException | None]
 
 
 class PackedArm(Protocol):

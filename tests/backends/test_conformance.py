@@ -22,7 +22,8 @@ from problems import cast, nets, specs, start, summands
 
 import fedbuff as fb
 from fedbuff._rule.strategies import rule_of
-from fedbuff._schedule.plan import _Request
+from fedbuff._schedule.options import ScheduleOptions
+from fedbuff._schedule.plan import Request
 from fedbuff.backends import reference
 from fedbuff.backends.python.resolver import FULL
 from fedbuff.backends.spec import (
@@ -668,7 +669,7 @@ def test_decode(case: Case, dtype: str, seed: int, dim: int, word: Any, scale: f
 
 def _plan(**changes: Any) -> Plan:
     model = fb.DelayModel(n_clients=9, wait=fb.Pareto(3.0, 0.1), compute=fb.Exponential(1.0), upload=fb.Constant(0.2))
-    request = _Request(model, fb.FedBuff(3), 5, 20, None, None, 7, None, "constant", "redraw", None)
+    request = Request(model, fb.FedBuff(3), ScheduleOptions(concurrency=5, server_steps=20), 7)
     return request.plan._replace(**changes)
 
 

@@ -16,6 +16,7 @@ import fedbuff as fb
 from fedbuff import backends
 from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
 from fedbuff._schedule import resolve as _resolve
+from fedbuff._schedule.options import ScheduleOptions
 from fedbuff.backends.python import resolver as reference
 
 COLUMNS = [
@@ -47,8 +48,8 @@ def compare(source: Any, strategy: Any, concurrency: int | None = None, **option
     """The schedule, after C++ and the oracle have agreed on it; None where both refuse it alike."""
     with pytest.MonkeyPatch.context() as patch:
         # A trace in which nothing ever arrives must not run for ten million events in Python.
-        made = _resolve._Request._make_plan
-        patch.setattr(_resolve._Request, "_make_plan", lambda self, src: made(self, src)._replace(stall_limit=300))
+        made = _resolve.Request._make_plan
+        patch.setattr(_resolve.Request, "_make_plan", lambda self, src: made(self, src)._replace(stall_limit=300))
         want = resolved_by("reference", lambda: fb.schedule(source, strategy, concurrency, **options))
         got = resolved_by("cpp", lambda: fb.schedule(source, strategy, concurrency, **options))
         if isinstance(want, str) or isinstance(got, str):
@@ -292,7 +293,7 @@ def test_draws_have_the_same_bits_at_every_level(level: str) -> None:
     for law in DISTRIBUTIONS:
         for component, name in enumerate(("wait", "download", "compute", "upload")):
             model = fb.DelayModel(n_clients=500, **{"compute": fb.Constant(1.0), name: law})
-            plan = _resolve._Request(model, FedBuff(1), None, 1, None, None, 5, None, "constant", "redraw", None).plan
+            plan = _resolve.Request(model, FedBuff(1), ScheduleOptions(server_steps=1), 5).plan
             delays = np.empty(500)
             _core.draw_delays(plan, component, client, task, delays)
             want = pm.draw(law.kind, law.params, getattr(law, "samples", None), 5, client, task, component)
@@ -339,7 +340,7 @@ def compare_once(source: Any, strategy: Any, concurrency: int | None, **options:
 
 def test_the_oracle_gives_chunks_of_any_size() -> None:
     model = fb.DelayModel(n_clients=5, compute=fb.Exponential(1.0))
-    request = _resolve._Request(model, FedBuff(2), None, 9, None, None, 0, None, "constant", "redraw", None)
+    request = _resolve.Request(model, FedBuff(2), ScheduleOptions(server_steps=9), 0)
     whole = resolved_by("reference", lambda: fb.schedule(model, FedBuff(2), server_steps=9))
     resolver = reference.GeneratorResolver(request.plan, reference.resolve, chunk=3)
     client: list[int] = []

@@ -18,6 +18,7 @@ from fedbuff import backends
 from fedbuff._base.checks import as_written, share_of
 from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
 from fedbuff._schedule import resolve as _resolve
+from fedbuff._schedule.options import ScheduleOptions
 from fedbuff._study.data import Rows, hold_out
 from fedbuff.backends.python import resolver as reference
 from fedbuff.backends.spec import new_columns
@@ -75,7 +76,7 @@ def test_there_is_no_gap_between_periods() -> None:
 def test_available_and_the_event_loop_agree_at_the_edges() -> None:
     windows = fb.Availability([0, 0], [0.0, 0.2], [0.1, 0.3], n_clients=1, period=0.3)
     model = fb.DelayModel(n_clients=1, availability=windows)
-    plan = _resolve._Request(model, FedBuff(1), None, 1, None, None, 0, None, "constant", "redraw", None).plan
+    plan = _resolve.Request(model, FedBuff(1), ScheduleOptions(server_steps=1), 0).plan
     edges = np.concatenate([np.arange(500) * 0.3 + part for part in (0.0, 0.1, 0.2)])
     times = np.concatenate([edges, np.nextafter(edges, np.inf), np.nextafter(edges, 0.0)])
     want = [reference.available(plan, 0, float(time)) for time in times]
@@ -254,14 +255,14 @@ def test_a_share_of_rows_is_held_out_as_it_is_written() -> None:
 def test_a_call_of_the_resolver_is_short(backend: str) -> None:
     """Ctrl-C is heard between two calls, also while no row is written."""
     model = fb.DelayModel(n_clients=10, compute=fb.Constant(5.0))
-    busy = _resolve._Request(model, FedBuff(1), 4, None, None, 10**8, 0, None, "constant", "redraw", None)
+    busy = _resolve.Request(model, FedBuff(1), ScheduleOptions(concurrency=4, arrivals=10**8), 0)
     columns = new_columns(1 << 18, 1 << 18)
     rows, _, reason = backends.current().make_resolver(busy.plan).run(columns)
     assert reason == reference.FULL
     assert 0 < rows <= 1 << 17
     lost = fb.Availability([0], [0.0], [1e-9], n_clients=10, period=1e9)
     idle = fb.DelayModel(n_clients=10, availability=lost)
-    plan = _resolve._Request(idle, FedBuff(1), None, None, None, 10, 0, 1e6, "constant", "skip", None).plan
+    plan = _resolve.Request(idle, FedBuff(1), ScheduleOptions(arrivals=10, start_rate=1e6, in_flight="skip"), 0).plan
     resolver = backends.current().make_resolver(plan)
     calls = [resolver.run(columns) for _ in range(3)]
     assert [reason for _, _, reason in calls] == [reference.FULL] * 3

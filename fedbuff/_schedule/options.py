@@ -1,0 +1,54 @@
+"""The options of a schedule: how tasks start, and what ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .._base.checks import choice, count, number
+
+StartProcess = Literal["constant", "poisson"]
+InFlight = Literal["redraw", "skip", "allow"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    """What `schedule` takes beside source, strategy and seed, each checked by itself; `schedule` says what each means.
+
+    Whether they fit the source and the strategy is checked by `Request`.
+    """
+
+    concurrency: int | None = None
+    server_steps: int | None = None
+    max_time: float | None = None
+    arrivals: int | None = None
+    start_rate: float | None = None
+    start_process: StartProcess = "constant"
+    in_flight: InFlight = "redraw"
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        checked: dict[str, float | None] = {
+            name: None if value is None else count(name, value)
+            for name, value in (
+                ("server_steps", self.server_steps),
+                ("arrivals", self.arrivals),
+                ("concurrency", self.concurrency),
+            )
+        }
+        checked["max_time"] = None if self.max_time is None else number("max_time", self.max_time)
+        for name, value in (("timeout", self.timeout), ("start_rate", self.start_rate)):
+            checked[name] = None if value is None else number(name, value, open_low=True)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        choice("start_process", self.start_process, ("constant", "poisson"))
+        choice("in_flight", self.in_flight, ("redraw", "skip", "allow"))
+        if self.start_rate is None and (self.start_process, self.in_flight) != ("constant", "redraw"):
+            raise ValueError("start_process and in_flight belong to the open loop: give start_rate")
+        if self.concurrency is not None and self.start_rate is not None:
+            raise ValueError("give concurrency (closed loop) or start_rate (open loop), not both")
+
+    @property
+    def has_end(self) -> bool:
+        """Whether something ends the schedule."""
+        return self.server_steps is not None or self.max_time is not None or self.arrivals is not None
