@@ -172,10 +172,7 @@ class Request:
 
     def check_end(self, reason: int) -> None:
         if reason == reference.STALLED:
-            raise ValueError(
-                f"no arrival has reached the buffer in {self.plan.stall_limit} events: every task fails, times out "
-                "or is too stale, or no client is available"
-            )
+            raise ValueError(stall_message(self.plan))
 
     def describe(self) -> dict[str, Any]:
         names = ("buffer_size", "max_staleness", "max_wait", "clients_per_round", "rate", "over_selection")
@@ -239,6 +236,13 @@ class Request:
             copy=False,
         )
         return resolved(made)
+
+
+def stall_message(plan: Plan) -> str:
+    return (
+        f"no arrival has reached the buffer in {plan.stall_limit} events: every task fails, times out "
+        "or is too stale, or no client is available"
+    )
 
 
 def _largest(model: DelayModel, name: str) -> float:

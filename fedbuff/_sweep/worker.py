@@ -11,7 +11,6 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -25,17 +24,21 @@ from .._delays.arrival_log import ArrivalLog
 from .._delays.trace import PARTS, Trace
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
+from .._replay.check import METRICS
 from .._replay.engine import _WINDOW_BYTES as WINDOW_BYTES
 from .._replay.history import Result
 from .._replay.loop import make_loop
+from .._replay.metrics import OF_PROBLEM
 from .._replay.replay import _update_weights as update_weights
+from .._rule.server_file import rule_is_known
 from .._rule.strategies import INVERSE_FREQUENCY, Rule, rule_of
 from .._schedule.columns import Status
+from .._schedule.plan import stall_message
 from .._schedule.schedule import Schedule
 from .._study.config import StudyConfig, at_replay
 from .._study.data import Rows, load_rows
 from .._study.tables import UNSET, ConfigError
-from ..backends.spec import CompiledBackend, PackedArm, PackedRuns
+from ..backends.spec import CompiledBackend, PackedArm, PackedRuns, RunState
 from .arms import Arms, Changes, Pair, Section, digest, text_of
 from .columns import HISTORY, Row, Schema
 
@@ -59,8 +62,7 @@ _MADE_OF: dict[str, tuple[str, ...]] = {
 }
 _LARGE = ("_problem_and_test", "held_out_rows", "_recorded_source", "source")
 _LARGE_KEPT = 4
-_PACKED_METRICS = ("loss", "grad_norm_sq", "accuracy")
-_ENDS = ("schedule_end", "server_steps", "time", "updates", "loss", "grad_norm_sq", "accuracy", "diverged")
+_ENDS = tuple(state.name.lower() for state in RunState if state.is_end)
 _ENDED, _STALLED, _SHORT_TABLE, _CANCELLED, _FAILED = range(5)
 _MOST_PACKED = 10_000
 _TABLE_SIZE = 32
@@ -169,58 +171,73 @@ class Workshop:
             except _Cancelled:
                 break
             except Exception as error:
-                row = {"status": "failed", "error": explain(self.arms.changes[arm], error), "exit_reason": ""}
-            row |= {"arm": arm, "seed": seed, "seconds": time.perf_counter() - began}
-            rows.append(row)
+                row = self._failed(arm, seed, error)
+            rows.append(row | {"arm": arm, "seed": seed, "seconds": time.perf_counter() - began})
         return rows
+
+    def _failed(self, arm: int, seed: int, error: Exception) -> Row:
+        said = explain(self.arms.changes[arm], error)
+        return {"arm": arm, "seed": seed, "status": "failed", "error": said, "exit_reason": "", "seconds": 0.0}
 
     def _run_packed(
         self, pairs: Sequence[Pair], threads: int, cancel: NDArray[np.uint8]
     ) -> tuple[list[Row], list[Pair]]:
-        """Runs that share the rules of their schedules in the core, one crossing for all; the rows, and the pairs that
-        want the long way."""
-        by_seed: dict[int, list[int]] = {}
+        """Runs that share the rules of their schedules in the core; their rows, and the pairs that go one by one."""
+        rows: list[Row] = []
         others: list[Pair] = []
-        packed: dict[int, tuple[Any, tuple[str, ...]]] = {}
+        by_seed: dict[int, list[int]] = {}
+        errors: dict[int, Exception] = {}
+        for arm in dict.fromkeys(arm for arm, _ in pairs):
+            try:
+                self._packed_arm(arm)
+            except Exception as error:
+                errors[arm] = error
         for arm, seed in pairs:
-            if arm not in packed:
-                packed[arm] = self._packed_arm(arm)
-            if packed[arm][0] is None:
+            if arm in errors:
+                rows.append(self._failed(arm, seed, errors[arm]))
+            elif self._packed_arm(arm)[0] is None:
                 others.append((arm, seed))
             else:
                 by_seed.setdefault(seed, []).append(arm)
-        if not by_seed:
-            return [], others
-        first = self.ready(next(iter(by_seed.values()))[0])
-        most = _seeds_at_once(first)
-        if len(by_seed) > most:
-            kept: list[Row] = []
-            seeds = list(by_seed)
+        if by_seed:
+            seeds, most = list(by_seed), _seeds_at_once(self.ready(next(iter(by_seed.values()))[0]))
             for at in range(0, len(seeds), most):
-                part = [(arm, seed) for seed in seeds[at : at + most] for arm in by_seed[seed]]
-                more, rest = self._run_packed(part, threads, cancel)
-                kept, others = kept + more, others + rest
-            return kept, others
+                rows += self._run_seeds({seed: by_seed[seed] for seed in seeds[at : at + most]}, threads, cancel)
+        return rows, others
+
+    def _run_seeds(self, by_seed: Mapping[int, list[int]], threads: int, cancel: NDArray[np.uint8]) -> list[Row]:
+        """The rows of packed arms for each seed, one crossing for all."""
+        first = self.ready(next(iter(by_seed.values()))[0])
+        pairs = [(arm, seed) for seed, chosen in by_seed.items() for arm in chosen]
         try:
             plans, expected_rows = first.plans(list(by_seed))
-        except ConfigError:
-            return [], list(pairs)
+        except ConfigError as error:
+            if len(by_seed) == 1:
+                return [self._failed(arm, seed, error) for arm, seed in pairs]
+            return [row for seed in by_seed for row in self._run_seeds({seed: by_seed[seed]}, threads, cancel)]
         w0 = np.stack([first.problem.init(seed) for seed in by_seed])
-        arms = [[packed[arm][0] for arm in chosen] for chosen in by_seed.values()]
+        arms = [[self._packed_arm(arm)[0] for arm in chosen] for chosen in by_seed.values()]
         found = self._runs(threads, cancel).run(plans, expected_rows, w0, arms)
-        rows, again = [], []
-        done = [(arm, seed) for seed, chosen in by_seed.items() for arm in chosen]
-        for (arm, seed), (what, end, *numbers, _) in zip(done, found, strict=True):
+        rows: list[Row] = []
+        again: dict[int, list[int]] = {}
+        for (arm, seed), run in zip(pairs, found, strict=True):
+            what, end, raised = run[0], run[1], run[-1]
             if what == _ENDED:
-                rows.append({"arm": arm, "seed": seed, **_packed_row(_ENDS[end], packed[arm][1], *numbers)})
-            elif what == _SHORT_TABLE and self._lengthen(arm, numbers[2] + 1):
-                again.append((arm, seed))
-            elif what != _CANCELLED:
-                others.append((arm, seed))
-        if again:
-            more, rest = self._run_packed(again, threads, cancel)
-            rows, others = rows + more, others + rest
-        return rows, others
+                rows.append({"arm": arm, "seed": seed, **_packed_row(_ENDS[end], self._packed_arm(arm)[1], *run[2:9])})
+                continue
+            try:
+                if what == _SHORT_TABLE:
+                    self._lengthen(arm, run[4] + 1)
+                    again.setdefault(seed, []).append(arm)
+                elif what == _STALLED:
+                    raise ConfigError(f"schedule: {stall_message(plans[0])}")
+                elif what == _FAILED:
+                    with at_replay():
+                        assert raised is not None
+                        raise raised
+            except Exception as failure:
+                rows.append(self._failed(arm, seed, failure))
+        return rows + (self._run_seeds(again, threads, cancel) if again else [])
 
     def _runs(self, threads: int, cancel: NDArray[np.uint8]) -> PackedRuns:
         """This thread's memory for runs in the core."""
@@ -231,14 +248,14 @@ class Workshop:
         return runs
 
     def _packed_arm(self, arm: int) -> tuple[Any, tuple[str, ...]]:
-        """An arm as the core takes it, and its metrics; None where only the long way can do it, or refuse it."""
+        """An arm as the core takes it, and its metrics; None where it cannot be packed. What it lacks is raised."""
         known = self._packed.get(arm)
         if known is not None:
             return known
         made: tuple[Any, tuple[str, ...]] = None, ()
-        with suppress(Exception):  # the long way meets the same error, and says it
-            config = self.ready(arm)
-            if backends.compiled() is not None and _can_be_packed(config):
+        config = self.ready(arm)
+        if backends.compiled() is not None and _can_be_packed(config):
+            with at_replay():
                 made = self._pack(config, arm), config.metrics
         if len(self._packed) >= _MOST_PACKED:
             self._packed.clear()
@@ -263,7 +280,7 @@ class Workshop:
             None if test is None else test.bound,
             local.spec,
             batch,
-            self._table(sections["strategy"].key, rule, _TABLE_SIZE),
+            self._table(sections["strategy"].key, rule, _TABLE_SIZE if rule_is_known(rule) else 0),
             e,
             WINDOW_BYTES,
             options.eval_every or 0,
@@ -280,21 +297,19 @@ class Workshop:
         return made
 
     def _table(self, key: bytes, rule: Rule, size: int) -> NDArray[np.float64]:
-        """Staleness weights, at least so many where the function gives them."""
+        """Staleness weights, at least so many. A function of the user's own is asked for no more than are needed."""
         table = self._tables.get(key, np.empty(0))
         if len(table) < size:
-            values = table.tolist()
-            with suppress(Exception):  # the long way meets it where it matters
-                values += [rule.staleness_weight(t) for t in range(len(values), max(size, 2 * len(values)))]
-            table = self._tables[key] = np.array(values)
+            end = max(size, _TABLE_SIZE, 2 * len(table)) if rule_is_known(rule) else size
+            more = [rule.staleness_weight(t) for t in range(len(table), end)]
+            table = self._tables[key] = np.concatenate((table, more))
         return table
 
-    def _lengthen(self, arm: int, size: int) -> bool:
-        """Whether the arm's table of staleness weights has this size now."""
-        key = self.arms.sections(arm)["strategy"].key
-        rule = rule_of(self.config(arm).strategy)
+    def _lengthen(self, arm: int, size: int) -> None:
+        """The arm is packed again, with so many staleness weights."""
+        with at_replay():
+            self._table(self.arms.sections(arm)["strategy"].key, rule_of(self.config(arm).strategy), size)
         self._packed.pop(arm, None)
-        return len(self._table(key, rule, size)) >= size
 
     def _run(self, config: StudyConfig, arm: int, seed: int, threads: int, cancel: NDArray[np.uint8]) -> Row:
         key = self.schedule_key(arm), seed
@@ -316,8 +331,9 @@ def _compiled() -> CompiledBackend:
 
 
 def _can_be_packed(config: StudyConfig) -> bool:
+    """Whether the core resolves and replays all of it: no host evaluates, no weight needs the whole schedule first."""
     problem, rule, stop = config.problem, rule_of(config.strategy), config.replay_options.stop
-    looked_at = [name for name in _PACKED_METRICS if stop is not None and getattr(stop, name) is not None]
+    looked_at = [name for name in OF_PROBLEM if stop is not None and getattr(stop, name) is not None]
     return (
         isinstance(problem, Problem)
         and config.local is not None
@@ -327,7 +343,7 @@ def _can_be_packed(config: StudyConfig) -> bool:
         and rule.secure is None
         and rule.privacy is None
         and rule.weighting != INVERSE_FREQUENCY
-        and set(config.metrics) <= set(_PACKED_METRICS)
+        and set(config.metrics) <= set(METRICS)
         and set(looked_at) <= set(config.metrics)
         and ("accuracy" not in config.metrics or hasattr(problem, "accuracy"))
     )

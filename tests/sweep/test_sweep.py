@@ -67,10 +67,10 @@ PACKED: dict[str, dict[str, Any]] = {
     "stop by accuracy": {"replay.stop": {"accuracy": 0.3}},
     "stop by gradient": {"replay.stop": {"grad_norm_sq": 0.3}, "replay.metrics": ["loss", "grad_norm_sq"]},
     "diverges": {"local.lr": 3e38},
+    "distances": {"replay.metrics": ["loss", "distance", "step_norm"]},
 }
-# ... and those that go the long way.
+# ... and those that go one by one.
 OTHERS: dict[str, dict[str, Any]] = {
-    "other metrics": {"replay.metrics": ["loss", "distance", "step_norm"]},
     "uniform arrivals": {
         "trace": {"kind": "uniform", "n_clients": 12, "max_staleness": 3},
         "schedule": {"server_steps": 30},
@@ -110,8 +110,8 @@ def test_a_run_has_the_bits_that_it_has_alone(name: str, base: dict[str, Any], t
 def test_recorded_delays_follow_the_seed(
     packed: bool, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The core's way and the long way give the same rows; so does one seed at a time, as large traces are run."""
-    tables = merged(base, {"replay.metrics": [] if packed else ["step_norm"]})
+    """Packed or one by one, the rows are the same; so are they one seed at a time, as large traces are run."""
+    tables = merged(base, {} if packed else {"strategy.weights": "inverse_frequency"})
     all_at_work = {"schedule": {"server_steps": 30}}  # nobody is drawn: times differ by the delays alone
     config = study(tables, PACKED["a resampled trace"] | all_at_work, tmp_path)
     results = fb.sweep(config, seeds=range(5))
@@ -183,7 +183,7 @@ def test_arms_that_share_a_schedule_resolve_it_once(base: dict[str, Any], monkey
         return original(self, seed)
 
     monkeypatch.setattr(fb.StudyConfig, "make_schedule", counted)
-    base["replay"]["metrics"] = ["loss", "distance"]  # the long way
+    base["strategy"]["weights"] = "inverse_frequency"  # runs go one by one
     grid = {"local.lr": [0.1, 0.2], "strategy.server_lr": [0.5, 1.0]}
     fb.sweep(base, grid, seeds=[0, 1], threads=1)
     assert made == [0, 1]

@@ -37,8 +37,8 @@ struct PackedArm {
   std::int64_t n_s = 0;
   const double* e = nullptr;  // (n_clients,)
   std::int64_t window_bytes = 0;
-  std::int64_t eval_every = 0;     // 0: about a hundred times
-  std::vector<RunMetric> metrics;  // Loss, GradNormSq, Accuracy
+  std::int64_t eval_every = 0;  // 0: about a hundred times
+  std::vector<RunMetric> metrics;
   RunLimits limits;
 };
 
