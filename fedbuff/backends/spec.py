@@ -653,8 +653,8 @@ class Limits(NamedTuple):
     lanes: Callable[[], int]  # numbers in a vector of the level in force
 
 
-# What it came to (PackedEnd of csrc/core/replay/packed_runs.hpp), its RunState, version, updates, staleness, time, seconds,
-# w, history, and what was raised
+# What it came to (PackedEnd in csrc/core/replay/packed_runs.hpp), its RunState, version, updates, staleness, time,
+# seconds, w, history, and what was raised
 PackedRun = tuple[int, int, int, int, int, float, float, Vector, NDArray[np.float64], BaseException | None]
 
 
