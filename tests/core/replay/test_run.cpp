@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "check.hpp"
+#include "clients/local_sgd.hpp"
 #include "replay/run.hpp"
 
 namespace {
