@@ -34,6 +34,8 @@ from fedbuff.backends.spec import (
     LocalSpec,
     Plan,
     ProblemSpec,
+    RunSpec,
+    RunState,
     ScheduleChunk,
     SumSpec,
     new_columns,
@@ -661,9 +663,6 @@ def test_decode(case: Case, dtype: str, seed: int, dim: int, word: Any, scale: f
     tolerance.DECODE.check(got, want)
 
 
-# What every backend must have
-
-
 # Schedules and replays: the same rows, and models of the reference's arithmetic
 
 
@@ -720,8 +719,8 @@ def test_schedule_check(case: Case) -> None:
         assert backend.schedule_check().add(faulty) == reference.schedule_check().add(faulty) != (0, -1)
 
 
-def _replayed(backend: Any, dtype: str) -> Array:
-    schedule = fb.uniform_arrivals(3, 2, 2, 6, seed=1)
+def _engine(backend: Any, dtype: str) -> tuple[Any, Any]:
+    """A new engine of a small quadratic, and the problem."""
     rng = np.random.default_rng(0)
     spec = ProblemSpec(
         family="quadratic",
@@ -732,19 +731,41 @@ def _replayed(backend: Any, dtype: str) -> Array:
         center=rng.standard_normal((3, 5)).astype(dtype),
         curvature=np.ones((1, 1), dtype),
     )
+    bound = backend.bind(spec)
     engine = backend.replay_engine(
-        rule_of(fb.FedBuff(2)), np.zeros(5, dtype), backend.bind(spec), None, LocalSpec(2, 0.1), 3,
-        np.zeros(3, np.int64), 1 << 20, SumSpec(seed=3), None,
+        rule_of(fb.FedBuff(2)), np.zeros(5, dtype), bound, None, LocalSpec(2, 0.1), 3, np.zeros(3, np.int64), 1 << 20,
+        SumSpec(seed=3), None,
     )  # fmt: skip
-    started = np.append(schedule.started_on_0, schedule.step_started)
-    n = schedule.n_arrivals
-    engine.add(
-        schedule.client, schedule.task, schedule.version, schedule.step, np.ones(n), np.ones(n), started,
-        np.zeros(0, np.int64),
-    )  # fmt: skip
+    return engine, bound
+
+
+def _rows_of(schedule: fb.Schedule) -> tuple[Any, ...]:
+    """The rows of a schedule whose arrivals are all used, each with weight 1, as an engine takes them."""
+    started = np.append(schedule.started_on_0, schedule.step_started)[: schedule.n_steps]
+    ones = np.ones(schedule.n_arrivals)
+    columns = (schedule.client, schedule.task, schedule.version, schedule.step)
+    return (*columns, ones, ones, started, np.zeros(0, np.int64))
+
+
+def _replayed(backend: Any, dtype: str) -> Array:
+    engine, _ = _engine(backend, dtype)
+    engine.add(*_rows_of(fb.uniform_arrivals(3, 2, 2, 6, seed=1)))
     engine.run(6, 1)
     assert engine.version() == 6
     return np.array(engine.w())
+
+
+def _history(backend: Any, dtype: str) -> Array:
+    """The rows of a run's history, and the model at its end."""
+    schedule = fb.uniform_arrivals(3, 2, 2, 6, seed=1)
+    engine, bound = _engine(backend, dtype)
+    metrics = ("loss", "grad_norm_sq", "distance", "step_norm")
+    run = backend.replay_run(engine, RunSpec(eval_every=2, metrics=metrics, problem=bound))
+    run.add(*_rows_of(schedule), schedule.step_time, None)
+    run.close()
+    assert run.advance(100, 60.0, 1) == RunState.SCHEDULE_END
+    assert (run.version(), run.updates(), run.time()) == (6, 12, schedule.step_time[-1])
+    return np.append(np.ravel(run.rows(0)), engine.w())
 
 
 @every_case
@@ -753,6 +774,17 @@ def test_replay_engine(case: Case, dtype: str) -> None:
     with case.use() as backend:
         got = _replayed(backend, dtype)
     np.testing.assert_allclose(got, _replayed(reference, dtype), rtol=64 * np.finfo(dtype).eps)
+
+
+@every_case
+@every_dtype
+def test_replay_run(case: Case, dtype: str) -> None:
+    with case.use() as backend:
+        got = _history(backend, dtype)
+    np.testing.assert_allclose(got, _history(reference, dtype), rtol=256 * np.finfo(dtype).eps)
+
+
+# What every backend must have
 
 
 @every_case

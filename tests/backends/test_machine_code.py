@@ -15,7 +15,7 @@ import fedbuff
 from fedbuff import _build_info
 
 LIBRARY = Path(fedbuff.__file__).parent / "libfedbuff.so"
-CHAINS, READS, ADDITIONS = 12, 8, 16  # csrc/core/level/limits.inl
+CHAINS, READS, ADDITIONS = 12, 8, 16  # csrc/core/kernels/level/limits.inl
 LEVELS = ("baseline", "avx2", "avx512")
 TYPES = ("float", "double")
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff._schedule.plan import new_columns
-from fedbuff._schedule.uniform import _fill_uniform_arrivals
 from fedbuff.backends import reference
-from fedbuff.backends.spec import SumSpec
+from fedbuff.backends.python.uniform_arrivals import uniform_arrivals
+from fedbuff.backends.spec import SumSpec, new_columns
 
 STEPS, K = 30, 3
 
@@ -136,7 +135,7 @@ def test_uniform_arrivals_are_those_of_numpy(n: int, size: int, bound: int, olde
     made = fb.uniform_arrivals(n, size, bound, 200, seed=2**40 + 5, staleness="max" if oldest else "uniform")
     made.check()
     columns = new_columns(200 * size, 200)
-    _fill_uniform_arrivals(n, size, bound, oldest, 2**40 + 5, columns)
+    uniform_arrivals(n, size, bound, oldest, 2**40 + 5, columns)
     for name in ("client", "task", "version", "step", "staleness", "start_time", "arrive_time", "status", "step_time"):
         assert getattr(made, name).tobytes() == getattr(columns, name).tobytes(), name
     assert [made.started_on_0, *made.step_started.tolist()] == [*columns.started.tolist(), 0]

@@ -1,4 +1,4 @@
-"""log, exp, pow and sincos made of + - * / and bit operations only: the same bits as csrc/core/portable_math.hpp.
+"""log, exp, pow and sincos of + - * / and bit operations only: the same bits as csrc/core/numbers/portable_math.hpp.
 
 The functions of the first part work elementwise on float64 arrays; Numba compiles the same source for scalars
 (numba/random.py teaches it `bits_of`, `double_of` and `select`). Every expression has the order of the C++ one.
