@@ -17,7 +17,21 @@ import numpy as np
 from fedbuff._base.arrays import as_model, as_units, as_vector, model_dtype
 from fedbuff._rule.server_file import ServerState, read_server, write_server
 from fedbuff._base.checks import integer
-from fedbuff._rule.server_errors import checked_dim, closed_error, diverged_error, float_of, forked_error, norm_error, not_finite, overflow_error, positive, ticket_error, unit_of, version_error, wide_error
+from fedbuff._rule.server_errors import (
+    checked_dim,
+    closed_error,
+    diverged_error,
+    float_of,
+    forked_error,
+    norm_error,
+    not_finite,
+    overflow_error,
+    positive,
+    ticket_error,
+    unit_of,
+    version_error,
+    wide_error,
+)
 from fedbuff._rule.strategies import Adam, plain_rule_of, rule_of
 
 

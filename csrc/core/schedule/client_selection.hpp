@@ -140,7 +140,7 @@ class ClientSelection {
   const SchedulePlan& plan_;
   AvailabilityWindows windows_;
   ScheduleKernels kernels_;  // those in force at the start
-  bool overlap_;  // open loop: a client may have several tasks at once
+  bool overlap_;             // open loop: a client may have several tasks at once
   bool is_plain_ = false;
   LargeVector<std::uint32_t> states_;  // tasks started | kBusy
   std::int64_t n_spent_ = 0;           // clients with no task left
