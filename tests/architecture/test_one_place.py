@@ -185,7 +185,7 @@ def test_faults() -> None:
     ],
 )
 def test_choices_of_a_plan(enum: str, names: tuple[str, ...]) -> None:
-    there = cpp_enum(text("csrc/core/schedule/resolver.hpp"), enum)
+    there = cpp_enum(text("csrc/core/schedule/plan.hpp"), enum)
     assert there == {name.lower(): getattr(resolver, name) for name in names}
 
 

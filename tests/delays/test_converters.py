@@ -410,7 +410,7 @@ def test_delay_matrix_missing(tmp_path) -> None:
     path.write_text(",2\n1,3\n")  # a value is missing: this is no header
     assert fb.traces.from_delay_matrix(path, missing="drop").compute.tolist() == [1.0, 2.0, 3.0]
     (tmp_path / "m.npy").write_bytes(b"not an array")
-    with pytest.raises(fb.FileError, match=r"not a whole \.npy file"):
+    with pytest.raises(fb.TraceError, match="not a whole NPY file"):
         fb.traces.from_delay_matrix(tmp_path / "m.npy")
 
 

@@ -20,7 +20,7 @@
 #include "schedule/availability_windows.hpp"
 #include "schedule/client_set.hpp"
 #include "schedule/event_queue.hpp"
-#include "schedule/resolver.hpp"
+#include "schedule/plan.hpp"
 
 namespace fedbuff {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "export.hpp"
-#include "schedule/resolver.hpp"
+#include "schedule/plan.hpp"
 
 namespace fedbuff {
 
