@@ -17,7 +17,7 @@ from .stop import Stop
 __all__ = ["METRICS", "check_local", "check_metrics", "check_problem", "check_replay", "check_schedule", "check_stop"]
 
 METRICS = ("loss", "grad_norm_sq", "accuracy", "distance", "step_norm")
-STOP_METRICS = ("loss", "grad_norm_sq", "accuracy")
+STOP_METRICS = METRICS[:3]  # those of a problem, which `Stop` may look at
 _NEEDS = {"loss": "loss", "grad_norm_sq": "grad", "accuracy": "accuracy"}  # methods of a problem, by metric
 
 

@@ -24,11 +24,10 @@ from .._delays.arrival_log import ArrivalLog
 from .._delays.trace import PARTS, Trace
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
-from .._replay.check import METRICS
+from .._replay.check import METRICS, STOP_METRICS
 from .._replay.engine import _WINDOW_BYTES as WINDOW_BYTES
 from .._replay.history import Result
 from .._replay.loop import make_loop
-from .._replay.metrics import OF_PROBLEM
 from .._replay.replay import _update_weights as update_weights
 from .._rule.server_file import rule_is_known
 from .._rule.strategies import INVERSE_FREQUENCY, Rule, rule_of
@@ -333,7 +332,7 @@ def _compiled() -> CompiledBackend:
 def _can_be_packed(config: StudyConfig) -> bool:
     """Whether the core resolves and replays all of it: no host evaluates, no weight needs the whole schedule first."""
     problem, rule, stop = config.problem, rule_of(config.strategy), config.replay_options.stop
-    looked_at = [name for name in OF_PROBLEM if stop is not None and getattr(stop, name) is not None]
+    looked_at = [name for name in STOP_METRICS if stop is not None and getattr(stop, name) is not None]
     return (
         isinstance(problem, Problem)
         and config.local is not None

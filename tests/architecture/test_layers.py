@@ -290,6 +290,9 @@ def test_nothing_heavy_at_the_top(path: str) -> None:
             assert first in LIGHT | {"fedbuff"} or first in sys.stdlib_module_names, f"{path} imports {name}"
 
 
-@pytest.mark.parametrize("folder", [*(f"csrc/core/{name}" for name in CORE_LAYERS)])
+PYTHON_FOLDERS = [f"fedbuff/{name}" for names in PYTHON_LAYERS for name in names if (PACKAGE / name).is_dir()]
+
+
+@pytest.mark.parametrize("folder", [*(f"csrc/core/{name}" for name in CORE_LAYERS), *PYTHON_FOLDERS])
 def test_every_folder_says_what_lives_there(folder: str) -> None:
     assert len((ROOT / folder / "README.md").read_text().splitlines()) >= 3
