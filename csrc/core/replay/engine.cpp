@@ -366,7 +366,11 @@ void ReplayEngine<T>::take(Worker& worker) {
     T* delta_out = nullptr;
     const std::int64_t row = window_.take(delta_out);
     worker.rows.push_back(row);
-    worker.tasks.push_back({&rows[row], versions_.model(rows[row].version), delta_out, this});
+    ClientTask<T>& task = worker.tasks.emplace_back();  // field by field: a copy has to wait for its stores
+    task.row = &rows[row];
+    task.w = versions_.model(rows[row].version);
+    task.delta_out = delta_out;
+    task.store = this;
   }
 }
 

@@ -79,19 +79,12 @@ class VersionStore {
     require_covered(wanted, version, row);
   }
 
-  // A task on this version has ended.
-  void release(std::int64_t version, std::int64_t row) {
-    Version& old = entry(version, row);
-    --old.references;
-    require_covered(old, version, row);
-    if (old.references == 0 && old.closed) {
-      free_if_unused(version);
-    }
-  }
-
+  // A task on this version has ended; the second one: that of a row, which is not kept any more.
+  void release(std::int64_t version, std::int64_t row) { drop_reference(entry(version, row), version, row); }
   void commit_row(std::int64_t version, std::int64_t row) {
-    --entry(version, row).pending;
-    release(version, row);
+    Version& old = entry(version, row);
+    --old.pending;
+    drop_reference(old, version, row);
   }
 
   // No task starts on this version any more; `started` did.
@@ -221,13 +214,26 @@ class VersionStore {
   bool is_known(std::int64_t version) const { return version >= begin() && version < end(); }
 
   Version& entry(std::int64_t version, std::int64_t row) {
+    if (!is_known(version)) {
+      append_up_to(version, row);
+    }
+    return versions_[version];
+  }
+  void append_up_to(std::int64_t version, std::int64_t row) {  // apart, so that entry() is inlined
     if (version < begin()) {
       throw_gone(version, row);
     }
     while (version >= end()) {
       versions_.push_back({});
     }
-    return versions_[version];
+  }
+
+  void drop_reference(Version& old, std::int64_t version, std::int64_t row) {
+    --old.references;
+    require_covered(old, version, row);
+    if (old.references == 0 && old.closed) {
+      free_if_unused(version);
+    }
   }
 
   void put(std::int64_t version, const T* from) {
