@@ -63,7 +63,7 @@ def engine_seconds(config: fb.StudyConfig, seeds: range) -> tuple[float, list[st
         spent += time.perf_counter() - began
         schedule = config.make_schedule(seed)
         replay = fb.Replay(config.problem, schedule, config.local, strategy=config.strategy, threads=1, seed=seed)
-        while replay._more():
+        while replay._feed.give(replay._run):
             began = time.perf_counter()
             replay._engine.run(2**62, 1)
             spent += time.perf_counter() - began
@@ -79,7 +79,7 @@ def engines_at_once(config: fb.StudyConfig, seeds: range) -> float:
         resolver = backends.current().make_resolver(plan)
         schedule = config.make_schedule(seed)
         replay = fb.Replay(config.problem, schedule, config.local, strategy=config.strategy, threads=1, seed=seed)
-        replay._more()
+        replay._feed.give(replay._run)
         ready.append((resolver, new_columns(room + resolver.rows_needed, room + 2), replay._engine))
 
     def run(one: Any) -> None:

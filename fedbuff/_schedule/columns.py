@@ -32,7 +32,6 @@ IN_FLIGHT_COLUMNS: dict[str, type[np.generic]] = {
     "in_flight_version": np.int64,
     "in_flight_start_time": np.float64,
 }
-COLUMN_GROUPS = (ROW_COLUMNS, STEP_COLUMNS, IN_FLIGHT_COLUMNS)  # the columns of a group have one length
 SCALARS = ("n_clients", "buffer_size", "concurrency", "seed", "started_on_0", "first_step")
 
 
