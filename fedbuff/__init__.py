@@ -67,6 +67,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     # Data
+    from . import datasets
     from ._study.data import sample_digits
 
     # Delays
@@ -100,6 +101,7 @@ __all__ = [
     "Callback",
     "LocalSGD",
     # Data
+    "datasets",
     "partition",
     "read_svmlight",
     "sample_digits",
@@ -169,7 +171,7 @@ __all__ = [
 ]
 
 # Not everybody's, and slow to import: on first use.
-_LATER_MODULES = ("plots", "secure", "theory", "traces")
+_LATER_MODULES = ("datasets", "plots", "secure", "theory", "traces")
 _LATER_NAMES = {
     "StudyConfig": "._study.config",
     "SweepResults": "._sweep.results",

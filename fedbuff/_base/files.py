@@ -40,10 +40,12 @@ __all__ = [
     "guarded",
     "make_folder",
     "open_npz",
+    "open_plain",
     "open_text",
     "optional",
     "read_json",
     "read_npy",
+    "read_rest",
     "reading",
     "replacing",
     "sync_folder",
@@ -252,6 +254,14 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
+def open_plain(path: PathLike) -> io.BufferedReader | gzip.GzipFile:
+    """A file's bytes to read, unpacked where it is gzip, whatever its name."""
+    file = path_of("path", path)
+    with file.open("rb") as head:
+        compressed = head.read(2) == b"\x1f\x8b"
+    return gzip.open(file) if compressed else file.open("rb")
+
+
 def read_json(path: PathLike, what: str) -> Any:
     """The value in a JSON file."""
     with reading(path, what):
@@ -368,6 +378,13 @@ def _read_array(stream: IO[bytes] | zipfile.ZipExtFile, size: int) -> NDArray[An
     n_bytes = math.prod(shape) * dtype.itemsize
     if n_bytes != size - stream.tell():
         raise ValueError(f"{dtype} {shape} takes {n_bytes} bytes, and {size - stream.tell()} are there")
+    flat = read_rest(stream, n_bytes)
+    array: NDArray[Any] = flat.view(dtype) if n_bytes else np.empty(0, dtype)
+    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def read_rest(stream: Any, n_bytes: int) -> NDArray[np.uint8]:
+    """The last bytes of a stream: neither fewer nor more. Memory is touched as they come, whatever was declared."""
     flat = np.empty(n_bytes, np.uint8)
     view = flat.data
     at = 0
@@ -377,10 +394,9 @@ def _read_array(stream: IO[bytes] | zipfile.ZipExtFile, size: int) -> NDArray[An
             raise ValueError("it breaks off")
         view[at : at + len(piece)] = piece
         at += len(piece)
-    if stream.read(1):  # also makes zipfile compare the checksum
+    if stream.read(1):  # also makes zipfile and gzip compare the checksum
         raise ValueError("it goes on after its end")
-    array: NDArray[Any] = flat.view(dtype) if n_bytes else np.empty(0, dtype)
-    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+    return flat
 
 
 # ---- names ----

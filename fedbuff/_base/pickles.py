@@ -1,4 +1,4 @@
-"""Pickles of others, read without running anything: builtin containers, strings and numbers.
+"""Pickles of others, read without running anything: builtin containers, strings, numbers and, where asked for, arrays.
 
 A pickle is a program of opcodes. It is walked once before it is run: an opcode that asks for memory beyond the file's
 own size, or tuples nested so deep that hashing one would overflow the stack, are refused.
@@ -7,11 +7,16 @@ own size, or tuples nested so deep that hashing one would overflow the stack, ar
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import pickletools
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-__all__ = ["loads"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["PickledArray", "loads", "loads_arrays"]
 
 _NESTED = 10_000  # tuples that hold other containers; each may be a level, and hashing one takes a C frame a level
 
@@ -126,7 +131,115 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to an object outside")
 
 
+class PickledArray:
+    """What a pickle says of a NumPy array of numbers, checked; `array` is a read-only view of the pickle's bytes.
+
+    NumPy's own functions never see the pickle: what it calls are the stand-ins below.
+    """
+
+    __slots__ = ("array",)
+    array: NDArray[Any]
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, tuple) or len(state) != 5:
+            raise pickle.UnpicklingError("the state of an array is not its five parts")
+        _, shape, kind, fortran, data = state
+        self.array = _array_of(data, kind, shape, bool(fortran))
+
+
+class _PickledType:
+    """A dtype of plain numbers."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = np.dtype(kind)
+
+    def __setstate__(self, state: Any) -> None:
+        order = _text(state[1]) if isinstance(state, tuple) and len(state) >= 2 else ""
+        if order not in ("<", ">", "|", "="):
+            raise pickle.UnpicklingError("the state of a dtype has no byte order")
+        self.kind = np.dtype(f"{order}{self.kind.str[1:]}") if order in "<>" else self.kind
+
+
+class _Call:
+    """Stands for a function that a pickle names; a pickle cannot change it."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: Any) -> NoReturn:
+        raise pickle.UnpicklingError("it changes a function")
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else value if isinstance(value, str) else ""
+
+
+def _array_of(data: Any, kind: Any, shape: Any, fortran: bool) -> NDArray[Any]:
+    whole = isinstance(shape, tuple) and all(type(length) is int and length >= 0 for length in shape)
+    if not isinstance(data, (bytes, bytearray)) or not isinstance(kind, _PickledType) or not whole or len(shape) > 32:
+        raise pickle.UnpicklingError("the parts of an array are not its bytes, dtype and shape")
+    n_bytes = math.prod(shape) * kind.kind.itemsize
+    if n_bytes != len(data):
+        raise pickle.UnpicklingError(f"{kind.kind} {shape} takes {n_bytes} bytes, and {len(data)} are there")
+    array: NDArray[Any] = np.frombuffer(bytes(data), kind.kind) if n_bytes else np.empty(0, kind.kind)
+    return array.reshape(shape, order="F" if fortran else "C")
+
+
+def _dtype(kind: Any, *_: Any) -> _PickledType:
+    name = _text(kind)
+    if name not in ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"):
+        raise pickle.UnpicklingError(f"an array of {name[:20]!r} is not one of numbers")
+    return _PickledType(name)
+
+
+def _reconstruct(*_: Any) -> PickledArray:
+    return PickledArray()
+
+
+def _frombuffer(data: Any, kind: Any, shape: Any, order: Any) -> PickledArray:
+    made = PickledArray()
+    made.array = _array_of(data, kind, shape, _text(order) == "F")
+    return made
+
+
+def _encode(text: Any, encoding: Any) -> bytes:
+    if not isinstance(text, str) or _text(encoding) != "latin1":
+        raise pickle.UnpicklingError("bytes are not written as latin1")
+    return text.encode("latin1")
+
+
+def _ndarray(*_: Any) -> NoReturn:
+    raise pickle.UnpicklingError("it makes an array in another way than NumPy does")
+
+
+_NUMPY = {
+    ("numpy", "ndarray"): _Call(_ndarray),
+    ("numpy", "dtype"): _Call(_dtype),
+    ("_codecs", "encode"): _Call(_encode),
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Call(_reconstruct) for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _Call(_frombuffer) for core in ("core", "_core")},
+}
+
+
+class _ArrayUnpickler(_Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        return _NUMPY.get((module, name)) or super().find_class(module, name)
+
+
 def loads(data: bytes) -> Any:
     """The object in a pickle of builtin containers, strings and numbers; any other raises."""
     _check(data)
     return _Unpickler(io.BytesIO(data)).load()
+
+
+def loads_arrays(data: bytes) -> Any:
+    """The same where arrays of numbers may stand, each as a `PickledArray`; texts that Python 2 wrote come as bytes."""
+    _check(data)
+    return _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()

@@ -40,6 +40,9 @@ PARTITIONS: dict[str, Callable[..., Any]] = {
     "iid": partition.iid,
     "dirichlet": partition.dirichlet,
     "shards": partition.shards,
+    "pathological": partition.pathological,
+    "label_skew": partition.label_skew,
+    "by_writer": partition.by_writer,
 }
 DISTRIBUTIONS: dict[str, type[Distribution]] = {
     cls.kind: cls

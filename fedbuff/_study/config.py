@@ -86,6 +86,7 @@ from .data import (
     HeldOut,
     RowReader,
     Rows,
+    format_of,
     hold_out,
 )
 from .tables import (
@@ -337,7 +338,7 @@ class StudyConfig:
         with at_path("problem", known):
             choice("dtype", values.get("dtype", "float32"), ("float32", "float64"))
             if "format" in values:
-                choice("format", values["format"], ("npz", "csv", "svmlight"))
+                format_of(values["format"])
             if not isinstance(values.get("test", 0.5), str):
                 number("test", values.get("test", 0.5), high=1.0, open_low=True)
         if "partition" in values:
@@ -652,6 +653,7 @@ def _read_rows(config: StudyConfig) -> Rows:
     way = split.pop("kind", None)
     given = {name: values[name] for name in _DATA_KEYS if name in values}
     reader = RowReader(
+        flat=True,
         sparse=kind == "logistic",
         labels=kind != "least_squares",
         dtype=np.dtype(given.get("dtype", "float32")),
@@ -670,7 +672,13 @@ def _read_rows(config: StudyConfig) -> Rows:
             rows, held_out = hold_out(rows, float(test), given.get("test_seed", 0))
     clients = rows.clients
     if way in PARTITIONS:
-        subject = {"n_rows": len(rows.y)} if way == "iid" else {"labels": rows.y}
+        subject: dict[str, Any] = {"labels": rows.y}
+        if way == "iid":
+            subject = {"n_rows": len(rows.y)}
+        elif way == "by_writer":
+            if clients is None:
+                raise ConfigError("problem.partition: the data does not say who wrote a row")
+            subject = {"writers": clients}
         clients = call_with(PARTITIONS[way], "problem.partition", {"seed": 0, **split}, **subject)
     if clients is None:
         raise ConfigError("problem.partition: missing; the data does not say which client a row belongs to")

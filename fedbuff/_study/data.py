@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,31 @@ from .._base.checks import count, number, share_of
 from .._base.files import (
     FileError,
     file_format,
-    open_npz,
     reading,
 )
+from ..datasets import Dataset, read_celeba, read_cifar, read_leaf, read_mnist, read_npz
 from ..partition import by_column
 from .svmlight import CSR, read_svmlight
+from .tables import parameters_of, pop_kind, refuse_unknown
 
 __all__ = ["SAMPLE", "RowReader", "Rows", "hold_out", "load_rows", "sample_digits", "save_rows"]
 
 HeldOut = tuple[Any, Any]
 
 SAMPLE = "sample:"  # begins the names of files that ship with the package
+_DATASETS: dict[str, Callable[..., Dataset]] = {
+    "npz": read_npz,
+    "mnist": read_mnist,
+    "cifar": read_cifar,
+    "leaf": read_leaf,
+    "celeba": read_celeba,
+}
 _FORMATS = {
     ".npz": "npz",
+    "-ubyte": "mnist",
+    "-ubyte.gz": "mnist",
+    ".bin": "cifar",
+    ".json": "leaf",
     ".csv": "csv",
     ".csv.gz": "csv",
     **{name + end: "svmlight" for name in (".svm", ".svmlight", ".libsvm") for end in ("", ".gz")},
@@ -61,19 +74,21 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """Reads .npz (X, y, [clients], [X_test, y_test]), .csv (numbers; the target may be text) and svmlight files.
+    """Reads what `fedbuff.datasets` reads, .csv (numbers; the target may be text) and svmlight files.
 
+    flat       pictures become rows of numbers
     sparse     svmlight rows stay sparse
     labels     targets are labels, which keep their type; else numbers of `dtype`
-    form       the format, where the file's name does not say it
+    form       the format, where the file's name does not say it: a name, or a table with options of its reader
     target     the column of a .csv with the targets: a name, or a number (from 0; -1 is the last)
     divide_by  features are divided by this number
     """
 
+    flat: bool
     sparse: bool
     labels: bool
     dtype: np.dtype[Any]
-    form: str | None
+    form: str | Mapping[str, Any] | None
     target: Any
     divide_by: float
 
@@ -89,19 +104,32 @@ class RowReader:
         file = folder / name
         if not file.exists():
             raise ValueError(f"data: {file} does not exist")
-        form = self.form or file_format(file, _FORMATS)
+        form, options = (file_format(file, _FORMATS), {}) if self.form is None else format_of(self.form)
         if form == "svmlight":
             sparse, targets = read_svmlight(file, dtype=self.dtype, n_features=n_features)
             return Rows(sparse if self.sparse else sparse.toarray(), targets)
-        rows = _read_npz(file, client_column) if form == "npz" else _read_csv(file, self.target, client_column)
         divisor = number("divide_by", self.divide_by, open_low=True)
+        if form == "csv":
+            rows = _read_csv(file, self.target, client_column)
+        else:
+            rows = _read_dataset(file, form, options, client_column)
         with reading(file, "rows of numbers"):
             test = None if rows.test is None else (self._features(rows.test[0], divisor), rows.test[1])
             y = rows.y if self.labels else rows.y.astype(self.dtype)
             return Rows(self._features(rows.X, divisor), y, rows.clients, test)
 
     def _features(self, values: NDArray[Any], divisor: float) -> NDArray[Any]:
-        return np.asarray(values / divisor if divisor != 1.0 else values).astype(self.dtype)
+        rows = values.reshape(len(values), -1) if self.flat and values.ndim > 2 else values
+        return np.asarray(rows / divisor if divisor != 1.0 else rows).astype(self.dtype)
+
+
+def format_of(form: Any) -> tuple[str, dict[str, Any]]:
+    """The name of a format and the options of its reader, of a name or a table with a `kind`."""
+    options = dict(form) if isinstance(form, Mapping) else {"kind": form}
+    name = pop_kind("problem.format", options, (*_DATASETS, "csv", "svmlight"))
+    known = [*parameters_of(_DATASETS[name])][1:] if name in _DATASETS else []
+    refuse_unknown("problem.format", options, [key for key in known if key != "client_column"])
+    return name, options
 
 
 def _wrong(file: Path, what: str) -> FileError:
@@ -111,15 +139,22 @@ def _wrong(file: Path, what: str) -> FileError:
     return error
 
 
-def _read_npz(file: Path, client_column: Any) -> Rows:
-    with reading(file, "a data file"), open_npz(file, "a data file") as arrays:
-        for name in ("X", "y", *([client_column] if client_column is not None else [])):
-            if name not in arrays.files:
-                raise _wrong(file, f" has no array {name}; it has {', '.join(arrays.files)}")
-        wanted = client_column or ("clients" if "clients" in arrays.files else None)
-        clients = None if wanted is None else by_column(arrays[wanted])
-        test = (arrays["X_test"], arrays["y_test"]) if "X_test" in arrays.files else None
-        return Rows(arrays["X"], arrays["y"], clients, test)
+_NAMES_OF_FILES = {"mnist": "labels", "celeba": "identities"}  # options that name a file beside
+
+
+def _read_dataset(file: Path, form: str, options: dict[str, Any], client_column: Any) -> Rows:
+    beside = _NAMES_OF_FILES.get(form)
+    if beside in options and isinstance(options[beside], str):
+        options = {**options, beside: file.parent / options[beside]}
+    if form == "npz":
+        options = {"client_column": client_column}
+    elif client_column is not None:
+        raise ValueError(f"data: {file}: {form} has no column {client_column}")
+    try:
+        data = _DATASETS[form](file, **options)
+    except FileError as error:
+        raise _wrong(file, f": {error.reason}" if error.path == file else f": {error}") from error
+    return Rows(data.X, data.y, data.clients, data.test)
 
 
 def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:

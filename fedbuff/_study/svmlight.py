@@ -7,7 +7,6 @@ which one is wrong and why.
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import os
 import re
@@ -28,7 +27,7 @@ from .._base.checks import (
     shortened,
     shown,
 )
-from .._base.files import FileError
+from .._base.files import FileError, open_plain
 
 __all__ = ["CSR", "read_svmlight"]
 
@@ -155,7 +154,7 @@ def _blocks_of_lines(path: Path) -> Iterator[tuple[bytes, int]]:
     held: list[bytes] = []
     size, line = 0, 1
     try:
-        with _open(path) as file:
+        with open_plain(path) as file:
             while more := file.read1(_BLOCK):
                 held.append(more)
                 size += len(more)
@@ -171,12 +170,6 @@ def _blocks_of_lines(path: Path) -> Iterator[tuple[bytes, int]]:
     rest = b"".join(held)
     if rest:
         yield rest if rest.endswith(b"\n") else rest + b"\n", line
-
-
-def _open(path: Path) -> io.BufferedReader | gzip.GzipFile:
-    with path.open("rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path) if compressed else path.open("rb")
 
 
 def _parse(text: bytes, line: int, dtype: np.dtype[np.floating], path: Path) -> _Block:

@@ -27,6 +27,7 @@ PYTHON_LAYERS = (
     ("_event_queue", "_local_sgd"),
     ("backends",),
     ("_problems", "_delays", "partition"),
+    ("datasets",),
     ("_schedule",),
     ("secure",),
     ("_replay",),

@@ -156,9 +156,36 @@ def rows_npz(folder: Path) -> Path:
 
 
 def read_rows(path: Path) -> Any:
-    return RowReader(False, True, np.dtype(np.float64), None, -1, 1.0).read(path.parent, path.name)
+    reader = RowReader(True, False, True, np.dtype(np.float64), form=None, target=-1, divide_by=1.0)
+    return reader.read(path.parent, path.name)
 
 
+def labels_beside(folder: Path) -> Path:
+    """An IDX file of pictures, with that of their labels."""
+    (folder / "l-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x05" + bytes(range(5)))
+    (folder / "l-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0\0\x05\0\0\0\x02\0\0\0\x03" + bytes(range(30)))
+    return folder / "l-images-idx3-ubyte"
+
+
+def people_beside(folder: Path) -> Path:
+    """CelebA's two lists."""
+    (folder / "identity_CelebA.txt").write_text("".join(f"{at}.jpg {at % 3}\n" for at in range(9)))
+    lines = "".join(f"{at}.jpg {(-1) ** at} 1 -1\n" for at in range(9))
+    (folder / "list_attr_celeba.txt").write_text(f"9\nBald Smiling Young\n{lines}")
+    return folder / "list_attr_celeba.txt"
+
+
+CIFAR = {
+    "batch_label": "training batch 1 of 5",
+    "data": np.arange(3 * 3072, dtype=np.uint8).reshape(3, 3072),
+    "labels": [3, 9, 0],
+    "filenames": ["a.png", "b.png", "c.png"],
+}
+LEAF = {
+    "users": ["ann", "bob"],
+    "num_samples": [2, 1],
+    "user_data": {"ann": {"x": [[0.5, 1.0], [0.25, 0.0]], "y": [3, 1]}, "bob": {"x": [[1.0, 1.0]], "y": [2]}},
+}
 SVMLIGHT = b"".join(b"%d 1:%d 3:0.%d # row\n" % (row % 2, row, row) for row in range(20))
 CSV = b"client,compute,ok\n" + b"".join(b"%d,%d.5,true\n" % (row % 3, row) for row in range(20))
 KINDS: dict[str, Kind] = {
@@ -193,6 +220,15 @@ KINDS: dict[str, Kind] = {
     "configuration": Kind(content(TOML.encode(), "run.toml"), fb.StudyConfig.read),
     "configuration.json": Kind(content(json.dumps(TABLES).encode(), "run.json"), fb.StudyConfig.read),
     "data.npz": Kind(rows_npz, lambda path: read_rows(path)),
+    "mnist": Kind(labels_beside, fb.datasets.read_mnist),
+    "idx gzip": Kind(
+        content(gzip.compress(b"\0\0\x0c\x02\0\0\0\x03\0\0\0\x02" + bytes(24), mtime=0), "i.gz"), fb.datasets.read_idx
+    ),
+    "cifar records": Kind(content(bytes([3, *3072 * [7], 9, *3072 * [1]]), "batch.bin"), fb.datasets.read_cifar),
+    "cifar pickle": Kind(content(pickle.dumps(CIFAR, 2), "data_batch_1"), fb.datasets.read_cifar),
+    "cifar pickle 5": Kind(content(pickle.dumps(CIFAR, 5), "data_batch_1"), fb.datasets.read_cifar),
+    "leaf": Kind(content(json.dumps(LEAF).encode(), "leaf.json"), fb.datasets.read_leaf),
+    "celeba": Kind(people_beside, fb.datasets.read_celeba),
     "data.csv": Kind(content(b"a,b,y\n1,2,x\n3,4,z\n", "rows.csv"), lambda path: read_rows(path)),
 }
 

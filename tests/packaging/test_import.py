@@ -23,6 +23,7 @@ HEAVY = [
     "click",
     "fedbuff._core",
     "fedbuff._server",
+    "fedbuff.datasets",
     "fedbuff.plots",
     "fedbuff.secure",
     "fedbuff.theory",

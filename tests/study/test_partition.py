@@ -151,3 +151,80 @@ def test_by_column() -> None:
         fb.partition.by_column(np.array(["b", None], dtype=object))
     with pytest.raises(ValueError, match="values: row 1 is NaN"):
         fb.partition.by_column([0.5, np.nan])
+
+
+# ---- classes per client, unequal sizes, whole writers ----
+
+
+@pytest.mark.parametrize(("n", "each"), [(5, 2), (20, 3), (7, 10), (1, 10), (100, 1)])
+def test_pathological_clients_have_so_many_classes(n: int, each: int) -> None:
+    clients = fb.partition.pathological(LABELS, n, each, seed=1)
+    owners = np.zeros((n, 10), int)
+    np.add.at(owners, (clients, LABELS), 1)
+    assert ((owners > 0).sum(axis=1) == each).all()
+    per_class = (owners > 0).sum(axis=0)
+    assert per_class.max() - per_class.min() <= 1
+    for label in range(10):
+        shares = owners[:, label][owners[:, label] > 0]
+        assert shares.max() - shares.min() <= 1
+
+
+def test_pathological_pairs_are_not_a_cycle() -> None:
+    clients = fb.partition.pathological(LABELS, 60, 2, seed=0)
+    pairs = {tuple(np.unique(LABELS[clients == client]).tolist()) for client in range(60)}
+    assert len(pairs) > 20
+
+
+def test_pathological_errors() -> None:
+    with pytest.raises(ValueError, match="classes_per_client: expected an int below 11, got 11"):
+        fb.partition.pathological(LABELS, 20, 11, 0)
+    with pytest.raises(ValueError, match="n_clients: 3 clients of 2 classes leave some of 10 classes to nobody"):
+        fb.partition.pathological(LABELS, 3, 2, 0)
+    with pytest.raises(ValueError, match="n_clients: class 0 has 60 rows, too few for its 120 clients"):
+        fb.partition.pathological(LABELS, 120, 10, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 60),
+    alpha=st.sampled_from([1e-3, 0.1, 1.0, 1e4]),
+    sigma=st.sampled_from([0.0, 0.5, 3.0, 100.0]),
+    least=st.integers(1, 10),
+    seed=st.integers(0, 5),
+)
+def test_label_skew_deals_every_row_once(n: int, alpha: float, sigma: float, least: int, seed: int) -> None:
+    shares = sizes(fb.partition.label_skew(LABELS, n, alpha, sigma, seed, min_rows=least), n)
+    assert shares.sum() == 600 and shares.min() >= least
+    if sigma == 0.0:
+        assert shares.max() - shares.min() <= 1
+
+
+def test_label_skew_follows_alpha_and_sigma() -> None:
+    labels = np.repeat(np.arange(10), 2000)
+
+    def largest_share(alpha: float) -> float:
+        clients = fb.partition.label_skew(labels, 100, alpha, 0.0, seed=3)
+        return float(np.mean([np.bincount(labels[clients == at]).max() / (clients == at).sum() for at in range(100)]))
+
+    assert largest_share(0.05) > 0.7 > largest_share(1.0) > 0.2 > largest_share(1e3)
+    logs = np.log(np.bincount(fb.partition.label_skew(labels, 400, 1.0, 0.8, seed=3)))
+    assert 0.7 < logs.std() < 0.9
+
+
+def test_label_skew_errors() -> None:
+    with pytest.raises(ValueError, match="sigma: expected a number >= 0 and <= 100, got -1"):
+        fb.partition.label_skew(LABELS, 5, 1.0, -1.0, 0)
+    with pytest.raises(ValueError, match="n_clients: 600 rows are too few for min_rows"):
+        fb.partition.label_skew(LABELS, 100, 1.0, 1.0, 0, min_rows=7)
+
+
+def test_writers_stay_whole() -> None:
+    writers = np.array([f"w{at % 23}" for at in range(600)])
+    clients = fb.partition.by_writer(writers, 5, seed=2)
+    owners = {writer: set(clients[writers == writer].tolist()) for writer in set(writers.tolist())}
+    assert all(len(owner) == 1 for owner in owners.values())
+    n_writers = np.bincount([owner.pop() for owner in owners.values()])
+    assert n_writers.tolist() and n_writers.max() - n_writers.min() <= 1 and len(n_writers) == 5
+    assert (fb.partition.by_writer(writers, 5, seed=3) != clients).any()
+    with pytest.raises(ValueError, match="n_clients: 23 writers are too few for 24 clients"):
+        fb.partition.by_writer(writers, 24, seed=0)
