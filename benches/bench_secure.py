@@ -27,6 +27,7 @@ from fedbuff.secure import (
     Server,
     Simulate,
 )
+from fedbuff.secure._cipher import ZEROS, make_key_stream, pieces
 
 DIM = 1_000_000
 K = 10
@@ -150,10 +151,8 @@ def test_pads(benchmark: Any, cipher: Any) -> None:
         total = timed("open", lambda: server.open(aggregator.release(server.request())))
         np.testing.assert_allclose(total, K * delta, rtol=0, atol=agreed.secure.encoding.error(K) + 1e-6)
     pad = bytearray(4 * DIM)
-    stream = fb.secure._key_stream(cipher, os.urandom(32))
-    (cipher_alone,) = interleaved(
-        5, lambda: [stream(fb.secure._ZEROS[: b - a], pad) for a, b in fb.secure._pieces(len(pad))]
-    )
+    stream = make_key_stream(cipher, os.urandom(32))
+    (cipher_alone,) = interleaved(5, lambda: [stream(ZEROS[: b - a], pad) for a, b in pieces(len(pad))])
     whole = seconds["client"] + seconds["server"] + seconds["aggregator"] + seconds["open"] / K
     note(
         benchmark,

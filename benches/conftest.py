@@ -10,7 +10,7 @@ import machine
 import pytest
 from compare import Measured, Missing, Ratio, compare, present, ratio
 
-from fedbuff._machine import bench as _bench
+from fedbuff._machine import limits as _limits
 
 FULL = os.environ.get("FEDBUFF_BENCH_FULL") == "1"
 TURNS = 7 if FULL else 3
@@ -22,7 +22,7 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_benchmark_update_machine_info(config: Any, machine_info: dict[str, Any]) -> None:
-    machine_info["fedbuff"] = _bench.setting()
+    machine_info["fedbuff"] = _limits.setting()
 
 
 Beside = Callable[..., tuple[list[Measured], list[Ratio]]]

@@ -12,13 +12,14 @@ import os
 from typing import Any
 
 from fedbuff._machine import bench as _bench
+from fedbuff._machine import limits as _limits
 
 RIVALS = ("numba", "scipy", "jax", "torch")
 
 
 def describe(threads: tuple[int, ...] = (1, 2), seconds: float = 0.2) -> dict[str, Any]:
     usable = len(os.sched_getaffinity(0))
-    return _bench.machine([n for n in threads if n <= usable], ("float32", "float64"), seconds=seconds)
+    return _limits.machine([n for n in threads if n <= usable], ("float32", "float64"), seconds=seconds)
 
 
 def heading(setting: dict[str, Any]) -> list[str]:

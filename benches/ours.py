@@ -13,6 +13,7 @@ from rivals.with_numpy import checked, moved, vectors
 
 import fedbuff as fb
 from fedbuff._machine import bench as _bench
+from fedbuff._machine import limits as _limits
 
 Turn = Callable[[], dict[str, Any]]
 
@@ -133,9 +134,9 @@ def evaluate(name: str, threads: str = "1", what: str = "both", dtype: str = "fl
 
 def sgemm(size: str = "512", dtype: str = "float32") -> Turn:
     """A product of square matrices by NumPy's BLAS."""
-    return _bench.gemm_turn(int(size), np.dtype(dtype))
+    return _limits.gemm_turn(int(size), np.dtype(dtype))
 
 
 def read(dim: str, streams: str = "11", threads: str = "1", dtype: str = "float32") -> Turn:
     """Reading so many vectors side by side, and nothing else."""
-    return _bench.read_turn(int(dim), int(streams), int(threads), np.dtype(dtype), 0.1)
+    return _limits.read_turn(int(dim), int(streams), int(threads), np.dtype(dtype), 0.1)

@@ -31,6 +31,8 @@ from scipy.optimize import nnls
 
 import fedbuff as fb
 from fedbuff._machine import bench as _bench
+from fedbuff._machine import limits as _limits
+from fedbuff._machine import rates as _rates
 
 FAMILIES = ("logistic", "softmax", "mlp")
 CLIENTS = 100_000_000
@@ -118,7 +120,7 @@ def measure_machine() -> Section:
     def touch() -> dict[str, Any]:
         return {"amount": float(np.ones(fresh, np.uint8).nbytes)}
 
-    return _bench.machine(sorted({1, usable}), seconds=0.1) | {"fresh": _bench.best_rate(touch)}
+    return _limits.machine(sorted({1, usable}), seconds=0.1) | {"fresh": _rates.best_rate(touch)}
 
 
 LOCAL_SIZES = {"logistic": (4, 32, 256, 2048), "softmax": (4, 32, 256, 1024), "mlp": (8, 32, 128)}
@@ -173,7 +175,7 @@ def measure_engine() -> Section:
         versions.append([found["versions"], rest])
     one = Study(small("logistic", 4, buffer_size=1), 1)
     problem = one.problem()
-    rate = _bench.best_rate(lambda: {"amount": float(one.replay(problem, one.schedule()).version)}, 0.5, 100)
+    rate = _rates.best_rate(lambda: {"amount": float(one.replay(problem, one.schedule()).version)}, 0.5, 100)
     return {"points": points, "versions": versions, "run": 1 / rate}
 
 
@@ -190,7 +192,7 @@ def measure_schedule() -> Section:
     """Seconds an arrival, by tasks in flight (two clients for each) and by clients (100 tasks in flight)."""
 
     def seconds(in_flight: int, clients: int, arrivals: int) -> float:
-        return 1 / _bench.best_rate(_bench.schedule_turn(in_flight, clients, arrivals, 10), 0.3)
+        return 1 / _rates.best_rate(_bench.schedule_turn(in_flight, clients, arrivals, 10), 0.3)
 
     return {
         "in flight": [[c, seconds(c, 2 * c, max(300_000, 2 * c))] for c in (10, 100, 1000, 10_000, 100_000, 1_000_000)],
@@ -213,7 +215,7 @@ def measure_evaluate() -> Section:
                 return {"amount": float(repeats)}
 
             n_rows = w.n_clients * w.rows
-            points.append({"family": family, "dim": w.dim, "rows": n_rows, "seconds": 1 / _bench.best_rate(turn, 0.1)})
+            points.append({"family": family, "dim": w.dim, "rows": n_rows, "seconds": 1 / _rates.best_rate(turn, 0.1)})
     return {"points": points}
 
 

@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 from ._problems.constants import Constants, Tag, Value
+from ._theory.plan import Plan, plan
+from ._theory.rate import Rate, rate
 from ._theory.theorem import (
     TABLE_1,
     Analysis,
@@ -23,14 +25,7 @@ from ._theory.theorem import (
     stationary_gradient,
     step_sizes,
 )
-from ._theory.verify import (
-    Plan,
-    Rate,
-    Verification,
-    plan,
-    rate,
-    verify,
-)
+from ._theory.verify import Verification, verify
 
 __all__ = [
     "TABLE_1",

@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from .._machine import bench as _bench
+from .._machine import levels as _levels
+from .._machine import limits as _limits
 
 __all__ = ["bench"]
 
@@ -90,8 +92,8 @@ def machine(threads: tuple[int, ...], dtype: tuple[str, ...], level: str | None,
     Examples:
       fedbuff bench machine --threads 1 --threads 2
     """
-    with _bench.at_level(level):
-        measured = _bench.machine(threads, dtype, seconds=seconds)
+    with _levels.at_level(level):
+        measured = _limits.machine(threads, dtype, seconds=seconds)
     _show(measured, as_json, "bandwidth", "arithmetic")
 
 
@@ -234,8 +236,8 @@ def replay(
 
 
 def _measure(rates: Callable[[], list[dict[str, Any]]], level: str | None, as_json: bool) -> None:
-    with _bench.at_level(level):
-        measured = {"setting": _bench.setting(), "rates": rates()}
+    with _levels.at_level(level):
+        measured = {"setting": _limits.setting(), "rates": rates()}
     _show(measured, as_json, "rates")
 
 

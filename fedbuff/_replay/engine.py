@@ -32,7 +32,8 @@ def _make_roles(
     """Those who make the sums under real pads, and what they agree on; None where there are no pads."""
     if not isinstance(rule.secure, OneTimePad):
         return None
-    from ..secure import Parameters, Roles
+    from ..secure import Parameters
+    from ..secure._roles import Roles
 
     most = rule.max_staleness
     if isinstance(schedule, Schedule):

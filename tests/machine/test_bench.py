@@ -14,8 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from fedbuff import _core
+from fedbuff._base.threads import split
 from fedbuff._cli.bench import bench
 from fedbuff._machine import bench as _bench
+from fedbuff._machine import limits as _limits
 from fedbuff.backends import cpp
 
 QUICK = ["--seconds", "0.001"]
@@ -65,7 +67,7 @@ def test_schedule() -> None:
 
 
 def test_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_bench, "places", lambda: {"L1": 4096, "memory": 1 << 16})
+    monkeypatch.setattr(_limits, "places", lambda: {"L1": 4096, "memory": 1 << 16})
     measured = json.loads(run("machine", "--threads", "1", "--threads", "2", "--dtype", "float32", "--json"))
     where = [(row["place"], row["threads"]) for row in measured["bandwidth"]]
     assert where == [("L1", 1), ("memory", 1), ("L1", 2), ("memory", 2)]
@@ -96,10 +98,11 @@ def test_what_other_backends_can_and_cannot() -> None:
     code = """
 import json, sys
 from fedbuff._machine import bench as _bench
+from fedbuff._machine import limits as _limits
 (row,) = _bench.aggregate_rates([100], seconds=0.001)
 assert row["GB/s"] > 0 and "% of limit" not in row, row
 try:
-    _bench.machine([1])
+    _limits.machine([1])
 except ValueError as error:
     print(error)
 """
@@ -120,27 +123,27 @@ def test_options_out_of_range(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["multiply_add", "read", "write", "copy"])
 def test_a_rate_that_the_clock_does_not_allow_stops_the_bench(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_bench, "places", lambda: {"L1": 4096})
-    monkeypatch.setattr(_bench, "clock_rate", lambda *_: 1e9)
-    monkeypatch.setattr(_bench, "gemm_rate", lambda *_: 1.0)
+    monkeypatch.setattr(_limits, "places", lambda: {"L1": 4096})
+    monkeypatch.setattr(_limits, "clock_rate", lambda *_: 1e9)
+    monkeypatch.setattr(_limits, "gemm_rate", lambda *_: 1.0)
     lanes = cpp.limits(np.float32).lanes()
     possible = {"multiply_add": 2 * 2 * lanes, "read": 3 * 4 * lanes, "write": 2 * 4 * lanes, "copy": 4 * 4 * lanes}
     for factor in (1.04, 1.06):
         rates = {kind: value * (factor if kind == name else 1.0) for kind, value in possible.items()}
         arithmetic = rates.pop("multiply_add")
-        monkeypatch.setattr(_bench, "_bandwidth", lambda *_, rates=rates: rates)
-        monkeypatch.setattr(_bench, "_fma_rate", lambda *_, rate=arithmetic: rate)
+        monkeypatch.setattr(_limits, "_bandwidth", lambda *_, rates=rates: rates)
+        monkeypatch.setattr(_limits, "_fma_rate", lambda *_, rate=arithmetic: rate)
         if factor < 1.05:
-            assert _bench.machine([1])["clock"] == 1.0
+            assert _limits.machine([1])["clock"] == 1.0
         else:
             with pytest.raises(ValueError, match=f"^{name}: expected at most clock x width x ports = "):
-                _bench.machine([1])
+                _limits.machine([1])
 
 
 def test_a_clock_that_was_measured_too_low_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = iter([1e9, 1e9, 2e9])
-    monkeypatch.setattr(_bench, "clock_rate", lambda *_: next(clocks))
-    peaks = _bench._Peaks(0.1)
+    monkeypatch.setattr(_limits, "clock_rate", lambda *_: next(clocks))
+    peaks = _limits.Peaks(0.1)
     peaks.require_possible("multiply_add", 7.9 * cpp.limits(np.float64).lanes(), np.dtype(np.float64), 1)
     assert peaks.clock == 2e9
 
@@ -148,7 +151,7 @@ def test_a_clock_that_was_measured_too_low_is_measured_again(monkeypatch: pytest
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 1000, 4097])
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 def test_split_covers_everything_once(n: int, threads: int) -> None:
-    parts = _bench.split(n, threads)
+    parts = split(n, threads)
     assert len(parts) <= threads and all(part.start % 16 == 0 for part in parts)
     assert np.concatenate([np.arange(n)[part] for part in parts]).tolist() == list(range(n))
 

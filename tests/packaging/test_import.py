@@ -30,6 +30,7 @@ HEAVY = [
     "fedbuff.traces",
     "fedbuff._study.config",
     "fedbuff._machine.bench",
+    "fedbuff._machine.limits",
     "fedbuff._sweep.batches",
     "fedbuff._sweep.sweep",
     "distributed",

@@ -19,6 +19,7 @@ from fedbuff.secure import (
     Refused,
     Server,
 )
+from fedbuff.secure._messages import REQUEST, TICKET, UPLOAD, tasks_digest
 
 pytest.importorskip("cryptography")
 
@@ -94,8 +95,8 @@ def test_too_few_tasks_are_not_released() -> None:
     world.enter(1)
     refused("too_few", world.server, world.server.request)
     # A server that asks all the same is refused by the aggregator.
-    tasks = fb.secure._tasks_digest(world.server._added)
-    request = fb.secure._REQUEST.pack(b"FBQ1", world.server.session, 0, 2, tasks)
+    tasks = tasks_digest(world.server._added)
+    request = REQUEST.pack(b"FBQ1", world.server.session, 0, 2, tasks)
     refused("too_few", world.aggregator, world.aggregator.release, request)
 
 
@@ -115,7 +116,7 @@ def test_a_buffer_is_released_once_and_never_in_part() -> None:
         world.enter(client)
     for left_out in range(K + 1):
         some = {key: weight for key, weight in world.server._added.items() if key[0] != left_out}
-        request = fb.secure._REQUEST.pack(b"FBQ1", world.server.session, 0, K, fb.secure._tasks_digest(some))
+        request = REQUEST.pack(b"FBQ1", world.server.session, 0, K, tasks_digest(some))
         refused("subset", world.aggregator, world.aggregator.release, request)
     request = world.server.request()
     world.aggregator.release(request)
@@ -145,7 +146,7 @@ def test_unknown_buffers_are_refused_and_a_late_ticket_can_be_made_again() -> No
     refused("buffer", world.aggregator, world.aggregator.admit, late)
     world.server.settle(world.aggregator.admit(world.server.ticket(9, 0)))
     assert world.server.fill == 1
-    early = fb.secure._REQUEST.pack(b"FBQ1", world.server.session, 7, K, bytes(32))
+    early = REQUEST.pack(b"FBQ1", world.server.session, 7, K, bytes(32))
     refused("buffer", world.aggregator, world.aggregator.release, early)
     refused("version", world.server, world.server.receive, world.upload(5, version=2))
     refused("unknown", world.server, world.server.ticket, 77, 0)
@@ -329,7 +330,7 @@ def test_what_the_roles_remember_is_bounded_by_the_staleness() -> None:
         assert len(world.aggregator._by_version) <= 3
     assert not world.server._waiting
     # A task whose name is forgotten is too stale to come back.
-    again = fb.secure._TICKET.pack(*fb.secure._TICKET.unpack(first)[:-2], world.aggregator.buffer, 1)
+    again = TICKET.pack(*TICKET.unpack(first)[:-2], world.aggregator.buffer, 1)
     refused("late", world.aggregator, world.aggregator.admit, again)
 
 
@@ -426,7 +427,7 @@ def test_masked_words_tell_nothing_of_the_update(cipher: Any) -> None:
     """Everything that the server and K - 1 others hold of a missing update is its masked vector: uniform words,
     whether the update is zeros or ones, and unlike for the same update sent again."""
     world = World(dim=50_000, buffer_size=2, secure=OneTimePad(cipher=cipher))
-    offset = fb.secure._UPLOAD.size
+    offset = UPLOAD.size
     seen = []
     for task, delta in enumerate((np.zeros(50_000), np.ones(50_000), np.ones(50_000))):
         masked = np.frombuffer(world.upload(0, task=task, delta=delta), np.uint32, offset=offset)
