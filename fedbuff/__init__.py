@@ -101,8 +101,8 @@ __all__ = [
     "Callback",
     "LocalSGD",
     # Data
-    "datasets",
     "partition",
+    "datasets",
     "read_svmlight",
     "sample_digits",
     # Delays
