@@ -15,6 +15,7 @@ struct Scratch {
   T* z;                   // (outputs, kBlockRows) scores, then their gradients
   T* hidden[kMaxLayers];  // (kBlockRows, size of the layer) activations
   T* back[2];             // (kBlockRows, widest hidden layer) their gradients
+  NetworkScratch<T> layers;
   std::size_t bytes;
 
   Scratch(const Problem<T>& p, void* memory) : bytes(0) {
@@ -34,6 +35,9 @@ struct Scratch {
     take(seen, p.max_rows <= kMostRowsMerged ? p.max_rows : 0);
     if (p.family == Family::Quadratic) {
       return;
+    }
+    if (p.family == Family::Layers) {
+      layers.lay_out(*p.network, base == nullptr, take);
     }
     take(z, std::int64_t{p.size[p.n_layers]} * kBlockRows);
     std::int64_t widest = 0;
