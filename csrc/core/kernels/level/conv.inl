@@ -242,39 +242,51 @@ void conv_forward(const Network& network, const Operation& op, const NetworkScra
 // ---- Backward ----
 
 // A channel's gradients that are not zero, rows begin .. end; returns how many.
-template <class T>
+template <class T, bool kPooled>
 std::int64_t make_list(const Network& network, const Operation& op, const ConvShape<T>& shape,
                        const NetworkScratch<T>& s, std::int64_t channel, std::int64_t begin, std::int64_t end) {
   const Tensor& in = network.tensors[op.in];
   const Tensor& out = network.tensors[op.out];
-  const std::int64_t across = op.pooled ? 2 * shape.step : shape.step;
-  const std::int64_t down = op.pooled ? 2 * shape.line_step : shape.line_step;
+  const std::int64_t across = kPooled ? 2 * shape.step : shape.step;
+  const std::int64_t down = kPooled ? 2 * shape.line_step : shape.line_step;
   const auto chosen = [&](std::int64_t i) {
     return static_cast<std::int32_t>((i % 2) * shape.step + i / 2 * shape.line_step);
   };
   const std::int32_t away[4] = {chosen(0), chosen(1), chosen(2), chosen(3)};
-  std::int64_t n = 0;
+  ListEntry<T>* to = s.list;
   for (std::int64_t r = begin; r < end; ++r) {
     const std::int64_t row = (r - begin) * in.size() + shape.origin + channel / shape.out_group * shape.in_group;
-    const std::int64_t at = r * out.size() + out.first() + channel;
-    const T* const g = s.gradient[op.out] + at;
-    const T* const a = s.value[op.out] + at;
-    const T* which = op.pooled ? s.choice[op.out] + r * out.features() + channel : nullptr;
-    for (std::int64_t y = 0; y < out.h; ++y) {
-      for (std::int64_t x = 0; x < out.w; ++x) {
-        const std::int64_t i = y * out.line() + x * out.c;
-        const bool counts = (!op.relu || !(a[i] <= T(0))) && g[i] != T(0);
-        std::int64_t from = row + y * down + x * across;
-        if (op.pooled) {
-          from += away[static_cast<int>(*which)];
+    const T* g = s.gradient[op.out] + r * out.size() + out.first() + channel;
+    const T* which = kPooled ? s.choice[op.out] + r * out.features() + channel : nullptr;
+    for (std::int64_t y = 0; y < out.h; ++y, g += out.line()) {
+      auto from = static_cast<std::int32_t>(row + y * down);
+      for (std::int64_t x = 0; x < out.w; ++x, from += static_cast<std::int32_t>(across)) {
+        const T value = g[x * out.c];
+        to->g = value;
+        to->from = from;
+        if constexpr (kPooled) {
+          to->from += away[static_cast<int>(*which)];
           which += out.c;
         }
-        s.list[n] = {g[i], static_cast<std::int32_t>(from)};
-        n += counts ? 1 : 0;
+        to += counts(value);
       }
     }
   }
-  return n;
+  return to - s.list;
+}
+
+// Gradients behind a ReLU that was not passed become zero.
+template <class T>
+void stop_at_relu(const Network& network, const Operation& op, const NetworkScratch<T>& s, std::int64_t begin,
+                  std::int64_t end) {
+  const Tensor& out = network.tensors[op.out];
+  for (std::int64_t r = begin; r < end; ++r) {
+    const std::int64_t first = r * out.size() + out.first();
+    for (std::int64_t y = 0; y < out.h; ++y) {
+      multiply_slope(Activation::Relu, out.w * out.c, s.value[op.out] + first + y * out.line(),
+                     s.gradient[op.out] + first + y * out.line());
+    }
+  }
 }
 
 // Lines of the kernel's rows that stay in registers: H rows of it, N vectors of each.
@@ -468,8 +480,12 @@ void conv_backward(const Network& network, const Operation& op, const NetworkScr
     if (op.passes_back) {
       fill_zero((end - begin) * in.size(), dx);
     }
+    if (op.relu) {
+      stop_at_relu(network, op, s, begin, end);
+    }
     for (std::int64_t o = 0; o < op.record.out; ++o) {
-      const std::int64_t n = make_list(network, op, shape, s, o, begin, end);
+      const std::int64_t n = op.pooled ? make_list<T, true>(network, op, shape, s, o, begin, end)
+                                       : make_list<T, false>(network, op, shape, s, o, begin, end);
       walk_list<T, false>(shape, s.list, n, x, dx, s.weight_sum + o * per_out);
       if (op.passes_back) {
         walk_list<T, true>(shape, s.list, n, x, dx, s.backward_weights + o * per_out);

@@ -15,6 +15,7 @@
 #include "fixed_point.inl"
 #include "linear.inl"
 #include "batch.inl"
+#include "dense.inl"
 #include "network_scratch.inl"
 #include "scratch.inl"
 #include "net.inl"

@@ -53,8 +53,21 @@ void dense_backward(const Network& network, const Operation& op, const Scratch<T
   const std::int64_t in = network.tensors[op.in].c, out = op.record.out;
   T* const g = last ? s.z : s.layers.gradient[op.out];
   const std::int64_t g_row = last ? 1 : out, g_out = last ? kBlockRows : 1;
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    s.layers.rows[r] = tensor_row(network, s, op.in, r);
+  }
+  if (op.bias >= 0 && !op.relu) {
+    add_bias(g, n_rows, g_row, g_out, out, sum + op.bias);
+  }
   if (op.relu) {
     multiply_slope(Activation::Relu, n_rows * out, s.layers.value[op.out], g);
+    T* back = op.passes_back ? s.layers.gradient[op.in] : nullptr;
+    fill_zero(op.passes_back ? n_rows * in : 0, back);
+    dense_sparse_backward(s.layers.rows, n_rows, in, w + op.weight, g, out, *s.layers.dense, back, sum + op.weight);
+    if (op.bias >= 0) {
+      add_bias(g, n_rows, g_row, g_out, out, sum + op.bias);
+    }
+    return;
   }
   if (op.passes_back) {
     // Before this layer's weights move: the same loop with rows and outputs exchanged.
@@ -65,13 +78,7 @@ void dense_backward(const Network& network, const Operation& op, const Scratch<T
     fill_zero(n_rows * in, back);
     add_rows(AddRowsArgs<T>{s.layers.weight_row, out, in, g, g_out, g_row, back}, n_rows);
   }
-  for (std::int64_t r = 0; r < n_rows; ++r) {
-    s.layers.rows[r] = tensor_row(network, s, op.in, r);
-  }
   add_rows(AddRowsArgs<T>{s.layers.rows, n_rows, in, g, g_row, g_out, sum + op.weight}, out);
-  if (op.bias >= 0) {
-    add_bias(g, n_rows, g_row, g_out, out, sum + op.bias);
-  }
 }
 
 // A ReLU that no layer before it could take in. Tensors of the two have the same pixels, but not the same halo.

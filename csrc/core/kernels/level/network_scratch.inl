@@ -69,6 +69,7 @@ struct NetworkScratch {
   T* weight_sum;         // the gradient of those
   T* strip;              // two lines of a convolution's output
   ListEntry<T>* list;    // of one channel
+  DenseLists<T>* dense;  // of a block of outputs of a dense layer
 
   template <class Take>
   void lay_out(const Network& n, bool planning, Take take) {
@@ -113,5 +114,6 @@ struct NetworkScratch {
     take(strip, strips + kSlack);
     take(list, entries + 1);
     take(weight_row, outputs);
+    take(dense, 1);
   }
 };
