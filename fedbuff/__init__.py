@@ -9,11 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # Problems
+from . import layers
 from ._problems.base import Problem
 from ._problems.external import Callback, Custom
 from ._problems.linear import LeastSquares, Logistic
 from ._problems.local import LocalSGD
 from ._problems.mlp import MLP, Softmax
+from ._problems.network import Network
 from ._problems.quadratic import Quadratic
 
 # Data
@@ -93,6 +95,8 @@ __all__ = [
     # Problems
     "Softmax",
     "MLP",
+    "Network",
+    "layers",
     "Logistic",
     "LeastSquares",
     "Quadratic",

@@ -165,7 +165,7 @@ def at_path(path: str, keys: Sequence[str] = ()) -> Iterator[None]:
         raise
     except (TypeError, ValueError, ImportError) as error:
         text = str(error)
-        first = text.partition(" ")[0].rstrip(":,")
+        first = text.partition(" ")[0].rstrip(":,").partition("[")[0]
         raise ConfigError(f"{path}.{text}" if first in keys else f"{path}: {text}") from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.filename}: {error.strerror}") from error
