@@ -157,11 +157,16 @@ def removed_in_vain(tables: Mapping[str, Any], changes: Mapping[str, Any], path:
 
 
 @contextmanager
-def at_path(path: str, keys: Sequence[str] = ()) -> Iterator[None]:
-    """Puts the path before an error's message: that of the key which the message begins with, else the table's."""
+def at_path(path: str, keys: Sequence[str] = (), *, named_here: bool = True) -> Iterator[None]:
+    """Puts the path before an error's message: that of the key which the message begins with, else the table's.
+
+    named_here  whether the table names the files that are read or written; if not, their errors stay as they are
+    """
     try:
         yield
     except ConfigError:
+        raise
+    except (FileError, OSError) if not named_here else ():
         raise
     except (TypeError, ValueError, ImportError) as error:
         text = str(error)
