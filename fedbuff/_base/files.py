@@ -126,9 +126,8 @@ def replacing_bytes(path: PathLike) -> Iterator[IO[bytes]]:
 
 
 _OF_STORAGE = {
-    getattr(errno, name)
-    for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "EISDIR", "EMFILE", "ENAMETOOLONG", "ENFILE", "ENOENT", "ENOSPC")
-    + ("ENOTDIR", "ENXIO", "EPERM", "EROFS", "ESTALE", "ETXTBSY")
+    *(errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EISDIR, errno.EMFILE, errno.ENAMETOOLONG, errno.ENFILE),
+    *(errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.ENXIO, errno.EPERM, errno.EROFS, errno.ESTALE, errno.ETXTBSY),
 }
 
 
@@ -138,7 +137,7 @@ def naming(path: PathLike, *others: PathLike) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _OF_STORAGE or error.filename not in (None, *map(os.fspath, others)):
+        if error.errno not in _OF_STORAGE or error.filename not in (None, *(os.fspath(other) for other in others)):
             raise
         raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
 
@@ -201,7 +200,7 @@ def sync_folder(folder: PathLike) -> None:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EROFS):  # a file system without it
-            raise OSError(error.errno, os.strerror(error.errno), os.fspath(folder)) from error
+            raise OSError(error.errno, error.strerror, os.fspath(folder)) from error
     finally:
         os.close(descriptor)
 

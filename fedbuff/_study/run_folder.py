@@ -231,7 +231,7 @@ def _staleness(schedule: Schedule, steps: int) -> dict[str, float] | None:
 
 
 def _is_barely_begun(folder: Path) -> bool:
-    """Whether a run was killed in its first moments, before it had its configuration: there is nothing to go on with."""
+    """Whether a run was killed in its first moments, before it had its configuration."""
     first = ("provenance.json", "config.json")
     return folder.is_dir() and all(
         entry.name == first[0] or any(entry.match(f".{name}.*.part") for name in first) for entry in folder.iterdir()

@@ -166,13 +166,15 @@ def at_path(path: str, keys: Sequence[str] = (), *, named_here: bool = True) -> 
         yield
     except ConfigError:
         raise
-    except (FileError, OSError) if not named_here else ():
-        raise
     except (TypeError, ValueError, ImportError) as error:
+        if isinstance(error, FileError) and not named_here:
+            raise
         text = str(error)
         first = text.partition(" ")[0].rstrip(":,")
         raise ConfigError(f"{path}.{text}" if first in keys else f"{path}: {text}") from error
     except OSError as error:
+        if not named_here:
+            raise
         raise ConfigError(f"{path}: {error.filename}: {error.strerror}") from error
 
 

@@ -51,7 +51,7 @@ def run_one(name: str, seconds: int, seed: int) -> Row:
 
 
 def shrink() -> None:
-    """Puts the smallest set of inputs that reach all that the corpora reach into tests/corpus, beside what was found."""
+    """Puts the smallest set of inputs that reach all that the corpora do into tests/corpus, beside what was found."""
     for name in names():
         ours, smaller = ROOT / "tests" / "corpus" / name, OUT / "smaller" / name
         shutil.rmtree(smaller, ignore_errors=True)

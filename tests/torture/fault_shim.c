@@ -1,9 +1,9 @@
 /* A shim for LD_PRELOAD: the n-th of the system calls that a save makes below a folder fails, or kills the process.
  *
  * fault_arm(folder, n, action, error) begins to count: calls that change something below the folder, by a path or by a
- * descriptor that was opened to write, and fsync. fault_disarm() ends it and returns how many there were. Actions: 0 counts only; 1 fails once with
- * `error`; 2 fails from the n-th call on, as a full disk does; 3 writes half of what it is given, once; 4 SIGKILL
- * instead of the call; 5 SIGKILL after it. One thread at a time. */
+ * descriptor that was opened to write, and fsync. fault_disarm() ends it and returns how many there were. Actions: 0
+ * counts only; 1 fails once with `error`; 2 fails from the n-th call on, as a full disk does; 3 writes half of what it
+ * is given, once; 4 SIGKILL instead of the call; 5 SIGKILL after it. One thread at a time. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -43,7 +43,9 @@ long fault_disarm(void) {
 /* Whether the fault was met. */
 long fault_hit(void) { return hit_; }
 
-static int is_below(const char* path) { return length_ > 0 && path != NULL && strncmp(path, folder_, (size_t)length_) == 0; }
+static int is_below(const char* path) {
+  return length_ > 0 && path != NULL && strncmp(path, folder_, (size_t)length_) == 0;
+}
 static int is_ours(int fd) { return length_ > 0 && fd >= 0 && fd < kFds && ours_[fd]; }
 static int is_written(int fd) { return is_ours(fd) && ours_[fd] == kWrites; }
 
@@ -72,7 +74,7 @@ static int meet(void) {
   }
 }
 
-#define REAL(type, name, ...) \
+#define REAL(type, name, ...)       \
   static type (*real)(__VA_ARGS__); \
   if (real == NULL) *(void**)(&real) = dlsym(RTLD_NEXT, name)
 
@@ -89,32 +91,33 @@ static void note(int fd, int ours) {
   }
 }
 
-#define OPEN(name, before, pass)                                 \
-  {                                                              \
-    mode_t mode = 0;                                             \
-    if (flags & O_CREAT) {                                       \
-      va_list rest;                                              \
-      va_start(rest, flags);                                     \
-      mode = (mode_t)va_arg(rest, int);                          \
-      va_end(rest);                                              \
-    }                                                            \
-    REAL(int, name, before const char*, int, ...);               \
-    const int writes = (flags & (O_WRONLY | O_RDWR)) != 0;       \
-    const int below = is_below(path);                            \
-    const int met = below && writes ? meet() : 0;                \
-    if (met == 1) return -1;                                     \
-    const int fd = real pass;                                    \
-    note(fd, below ? (writes ? kWrites : kReads) : 0);           \
-    return after(met, fd);                                       \
+#define OPEN(name, before, pass)                           \
+  {                                                        \
+    mode_t mode = 0;                                       \
+    if (flags & O_CREAT) {                                 \
+      va_list rest;                                        \
+      va_start(rest, flags);                               \
+      mode = (mode_t)va_arg(rest, int);                    \
+      va_end(rest);                                        \
+    }                                                      \
+    REAL(int, name, before const char*, int, ...);         \
+    const int writes = (flags & (O_WRONLY | O_RDWR)) != 0; \
+    const int below = is_below(path);                      \
+    const int met = below && writes ? meet() : 0;          \
+    if (met == 1) return -1;                               \
+    const int fd = real pass;                              \
+    note(fd, below ? (writes ? kWrites : kReads) : 0);     \
+    return after(met, fd);                                 \
   }
 #define NOTHING
 #define DIR_FD int,
-int open(const char* path, int flags, ...) OPEN("open", NOTHING, (path, flags, mode))
-int open64(const char* path, int flags, ...) OPEN("open64", NOTHING, (path, flags, mode))
-int openat(int dir, const char* path, int flags, ...) OPEN("openat", DIR_FD, (dir, path, flags, mode))
-int openat64(int dir, const char* path, int flags, ...) OPEN("openat64", DIR_FD, (dir, path, flags, mode))
+int open(const char* path, int flags, ...)
+    OPEN("open", NOTHING, (path, flags, mode)) int open64(const char* path, int flags, ...)
+        OPEN("open64", NOTHING, (path, flags, mode)) int openat(int dir, const char* path, int flags, ...)
+            OPEN("openat", DIR_FD, (dir, path, flags, mode)) int openat64(int dir, const char* path, int flags, ...)
+                OPEN("openat64", DIR_FD, (dir, path, flags, mode))
 
-ssize_t write(int fd, const void* bytes, size_t n) {
+                    ssize_t write(int fd, const void* bytes, size_t n) {
   REAL(ssize_t, "write", int, const void*, size_t);
   const int met = is_ours(fd) ? meet() : 0;
   if (met == 1) return -1;
@@ -136,12 +139,12 @@ ssize_t writev(int fd, const struct iovec* parts, int n) {
   return after(met, 0) + done;
 }
 
-#define ON_FD(type, name, declared, types, pass)       \
-  type name declared {                                 \
-    REAL(type, #name, types);                          \
-    const int met = is_ours(fd) ? meet() : 0;          \
-    if (met == 1) return -1;                           \
-    return after(met, real pass);                      \
+#define ON_FD(type, name, declared, types, pass) \
+  type name declared {                           \
+    REAL(type, #name, types);                    \
+    const int met = is_ours(fd) ? meet() : 0;    \
+    if (met == 1) return -1;                     \
+    return after(met, real pass);                \
   }
 #define TYPES(...) __VA_ARGS__
 ON_FD(int, fsync, (int fd), TYPES(int), (fd))
@@ -161,12 +164,12 @@ int close(int fd) {
   return after(met, closed);
 }
 
-#define ON_PATH(name, declared, types, below, pass)    \
-  int name declared {                                  \
-    REAL(int, #name, types);                           \
-    const int met = is_below(below) ? meet() : 0;      \
-    if (met == 1) return -1;                           \
-    return after(met, real pass);                      \
+#define ON_PATH(name, declared, types, below, pass) \
+  int name declared {                               \
+    REAL(int, #name, types);                        \
+    const int met = is_below(below) ? meet() : 0;   \
+    if (met == 1) return -1;                        \
+    return after(met, real pass);                   \
   }
 ON_PATH(rename, (const char* from, const char* to), TYPES(const char*, const char*), to, (from, to))
 ON_PATH(renameat, (int a, const char* from, int b, const char* to), TYPES(int, const char*, int, const char*), to,

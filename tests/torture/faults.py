@@ -50,7 +50,9 @@ def build(folder: Path) -> Path:
     """The shim, compiled."""
     shim = folder / "fault_shim.so"
     compiler = os.environ.get("CC", "gcc")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", str(HERE / "fault_shim.c"), "-o", str(shim), "-ldl"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", str(HERE / "fault_shim.c"), "-o", str(shim), "-ldl"], check=True
+    )
     return shim
 
 
@@ -146,7 +148,7 @@ def campaign(quick: bool) -> tuple[list[list[Any]], list[str]]:
             with tempfile.TemporaryDirectory() as where:
                 trial = Trial(case, shim, Path(where), with_old and case.saves_once)
                 calls = max(calls, trial.n_calls)
-                most = None if not quick else 12 if case.saves_once else 4
+                most = None if not quick else 6 if case.saves_once else 3
                 for fault in FAULTS if not quick else (FAULTS[0], FAULTS[2], FAULTS[4]):
                     for n in calls_of(trial.n_calls, most):
                         try:

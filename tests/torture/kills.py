@@ -40,9 +40,7 @@ def rounds(case: survivors.Survivor, n_kills: int, rng: random.Random) -> tuple[
     raise AssertionError(f"{case.name}: {kills} kills hit it in {ended} runs")
 
 
-def kill_until_done(
-    case: survivors.Survivor, folder: Path, expected: object, length: float, rng: random.Random
-) -> int:
+def kill_until_done(case: survivors.Survivor, folder: Path, expected: object, length: float, rng: random.Random) -> int:
     """The kills of one run: each at a random moment, then the same call, at the latest the fifth one to its end."""
     call = functools.partial(case.go, folder)
     for kills in range(5):

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet  # noqa: F401 - so that no fork has to
+import pandas  # noqa: F401 - so that no fork has to, as pyarrow does
+import pyarrow.parquet  # noqa: F401
 
 import fedbuff as fb
 from fedbuff._replay.checkpoint import _read_checkpoint
@@ -114,7 +115,10 @@ def sweep_parquet(folder: Path) -> str:
 
 def run_folder(folder: Path) -> str:
     run = run_study(fb.StudyConfig(TABLES), folder / "run", resume=True, progress=False)
-    return digest(*(seed.result["model_sha256"] for seed in run.seeds), *(list(map(list, seed.history.values())) for seed in run.seeds))
+    return digest(
+        *(seed.result["model_sha256"] for seed in run.seeds),
+        *(list(map(list, seed.history.values())) for seed in run.seeds),
+    )
 
 
 def check_run(folder: Path) -> None:
@@ -237,8 +241,14 @@ GO_ON = [
     Survivor("tune", tuned, check_tuned),
 ]
 SAVES = [
-    *(saved(f"trace{end}", trace, fb.read_trace, lambda t: t.compute) for end in (".csv", ".csv.gz", ".npz", ".parquet")),
-    *(saved(f"arrivals{end}", log, fb.read_arrival_log, lambda t: t.arrive_time) for end in (".csv", ".npz", ".parquet")),
+    *(
+        saved(f"trace{end}", trace, fb.read_trace, lambda t: t.compute)
+        for end in (".csv", ".csv.gz", ".npz", ".parquet")
+    ),
+    *(
+        saved(f"arrivals{end}", log, fb.read_arrival_log, lambda t: t.arrive_time)
+        for end in (".csv", ".npz", ".parquet")
+    ),
     *(saved(f"made{end}", lambda: schedule(20), fb.load_schedule, lambda s: s.sha256) for end in (".npz", ".parquet")),
     Survivor("trace.json.gz", chrome, nothing, saves_once=True),
     Survivor("report.html", report, nothing, saves_once=True),
