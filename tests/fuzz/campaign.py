@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,7 +26,7 @@ FIGURES = ROOT / "build" / "fuzz" / "figures"
 SHARES = {"targets": 0.4, "files": 0.4, "calls": 0.1, "schedules": 0.1}
 
 
-def run_part(part: str, seconds: float, seed: int) -> list[Row]:
+def run_part(part: str, seconds: float, seed: int) -> Iterator[Row]:
     if part == "targets":
         import targets
 
@@ -48,7 +49,7 @@ def publish() -> None:
     sys.path.insert(0, str(HERE.parent / "torture"))
     import reliability_page
 
-    rows = [Row(**row) for part in SHARES for row in read_figures(part)]
+    rows = [row for part in SHARES for row in read_figures(part)]
     total = sum(row.executions for row in rows)
     hours = sum(row.seconds for row in rows) / 3600
     crashes, hangs, others = (sum(getattr(row, name) for row in rows) for name in ("crashes", "hangs", "exceptions"))
@@ -63,10 +64,9 @@ def publish() -> None:
     reliability_page.publish("fuzz", summary, columns, table)
 
 
-def read_figures(part: str) -> list[dict[str, object]]:
+def read_figures(part: str) -> list[Row]:
     path = FIGURES / f"{part}.json"
-    found: list[dict[str, object]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return found
+    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
 
 def main() -> int:
@@ -74,21 +74,24 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--only", default=",".join(SHARES), help="the parts to run")
     parser.add_argument("--seed", type=int, default=round(time.time()), help="of all draws; without it, the time")
+    parser.add_argument("--add", action="store_true", help="add to the figures of earlier campaigns")
     parser.add_argument("--publish", action="store_true", help="write the figures into docs/reliability.md")
     asked = parser.parse_args()
     parts = [part for part in asked.only.split(",") if part]
     if unknown := set(parts) - SHARES.keys():
         parser.error(f"--only: expected some of {', '.join(SHARES)}, got {', '.join(unknown)}")
     total = sum(SHARES[part] for part in parts)
-    rows = []
+    rows: list[Row] = []
     for part in parts:
-        found = run_part(part, asked.seconds * SHARES[part] / total, asked.seed)
-        FIGURES.mkdir(parents=True, exist_ok=True)
-        (FIGURES / f"{part}.json").write_text(json.dumps([asdict(row) for row in found], indent=1), encoding="utf-8")
-        for row in found:
+        before = {row.name: row for row in read_figures(part)} if asked.add else {}
+        for row in run_part(part, asked.seconds * SHARES[part] / total, asked.seed):
             print(f"{row.name}: {row.executions:,} in {row.seconds:.0f} s, {row.crashes} crashes, {row.hangs} hangs, "
                   f"{row.exceptions} undocumented exceptions", flush=True)  # fmt: skip
-        rows += found
+            rows.append(row)
+            before[row.name] = before[row.name].plus(row) if row.name in before else row
+            FIGURES.mkdir(parents=True, exist_ok=True)
+            figures = [asdict(counted) for counted in before.values()]
+            (FIGURES / f"{part}.json").write_text(json.dumps(figures, indent=1), encoding="utf-8")
     if asked.publish:
         publish()
     return any(row.faults for row in rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 FOUND = Path(__file__).parents[2] / "build" / "fuzz" / "found"
@@ -18,6 +18,10 @@ class Row:
     crashes: int
     hangs: int
     exceptions: int
+
+    def plus(self, other: Row) -> Row:
+        both = asdict(self), asdict(other)
+        return Row(self.name, **{key: both[0][key] + both[1][key] for key in both[0] if key != "name"})
 
     @property
     def faults(self) -> int:

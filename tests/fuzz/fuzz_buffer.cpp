@@ -122,7 +122,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
         const bool is_out = std::find(tickets.begin(), tickets.end(), ticket) != tickets.end();
         const fb_status status = fb_buffer_cancel_ticket(buffer, ticket);
         MUST(closed || (status == FB_OK) == is_out);
-        if (status == FB_OK) {
+        if (status == FB_OK && is_out) {
           tickets.erase(std::find(tickets.begin(), tickets.end(), ticket));
         }
         break;

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from found import Row, found_folder
@@ -22,10 +23,10 @@ def names() -> list[str]:
     return sorted(path.stem.removeprefix("fuzz_") for path in HERE.glob("fuzz_*.cpp"))
 
 
-def run(seconds: float, seed: int) -> list[Row]:
+def run(seconds: float, seed: int) -> Iterator[Row]:
     subprocess.run(["make", "-s", f"-j{os.cpu_count()}", "-C", str(HERE), "all"], check=True)
     share = max(1, round(seconds / len(names())))
-    return [run_one(name, share, seed) for name in names()]
+    yield from (run_one(name, share, seed) for name in names())
 
 
 def run_one(name: str, seconds: int, seed: int) -> Row:
