@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 # Problems
 from ._problems.base import Problem
-from ._problems.external import Callback, Custom
+from ._problems.callback import Callback
+from ._problems.custom import Custom
 from ._problems.linear import LeastSquares, Logistic
 from ._problems.local import LocalSGD
 from ._problems.mlp import MLP, Softmax
