@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .python.event_loop import EventLoop
 from .python.event_queue import EventQueue
 from .python.parts import parts_over
 from .python.philox import Stream, key_words, philox_words, unit_double
 from .python.portable_math import log_positive, sincos2pi
-from .python.resolver import GeneratorResolver, resolve
 from .python.schedule_check import ScheduleCheck
 from .python.server import Kernels
 from .python.uniform_arrivals import uniform_arrivals
@@ -446,4 +446,4 @@ schedule_check = ScheduleCheck
 
 
 def make_resolver(plan: Plan) -> Resolver:
-    return GeneratorResolver(plan, resolve)
+    return EventLoop(plan)
