@@ -5,15 +5,21 @@ Names are grouped as in docs/api.md.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+if sys.platform == "win32":
+    raise ImportError("fedbuff runs on Linux and macOS; on Windows, install it inside WSL")
+
 # Problems
+from . import layers
 from ._problems.base import Problem
 from ._problems.external import Callback, Custom
 from ._problems.linear import LeastSquares, Logistic
 from ._problems.local import LocalSGD
 from ._problems.mlp import MLP, Softmax
+from ._problems.network import Network
 from ._problems.quadratic import Quadratic
 
 # Data
@@ -93,6 +99,8 @@ __all__ = [
     # Problems
     "Softmax",
     "MLP",
+    "Network",
+    "layers",
     "Logistic",
     "LeastSquares",
     "Quadratic",

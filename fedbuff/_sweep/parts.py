@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .._base.files import check_parquet, open_npz, optional, reading
+from .._base.files import check_parquet, open_npz, optional, reading, save_npz
 from .columns import MISSING, TYPES, Column, Kind, Ragged, Row, Schema, column_of, is_list
 
 __all__ = ["PartFormat", "default_format", "part_format", "read_part"]
@@ -44,9 +44,9 @@ class ParquetParts:
             else:
                 arrays.append(pa.array(values, self._type(kind)))
         fields = [pa.field(name, self._type(kind)) for name, kind in schema.items()]
-        self._pq.write_table(
-            pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path, compression="zstd", write_page_checksum=True
-        )
+        table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        with path.open("wb") as file:  # not pyarrow's own, whose errors lose their number
+            self._pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
     def read(self, path: Path, schema: Schema) -> dict[str, Column]:
         check_parquet(path)
@@ -77,7 +77,7 @@ class NpzParts:
             else:
                 arrays[f"{name}/values"] = column.astype(np.str_) if kind == "text" else column
         with path.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            save_npz(file, arrays, compressed=True)
 
     def read(self, path: Path, schema: Schema) -> dict[str, Column]:
         with open_npz(path, _A_PART) as file:

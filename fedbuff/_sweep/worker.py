@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import backends
+from .._base.arrays import little_endian
 from .._delays.arrival_log import ArrivalLog
 from .._delays.trace import PARTS, Trace
 from .._problems.base import Problem
@@ -30,7 +31,7 @@ from .._replay.history import Result
 from .._replay.loop import make_loop
 from .._replay.replay import _update_weights as update_weights
 from .._rule.server_file import rule_is_known
-from .._rule.strategies import INVERSE_FREQUENCY, Rule, rule_of
+from .._rule.strategies import INVERSE_FREQUENCY, Rule, rule_of, timing_of
 from .._schedule.columns import Status
 from .._schedule.plan import stall_message
 from .._schedule.schedule import Schedule
@@ -376,7 +377,7 @@ def _packed_row(
         "time": time,
         "updates": updates,
         "seconds": seconds,
-        "model_sha256": hashlib.sha256(w.tobytes()).hexdigest(),
+        "model_sha256": hashlib.sha256(little_endian(w).tobytes()).hexdigest(),
         **{name: float(values[-1, len(HISTORY_COLUMNS) + at]) for at, name in enumerate(metrics)},
         **{HISTORY + name: column for name, column in history.items()},
     }
@@ -392,9 +393,7 @@ def explain(changes: Changes, error: BaseException) -> str:
 
 def _timing(strategy: Any) -> dict[str, Any]:
     """The half of a strategy that a schedule follows from."""
-    either = ("kind", "buffer_size", "max_staleness", "max_wait", "distinct_clients")
-    names = (*either, "clients_per_round", "rate", "over_selection")
-    return {name: getattr(strategy, name, None) for name in names}
+    return {"kind": strategy.kind, **timing_of(strategy)}
 
 
 def row_of(result: Result, schedule: Schedule) -> Row:
@@ -409,7 +408,7 @@ def row_of(result: Result, schedule: Schedule) -> Row:
         "server_steps": steps,
         "time": float(schedule.step_time[steps - 1]) if steps else 0.0,
         "updates": int(np.count_nonzero((schedule.status == Status.USED) & (schedule.step < steps))),
-        "model_sha256": hashlib.sha256(result.w.tobytes()).hexdigest(),
+        "model_sha256": hashlib.sha256(little_endian(result.w).tobytes()).hexdigest(),
         **{name: float(values[-1]) for name, values in history.items() if name not in known},
         **{HISTORY + name: values for name, values in history.items()},
     }

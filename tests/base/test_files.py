@@ -122,6 +122,25 @@ def test_a_failure_leaves_the_old_file_and_nothing_beside(
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_an_error_of_the_storage_names_the_file_that_was_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.txt"
+
+    def full(*args: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*/a\.txt'") as caught:
+        save(path, "new")
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
+    with pytest.raises(ConnectionResetError) as other, replacing(path):
+        raise ConnectionResetError(errno.ECONNRESET, "of a stream that is saved")
+    assert other.value.filename is None
+    with pytest.raises(FileNotFoundError, match="another"), replacing(path):
+        (tmp_path / "another").read_text()
+
+
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     def opened() -> int:
         return len(os.listdir("/proc/self/fd"))
@@ -277,7 +296,7 @@ def test_arrays_come_back_as_they_were(tmp_path: Path) -> None:
             for name, want in arrays.items():
                 got = file[name]
                 np.testing.assert_array_equal(got, want)
-                assert got.dtype == np.asarray(want).dtype
+                assert got.dtype == np.asarray(want).dtype.newbyteorder("=") and got.dtype.isnative
                 assert got.shape == np.shape(want)
                 assert got.flags.writeable
 
@@ -360,3 +379,31 @@ def test_errors_pickle() -> None:
     row = pickle.loads(pickle.dumps(fb.TraceError("why", 3, "a.csv")))
     assert (str(row), row.row) == ("row 3: why (a.csv)", 3)
     assert isinstance(row, fb.FileError)
+
+
+def test_arrays_are_little_endian_in_files_and_native_in_memory(tmp_path: Path) -> None:
+    swapped = np.arange(6, dtype=">f8").reshape(2, 3)
+    write_npz(tmp_path / "ours.npz", {"a": swapped, "name": np.array("x")})
+    with zipfile.ZipFile(tmp_path / "ours.npz") as file:
+        assert b"'<f8'" in file.read("a.npy")
+    np.savez(tmp_path / "theirs.npz", a=swapped, f=np.asfortranarray(swapped))
+    for name, members in (("ours", "a"), ("theirs", "af")):
+        with open_npz(tmp_path / f"{name}.npz", "a test") as file:
+            for member in members:
+                read = file[member]
+                assert read.dtype == np.dtype("=f8") and read.dtype.isnative and (read == swapped).all()
+
+
+def test_a_checkpoint_of_a_big_endian_machine_is_read(tmp_path: Path) -> None:
+    problem = fb.Quadratic(np.ones((4, 3)))
+    schedule = fb.schedule(fb.DelayModel(n_clients=4), fb.FedBuff(buffer_size=2), server_steps=20, seed=1)
+    replay = fb.Replay(problem, schedule, fb.LocalSGD(steps=2, lr=0.1))
+    replay.run(max_steps=7)
+    replay.save(tmp_path / "here.npz")
+    with np.load(tmp_path / "here.npz") as file:
+        there = {name: file[name].astype(file[name].dtype.newbyteorder(">")) for name in file.files}
+    np.savez(tmp_path / "there.npz", **there)
+    resumed = fb.Replay.load(tmp_path / "there.npz", problem, schedule)
+    resumed.run()
+    replay.run()
+    assert resumed.w.tobytes() == replay.w.tobytes()

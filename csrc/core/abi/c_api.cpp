@@ -20,6 +20,8 @@
 #include "server/server.hpp"
 #include "threads/ticket_queue.hpp"
 
+static_assert(sizeof(std::size_t) >= 8, "sizes of the C ABI have 64 bits, and so must addresses");
+
 namespace {
 
 // The one place where exceptions end: ours are about memory, the others come out of the host's functions.
@@ -50,6 +52,7 @@ Result read(Object* object, Body body, Result nothing) {
 }
 
 constexpr int64_t kNoNumber = -1;
+constexpr int64_t kMostCount = int64_t{1} << 62;  // of a state's counts: what is added to one stays within 64 bits
 
 // How large each struct was when this ABI began: fields after that were appended, and callers may not know them.
 constexpr std::size_t kFirstRule = offsetof(fb_rule, unit) + sizeof(double);
@@ -347,21 +350,24 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
   if (const fb_status status = read_struct(state, kFirstState, s); status != FB_OK) {
     return status;
   }
-  if (s.w == nullptr || s.sum == nullptr || s.version < 0 || s.fill < 0 || s.fill >= r.buffer_size || s.n_due < 0 ||
-      server_out == nullptr || (s.n_due > 0 && (s.due == nullptr || s.due_version == nullptr || s.kept == nullptr))) {
+  if (s.w == nullptr || s.sum == nullptr || s.version < 0 || s.version > kMostCount || s.dropped < 0 ||
+      s.dropped > kMostCount || s.fill < 0 || s.fill >= r.buffer_size || s.n_due < 0 || server_out == nullptr ||
+      (s.n_due > 0 && (s.due == nullptr || s.due_version == nullptr || s.kept == nullptr))) {
     return FB_ERR_ARGUMENT;
   }
   const bool momentum = r.optimizer == FB_ADAM || r.momentum != 0;
   if ((momentum && s.first == nullptr) || (r.optimizer == FB_ADAM && s.second == nullptr)) {
     return FB_ERR_ARGUMENT;
   }
+  int64_t n_tasks = 0;
   for (int64_t i = 0; i < s.n_due; ++i) {
     const int64_t version = s.due_version[i];
     const bool needs_model = r.base == FB_BASE_CURRENT && version != s.version;
     if (version < 0 || version > s.version || (i > 0 && version <= s.due_version[i - 1]) || s.due[i] < 1 ||
-        (needs_model && s.kept[i] == nullptr)) {
+        s.due[i] > kMostCount - n_tasks || (needs_model && s.kept[i] == nullptr)) {
       return FB_ERR_ARGUMENT;
     }
+    n_tasks += s.due[i];
   }
   return create(server_out, [&] {
     auto server = fedbuff::make_server(r, dtype, dim, s.w);
@@ -469,7 +475,9 @@ fb_status fb_local_create(const fb_problem* problem, const fb_local_config* conf
   return guarded([&] {
     std::unique_ptr<fb_local> local;
     const fb_status status = fedbuff::make_local(p, c, dtype, local);
-    *local_out = local.release();
+    if (status == FB_OK) {
+      *local_out = local.release();
+    }
     return status;
   });
 }
@@ -486,7 +494,9 @@ fb_status fb_local_create_custom(fb_gradient gradient, void* context, int64_t n_
   return guarded([&] {
     std::unique_ptr<fb_local> local;
     const fb_status status = fedbuff::make_custom_local(gradient, context, n_clients, samples, c, dtype, dim, local);
-    *local_out = local.release();
+    if (status == FB_OK) {
+      *local_out = local.release();
+    }
     return status;
   });
 }

@@ -177,6 +177,8 @@ std::vector<std::int64_t> batches_of(const fb_local_config& c, std::int64_t n_cl
                                   : std::vector<std::int64_t>(c.batch_sizes, c.batch_sizes + n);
 }
 
+constexpr std::int64_t kMostDim = std::int64_t{1} << 56;  // its bytes can be counted, and a layer's weights added to it
+
 // What the kernels want of a problem's layers; false where they do not fit together.
 template <class T>
 bool read_layers(const fb_problem& given, Problem<T>& p, std::unique_ptr<const NetworkPlan>& plan) {
@@ -204,12 +206,12 @@ bool read_sizes(const fb_problem& given, Problem<T>& p) {
   p.intercept = given.intercept != 0;
   p.activation = static_cast<Activation>(given.activation);
   for (int l = 0; l <= p.n_layers; ++l) {
-    if (p.size[l] < 1) {
+    if (p.size[l] < 1 || p.dim > kMostDim) {
       return false;
     }
     p.dim += l == 0 ? 0 : (std::int64_t{p.size[l - 1]} + (p.intercept ? 1 : 0)) * p.size[l];
   }
-  return true;
+  return p.dim <= kMostDim;
 }
 
 // The problem as the kernels want it; false where something is missing or does not fit.
