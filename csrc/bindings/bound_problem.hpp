@@ -42,7 +42,10 @@ inline NetworkDescription read_network(const py::object& spec) {
   for (const py::handle& layer : spec.attr("layers")) {
     const auto object = py::reinterpret_borrow<py::object>(layer);
     LayerRecord record;
-    record.kind = choice<LayerKind>(object, "kind", {"conv2d", "relu", "max_pool", "flatten", "dense"});
+    record.kind = choice<LayerKind>(
+        object, "kind",
+        {"conv2d", "relu", "max_pool", "flatten", "dense", "avg_pool", "global_avg", "leaky_relu", "gelu", "silu",
+         "tanh", "sigmoid", "dropout", "group_norm", "layer_norm", "residual", "shortcut", "end_residual"});
     record.out = layer.attr("out").cast<std::int32_t>();
     const auto kernel = layer.attr("kernel").cast<std::array<std::int32_t, 2>>();
     const auto stride = layer.attr("stride").cast<std::array<std::int32_t, 2>>();
@@ -113,8 +116,10 @@ Problem<T> read_spec(const py::object& spec, OwnedPlan& plan) {
   p.nonconvex = number("nonconvex");
   if (p.head == Head::Softmax) {
     p.label = input<std::int32_t>(spec.attr("label"), "label", {n_rows});
-  } else {
+  } else if (p.size[p.n_layers] == 1) {
     p.target = input<T>(spec.attr("target"), "target", {n_rows});
+  } else {
+    p.target = input<T>(spec.attr("target"), "target", {n_rows, p.size[p.n_layers]});
   }
   if (p.family == Family::Sparse) {
     p.row_start = input<std::int64_t>(spec.attr("row_start"), "row_start", {n_rows + 1});

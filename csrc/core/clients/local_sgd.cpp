@@ -182,7 +182,7 @@ constexpr std::int64_t kMostDim = std::int64_t{1} << 56;  // its bytes can be co
 // What the kernels want of a problem's layers; false where they do not fit together.
 template <class T>
 bool read_layers(const fb_problem& given, Problem<T>& p, std::unique_ptr<const NetworkPlan>& plan) {
-  if (given.head != FB_SOFTMAX || read_network(given.network, plan).status != FB_OK ||
+  if (read_network(given.network, plan).status != FB_OK ||
       plan->network.n_features > std::numeric_limits<std::int32_t>::max()) {
     return false;
   }
@@ -256,7 +256,8 @@ bool read_problem(const fb_problem& given, Problem<T>& p, std::unique_ptr<const 
   p.column = given.column;
   p.row_start = given.row_start;
   if (p.max_rows > std::numeric_limits<std::int32_t>::max() ||
-      (p.head == Head::Softmax ? !all_below(p.label, n_rows, n_outputs) : p.target == nullptr || n_outputs != 1)) {
+      (p.head == Head::Softmax ? !all_below(p.label, n_rows, n_outputs)
+                               : p.target == nullptr || (n_outputs != 1 && p.family != Family::Layers))) {
     return false;
   }
   return p.family != Family::Sparse || (p.n_layers == 1 && p.head != Head::Softmax && ascends(p.row_start, n_rows, 0) &&

@@ -21,6 +21,19 @@ const char* name_of(LayerKind kind) {
     case LayerKind::MaxPool: return "max_pool";
     case LayerKind::Flatten: return "flatten";
     case LayerKind::Dense: return "dense";
+    case LayerKind::AvgPool: return "avg_pool";
+    case LayerKind::GlobalAvg: return "global_avg";
+    case LayerKind::LeakyRelu: return "leaky_relu";
+    case LayerKind::Gelu: return "gelu";
+    case LayerKind::Silu: return "silu";
+    case LayerKind::Tanh: return "tanh";
+    case LayerKind::Sigmoid: return "sigmoid";
+    case LayerKind::Dropout: return "dropout";
+    case LayerKind::GroupNorm: return "group_norm";
+    case LayerKind::LayerNorm: return "layer_norm";
+    case LayerKind::Residual: return "residual";
+    case LayerKind::Shortcut: return "shortcut";
+    case LayerKind::EndResidual: return "end_residual";
   }
   return "unknown";
 }
@@ -62,7 +75,7 @@ class Planner {
   }
 
   Tensor& tensor(std::int32_t index) { return plan_->tensors[static_cast<std::size_t>(index)]; }
-  std::int32_t last() const { return static_cast<std::int32_t>(plan_->tensors.size()) - 1; }
+  std::int32_t last() const { return current_; }  // the tensor that the next layer takes
 
   std::int32_t add_tensor(std::int64_t c, std::int64_t h, std::int64_t w, bool image) {
     product(product(c, h, kMostNumbers, "the numbers of its output"), w, kMostNumbers, "the numbers of its output");
@@ -72,7 +85,8 @@ class Planner {
     made.w = w;
     made.image = image;
     plan_->tensors.push_back(made);
-    return last();
+    current_ = static_cast<std::int32_t>(plan_->tensors.size()) - 1;
+    return current_;
   }
 
   void begin() {
@@ -94,6 +108,7 @@ class Planner {
     add_tensor(shape[0], shape[1], shape[2], image);
     plan_->network.n_features = tensor(0).features();
     gets_gradient_ = {false};
+    open_ = !image;
   }
 
   std::int64_t take_weights(std::int64_t n) {
@@ -120,8 +135,11 @@ class Planner {
 
   void want_image() {
     Tensor& now = tensor(last());
-    if (last() == 0) {
-      now.image = true;
+    if (open_) {
+      for (Tensor& t : plan_->tensors) {
+        t.image = true;
+      }
+      open_ = false;
     }
     if (!now.image) {
       fail("expected an image of (channels, height, width), got " + text_of(now));
@@ -132,6 +150,7 @@ class Planner {
     if (tensor(last()).image) {
       fail("expected a vector, got " + text_of(tensor(last())) + "; put flatten before it");
     }
+    open_ = false;
   }
 
   // Height and width behind a window that moves over the image.
@@ -157,22 +176,109 @@ class Planner {
   void add(const LayerRecord& record) {
     switch (record.kind) {
       case LayerKind::Conv2d: add_conv(record); return;
-      case LayerKind::MaxPool: add_pool(record); return;
+      case LayerKind::MaxPool:
+      case LayerKind::AvgPool: add_pool(record); return;
       case LayerKind::Dense: add_dense(record); return;
       case LayerKind::Relu: add_relu(record); return;
-      case LayerKind::Flatten:
-        if (last() == 0) {
-          const std::int64_t n = tensor(0).features();  // a row as it comes is in PyTorch's order
-          plan_->tensors[0] = Tensor{};
-          plan_->tensors[0].c = n;
-        } else if (tensor(last()).image) {
-          const std::int32_t in = last();
-          const std::int32_t out = add_tensor(tensor(in).features(), 1, 1, false);
-          add_operation(OperationKind::Flatten, record, in, out);
-        }
+      case LayerKind::Flatten: add_flatten(record); return;
+      case LayerKind::GlobalAvg: add_global_avg(record); return;
+      case LayerKind::GroupNorm:
+      case LayerKind::LayerNorm: add_norm(record); return;
+      case LayerKind::Residual:
+        blocks_.push_back({last(), -1});
+        sealed_ = last();
         return;
+      case LayerKind::Shortcut:
+        if (blocks_.empty() || blocks_.back().body >= 0 || last() == blocks_.back().input) {
+          fail("expected the layers of a residual block before it");
+        }
+        blocks_.back().body = last();
+        current_ = blocks_.back().input;
+        sealed_ = current_;
+        return;
+      case LayerKind::EndResidual: add_block(record); return;
+      case LayerKind::Dropout:
+        if (!(record.number >= 0 && record.number < 1)) {
+          fail("expected a rate of at least 0 and below 1, got " + std::to_string(record.number));
+        }
+        add_pointwise(OperationKind::Dropout, record).number = plan_->network.n_dropouts++;
+        return;
+      case LayerKind::LeakyRelu:
+        if (!std::isfinite(record.number)) {
+          fail("expected a finite slope, got " + std::to_string(record.number));
+        }
+        add_pointwise(OperationKind::Pointwise, record);
+        return;
+      case LayerKind::Gelu:
+      case LayerKind::Silu:
+      case LayerKind::Tanh:
+      case LayerKind::Sigmoid: add_pointwise(OperationKind::Pointwise, record); return;
     }
     fail("unknown kind " + std::to_string(static_cast<std::int32_t>(record.kind)));
+  }
+
+  void add_norm(const LayerRecord& r) {
+    const std::int32_t in = last();
+    const Tensor now = tensor(in);
+    const std::int64_t groups = r.kind == LayerKind::GroupNorm ? r.out : 1;
+    if (groups < 1 || now.c % groups != 0) {
+      fail("expected groups that divide " + std::to_string(now.c) + " channels, got " + std::to_string(groups));
+    }
+    if (!(std::isfinite(r.number) && r.number >= 0)) {
+      fail("expected an epsilon of at least 0, got " + std::to_string(r.number));
+    }
+    Operation& made = add_pointwise(OperationKind::Norm, r);
+    const std::int64_t n = r.kind == LayerKind::GroupNorm ? now.c : now.features();
+    made.weight = r.bias ? take_weights(n) : -1;
+    made.bias = r.bias ? take_weights(n) : -1;
+    if (r.bias) {
+      gets_gradient_[static_cast<std::size_t>(made.out)] = true;
+    }
+  }
+
+  // The end of a residual block: the sum of its two ways.
+  void add_block(const LayerRecord& r) {
+    if (blocks_.empty() || blocks_.back().body < 0) {
+      fail("expected a residual block with a shortcut before it");
+    }
+    const std::int32_t body = blocks_.back().body, shortcut = last();
+    blocks_.pop_back();
+    const Tensor one = tensor(body), two = tensor(shortcut);
+    if (one.c != two.c || one.h != two.h || one.w != two.w || one.image != two.image) {
+      fail("the block gives " + text_of(one) + " and its shortcut " + text_of(two) + "; they must be alike");
+    }
+    const std::int32_t out = add_tensor(one.c, one.h, one.w, one.image);
+    Operation& made = add_operation(OperationKind::Add, r, body, out);
+    made.other = shortcut;
+    made.passes_back = made.passes_back || gets_gradient_[static_cast<std::size_t>(shortcut)];
+    gets_gradient_[static_cast<std::size_t>(out)] = made.passes_back;
+  }
+
+  void add_flatten(const LayerRecord& r) {
+    if (plan_->tensors.size() == 1 && blocks_.empty()) {
+      const std::int64_t n = tensor(0).features();  // a row as it comes is in PyTorch's order
+      plan_->tensors[0] = Tensor{};
+      plan_->tensors[0].c = n;
+    } else if (tensor(last()).image) {
+      const std::int32_t in = last();
+      const std::int32_t out = add_tensor(tensor(in).features(), 1, 1, false);
+      add_operation(OperationKind::Flatten, r, in, out);
+    }
+    open_ = false;
+  }
+
+  void add_global_avg(const LayerRecord& r) {
+    want_image();
+    const std::int32_t in = last();
+    const std::int32_t out = add_tensor(tensor(in).c, 1, 1, false);
+    add_operation(OperationKind::GlobalAvg, r, in, out);
+  }
+
+  Operation& add_pointwise(OperationKind kind, const LayerRecord& r) {
+    const std::int32_t in = last();
+    const Tensor now = tensor(in);
+    const std::int32_t out = add_tensor(now.c, now.h, now.w, now.image);
+    return add_operation(kind, r, in, out);
   }
 
   void add_conv(const LayerRecord& r) {
@@ -217,8 +323,8 @@ class Planner {
       }
     }
     const std::int32_t in = last();
-    const bool two = r.kernel[0] == 2 && r.kernel[1] == 2 && r.stride[0] == 2 && r.stride[1] == 2 &&
-                     std::all_of(r.padding, r.padding + 4, [](std::int32_t n) { return n == 0; });
+    const bool two = r.kind == LayerKind::MaxPool && r.kernel[0] == 2 && r.kernel[1] == 2 && r.stride[0] == 2 &&
+                     r.stride[1] == 2 && std::all_of(r.padding, r.padding + 4, [](std::int32_t n) { return n == 0; });
     const std::int64_t channels = tensor(in).c;
     if (two && ends_with_conv(in)) {
       Tensor& made = tensor(in);  // what the convolution alone would give is never stored
@@ -231,26 +337,24 @@ class Planner {
       return;
     }
     const std::int32_t out = add_tensor(channels, size[0], size[1], true);
-    add_operation(OperationKind::MaxPool, r, in, out);
+    add_operation(r.kind == LayerKind::MaxPool ? OperationKind::MaxPool : OperationKind::AvgPool, r, in, out);
   }
 
   // Whether the operation before is a convolution that may take in what comes next.
   bool ends_with_conv(std::int32_t in) const {
     return !plan_->operations.empty() && plan_->operations.back().kind == OperationKind::Conv &&
-           plan_->operations.back().out == in && !plan_->operations.back().pooled;
+           plan_->operations.back().out == in && in != sealed_ && !plan_->operations.back().pooled;
   }
 
   void add_relu(const LayerRecord& r) {
     const std::int32_t in = last();
-    if (!plan_->operations.empty() && plan_->operations.back().out == in &&
+    if (!plan_->operations.empty() && plan_->operations.back().out == in && in != sealed_ &&
         (plan_->operations.back().kind == OperationKind::Conv ||
          plan_->operations.back().kind == OperationKind::Dense)) {
       plan_->operations.back().relu = true;  // of the largest, or the largest of those: the same
       return;
     }
-    const Tensor now = tensor(in);
-    const std::int32_t out = add_tensor(now.c, now.h, now.w, now.image);
-    add_operation(OperationKind::Relu, r, in, out);
+    add_pointwise(OperationKind::Pointwise, r);
   }
 
   void add_dense(const LayerRecord& r) {
@@ -277,6 +381,9 @@ class Planner {
     layer_ = given_.layers.size() - 1;
     want_vector();
     layer_ = given_.layers.size();
+    if (!blocks_.empty()) {
+      fail("expected end_residual for each residual, got " + std::to_string(blocks_.size()) + " too few");
+    }
     if (plan_->network.dim == 0) {
       fail("expected a layer with weights, got none");
     }
@@ -287,6 +394,7 @@ class Planner {
     }
     plan_->network.n_outputs = static_cast<std::int32_t>(scores.c);
     add_operation(OperationKind::Scores, {}, last(), last());
+    order_gradients();
     std::int64_t numbers = 0;
     for (const Tensor& t : plan_->tensors) {
       numbers += t.size();
@@ -299,9 +407,33 @@ class Planner {
     made.n_operations = static_cast<std::int64_t>(plan_->operations.size());
   }
 
+  // On the way back the first operation on a tensor sets its gradient, and the others add theirs.
+  void order_gradients() {
+    std::vector<bool> seen(plan_->tensors.size());
+    const auto visit = [&](std::int32_t t) {
+      const bool was = seen[static_cast<std::size_t>(t)];
+      seen[static_cast<std::size_t>(t)] = true;
+      return was;
+    };
+    for (std::size_t i = plan_->operations.size() - 1; i-- > 0;) {
+      Operation& op = plan_->operations[i];
+      op.adds_back = visit(op.in);
+      op.adds_back_other = op.kind == OperationKind::Add && visit(op.other);
+    }
+  }
+
+  struct Block {
+    std::int32_t input;
+    std::int32_t body;  // -1 before the shortcut begins
+  };
+
   const NetworkDescription& given_;
   std::unique_ptr<NetworkPlan> plan_;
   std::size_t layer_ = 0;
+  std::int32_t current_ = 0;
+  std::int32_t sealed_ = -1;         // a tensor that a block takes: no later layer is computed with the one before it
+  std::vector<Block> blocks_;        // residual blocks that have not ended
+  bool open_ = false;                // whether the input, (n, 1, 1), may still be an image or a vector
   std::vector<bool> gets_gradient_;  // by tensor: whether weights come before it
 };
 

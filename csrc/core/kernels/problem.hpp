@@ -32,7 +32,7 @@ struct Problem {
 
   // Net, Sparse and Layers
   const T* x;                     // (n_rows, n_features) row-major; Sparse: the stored values
-  const T* target;                // (n_rows) for Squared and Logistic (0 or 1)
+  const T* target;                // (n_rows), Layers (n_rows, outputs), for Squared and Logistic (0 or 1)
   const std::int32_t* label;      // (n_rows) for Softmax
   const std::int32_t* column;     // Sparse: column of each stored value
   const std::int64_t* row_start;  // Sparse: (n_rows + 1)

@@ -31,9 +31,13 @@ void block_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int
 template <class T>
 double block_gradient(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows,
                       const LossWeights& weights, T* sum, std::int64_t rows_ahead = 0) {
+  const std::int32_t n_targets = p.head == Head::Softmax ? 1 : p.size[p.n_layers];
   for (std::int64_t r = 0; r < n_rows; ++r) {
     const std::int64_t row = first + s.row[r];
-    s.target[r] = p.head == Head::Softmax ? static_cast<T>(p.label[row]) : p.target[row];
+    for (std::int32_t o = 0; o < n_targets; ++o) {
+      s.target[o * kBlockRows + r] =
+          p.head == Head::Softmax ? static_cast<T>(p.label[row]) : p.target[row * n_targets + o];
+    }
   }
   block_scores(p, s, w, first, n_rows, rows_ahead);
   const double loss = apply_head(p, s, n_rows, weights);

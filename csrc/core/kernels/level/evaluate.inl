@@ -206,6 +206,9 @@ double clients_gradient(const Problem<T>& p, std::int64_t begin, std::int64_t en
     }
     return value;
   }
+  if (p.family == Family::Layers) {
+    s.layers.place->on = false;
+  }
   WeightRuns<T> runs{p, weights, begin, end};
   const std::int64_t most = block_rows(p);
   const auto gradient = choose_gradient(p);
@@ -251,6 +254,9 @@ template <class T>
 std::int64_t count_correct(const Problem<T>& p, std::int64_t begin, std::int64_t end, const T* w, void* memory) {
   const Scratch<T> s(p, memory);
   const std::int32_t n_outs = p.size[p.n_layers];
+  if (p.family == Family::Layers) {
+    s.layers.place->on = false;
+  }
   std::int64_t correct = 0;
   const std::int64_t most = most_rows(p);
   for (std::int64_t first = begin; first < end; first += most) {

@@ -21,6 +21,8 @@
 #include "net.inl"
 #include "conv.inl"
 #include "pool.inl"
+#include "pointwise.inl"
+#include "norm.inl"
 #include "network.inl"
 #include "block.inl"
 #include "quadratic.inl"

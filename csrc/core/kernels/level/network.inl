@@ -81,35 +81,38 @@ void dense_backward(const Network& network, const Operation& op, const Scratch<T
   add_rows(AddRowsArgs<T>{s.layers.rows, n_rows, in, g, g_row, g_out, sum + op.weight}, out);
 }
 
-// A ReLU that no layer before it could take in. Tensors of the two have the same pixels, but not the same halo.
-template <class T, class Body>
-void for_each_line(const Network& network, const Operation& op, std::int64_t n_rows, Body body) {
-  const Tensor& in = network.tensors[op.in];
+template <class T>
+void add_forward(const Network& network, const Operation& op, const Scratch<T>& s, std::int64_t n_rows) {
+  const Tensor& other = network.tensors[op.other];
+  for_each_line<T>(network, op, n_rows, [&](std::int64_t r, std::int64_t from, std::int64_t to, std::int64_t n) {
+    const std::int64_t line = (from - network.tensors[op.in].first()) / network.tensors[op.in].line();
+    const T* const a = tensor_row(network, s, op.in, r) + from;
+    const T* const b = tensor_row(network, s, op.other, r) + other.first() + line * other.line();
+    T* const sum = s.layers.value[op.out] + to;
+    for_each_vec<T>(
+        n, [=](std::int64_t j, auto lanes) { store(load(a + j, lanes) + load(b + j, lanes), sum + j, lanes); });
+  });
+}
+
+// The gradient of the output is that of both inputs.
+template <class T>
+void add_backward(const Network& network, const Operation& op, const NetworkScratch<T>& s, std::int64_t n_rows) {
   const Tensor& out = network.tensors[op.out];
-  for (std::int64_t r = 0; r < n_rows; ++r) {
-    for (std::int64_t y = 0; y < in.h; ++y) {
-      body(r, in.first() + y * in.line(), r * out.size() + out.first() + y * out.line(), in.w * in.c);
+  const auto pass = [&](std::int32_t to, bool adds) {
+    const Tensor& t = network.tensors[to];
+    for (std::int64_t r = 0; r < n_rows; ++r) {
+      for (std::int64_t y = 0; y < t.h; ++y) {
+        const T* const g = s.gradient[op.out] + r * out.size() + out.first() + y * out.line();
+        T* const back = s.gradient[to] + r * t.size() + t.first() + y * t.line();
+        for_each_vec<T>(t.w * t.c, [=](std::int64_t j, auto lanes) {
+          const Vec<T> own = load(g + j, lanes);
+          store(adds ? load(back + j, lanes) + own : own, back + j, lanes);
+        });
+      }
     }
-  }
-}
-
-template <class T>
-void relu_forward(const Network& network, const Operation& op, const Scratch<T>& s, std::int64_t n_rows) {
-  for_each_line<T>(network, op, n_rows, [&](std::int64_t r, std::int64_t from, std::int64_t to, std::int64_t n) {
-    T* const out = s.layers.value[op.out] + to;
-    copy(n, tensor_row(network, s, op.in, r) + from, out);
-    activate(Activation::Relu, n, out);
-  });
-}
-
-template <class T>
-void relu_backward(const Network& network, const Operation& op, const NetworkScratch<T>& s, std::int64_t n_rows) {
-  const std::int64_t in = network.tensors[op.in].size();
-  for_each_line<T>(network, op, n_rows, [&](std::int64_t r, std::int64_t from, std::int64_t to, std::int64_t n) {
-    T* const g = s.gradient[op.in] + r * in + from;
-    copy(n, s.gradient[op.out] + to, g);
-    multiply_slope(Activation::Relu, n, s.value[op.out] + to, g);
-  });
+  };
+  pass(op.in, op.adds_back);
+  pass(op.other, op.adds_back_other);
 }
 
 // Whether a dense layer writes scores: the last one, with nothing behind it.
@@ -130,6 +133,7 @@ void network_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::i
   for (std::int64_t i = 0; i < network.n_operations; ++i) {
     const Operation& op = network.operations[i];
     const Tensor& in = network.tensors[op.in];
+    const auto row = [&](std::int64_t r) { return tensor_row(network, s, op.in, r); };
     switch (op.kind) {
       case OperationKind::Conv: conv_forward(network, op, own, w, n_rows); break;
       case OperationKind::MaxPool: max_pool_forward(network, op, own, n_rows); break;
@@ -139,7 +143,12 @@ void network_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::i
           pixels_to_planes(in, own.value[op.in] + r * in.size(), own.value[op.out] + r * in.features());
         }
         break;
-      case OperationKind::Relu: relu_forward(network, op, s, n_rows); break;
+      case OperationKind::AvgPool: avg_pool_forward(network, op, own, n_rows); break;
+      case OperationKind::GlobalAvg: global_avg_forward(network, op, own, n_rows); break;
+      case OperationKind::Pointwise: pointwise_forward(network, op, own, row, n_rows); break;
+      case OperationKind::Dropout: dropout_forward(network, op, own, row, n_rows); break;
+      case OperationKind::Norm: norm_forward(network, op, own, w, row, n_rows); break;
+      case OperationKind::Add: add_forward(network, op, s, n_rows); break;
       case OperationKind::Scores:
         for (std::int64_t r = 0; !is_last(network, i - 1) && r < n_rows; ++r) {
           const T* from = tensor_row(network, s, op.in, r);
@@ -152,6 +161,41 @@ void network_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::i
   }
 }
 
+// One operation backward; what it makes of its input's gradient is set.
+template <class T>
+void operation_backward(const Problem<T>& p, const Scratch<T>& s, std::int64_t operation, const T* w,
+                        std::int64_t n_rows, T* sum) {
+  const Network& network = *p.network;
+  const NetworkScratch<T>& own = s.layers;
+  const Operation& op = network.operations[operation];
+  const Tensor& in = network.tensors[op.in];
+  const auto row = [&](std::int64_t r) { return tensor_row(network, s, op.in, r); };
+  switch (op.kind) {
+    case OperationKind::Conv: conv_backward(network, op, own, w, n_rows, sum); break;
+    case OperationKind::Dense: dense_backward(network, op, s, w, n_rows, is_last(network, operation), sum); break;
+    case OperationKind::Norm: norm_backward(network, op, own, w, row, n_rows, sum); break;
+    case OperationKind::MaxPool: max_pool_backward(network, op, own, n_rows); break;
+    case OperationKind::AvgPool: avg_pool_backward(network, op, own, n_rows); break;
+    case OperationKind::GlobalAvg: global_avg_backward(network, op, own, n_rows); break;
+    case OperationKind::Pointwise: pointwise_backward(network, op, own, row, n_rows); break;
+    case OperationKind::Dropout: dropout_backward(network, op, own, n_rows); break;
+    case OperationKind::Add: add_backward(network, op, own, n_rows); break;
+    case OperationKind::Flatten:
+      for (std::int64_t r = 0; r < n_rows; ++r) {
+        planes_to_pixels(in, own.gradient[op.out] + r * in.features(), own.gradient[op.in] + r * in.size());
+      }
+      break;
+    case OperationKind::Scores:
+      for (std::int64_t r = 0; !is_last(network, operation - 1) && r < n_rows; ++r) {
+        T* to = own.gradient[op.in] + r * in.c;
+        for (std::int64_t o = 0; o < in.c; ++o) {
+          to[o] = s.z[o * kBlockRows + r];
+        }
+      }
+      break;
+  }
+}
+
 // Backward from s.z: adds the gradient of the rows' scaled losses to sum (dim), which may be w.
 template <class T>
 void network_backward(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t n_rows, T* sum) {
@@ -159,25 +203,21 @@ void network_backward(const Problem<T>& p, const Scratch<T>& s, const T* w, std:
   const NetworkScratch<T>& own = s.layers;
   for (std::int64_t i = network.n_operations; i-- > 0;) {
     const Operation& op = network.operations[i];
-    const Tensor& in = network.tensors[op.in];
-    switch (op.kind) {
-      case OperationKind::Conv: conv_backward(network, op, own, w, n_rows, sum); break;
-      case OperationKind::MaxPool: op.passes_back ? max_pool_backward(network, op, own, n_rows) : void(); break;
-      case OperationKind::Dense: dense_backward(network, op, s, w, n_rows, is_last(network, i), sum); break;
-      case OperationKind::Flatten:
-        for (std::int64_t r = 0; op.passes_back && r < n_rows; ++r) {
-          planes_to_pixels(in, own.gradient[op.out] + r * in.features(), own.gradient[op.in] + r * in.size());
-        }
-        break;
-      case OperationKind::Relu: op.passes_back ? relu_backward(network, op, own, n_rows) : void(); break;
-      case OperationKind::Scores:
-        for (std::int64_t r = 0; !is_last(network, i - 1) && r < n_rows; ++r) {
-          T* to = own.gradient[op.in] + r * in.c;
-          for (std::int64_t o = 0; o < in.c; ++o) {
-            to[o] = s.z[o * kBlockRows + r];
-          }
-        }
-        break;
+    const bool learns = op.kind == OperationKind::Conv || op.kind == OperationKind::Dense ||
+                        op.kind == OperationKind::Norm || op.kind == OperationKind::Scores;
+    if (!learns && !op.passes_back) {
+      continue;
     }
+    if (op.kind == OperationKind::Add || !op.adds_back || !op.passes_back) {
+      operation_backward(p, s, i, w, n_rows, sum);
+      continue;
+    }
+    T* const kept = own.gradient[op.in];
+    own.gradient[op.in] = own.other_gradient;
+    operation_backward(p, s, i, w, n_rows, sum);
+    own.gradient[op.in] = kept;
+    for_each_vec<T>(n_rows * network.tensors[op.in].size(), [=, more = own.other_gradient](std::int64_t j, auto lanes) {
+      store(load(kept + j, lanes) + load(more + j, lanes), kept + j, lanes);
+    });
   }
 }

@@ -57,11 +57,20 @@ std::int64_t rows_per_list(const Network& network, const Operation& op) {
   return n < 1 ? 1 : n < network.block_rows ? n : network.block_rows;
 }
 
+// Where the rows of a block stand in a client's training: their masks are a function of it. Not `on`: nothing is
+// dropped.
+struct DropoutPlace {
+  bool on;
+  std::uint64_t seed;
+  std::uint32_t client, task, step;
+  std::uint32_t first;  // place of the block's first row in the batch
+};
+
 template <class T>
 struct NetworkScratch {
   T** value;             // (tensors) activations: (block_rows, size of the tensor)
   T** gradient;          // (tensors) the same of their gradients, where they are wanted
-  T** choice;            // (tensors) which of a pool's window was largest: (block_rows, h, w, c)
+  T** choice;            // (tensors) which of a pool's window was largest, or a mask: (block_rows, h, w, c)
   const T** rows;        // (block_rows) where the rows of an operation's input begin
   const T** weight_row;  // (most outputs of a dense layer) where each row of its weights begins
   T* forward_weights;    // of the convolution at work: groups of vectors of outputs, then kernel, then outputs
@@ -69,7 +78,10 @@ struct NetworkScratch {
   T* weight_sum;         // the gradient of those
   T* strip;              // two lines of a convolution's output
   ListEntry<T>* list;    // of one channel
+  T* norm;               // weights and sums of a norm
+  T* other_gradient;     // (block_rows, largest tensor) what is added to a gradient
   DenseLists<T>* dense;  // of a block of outputs of a dense layer
+  DropoutPlace* place;   // of the rows at work
 
   template <class Take>
   void lay_out(const Network& n, bool planning, Take take) {
@@ -90,13 +102,22 @@ struct NetworkScratch {
       take_into(value, i, numbers);
       take_into(gradient, i, numbers);
     }
-    std::int64_t forward = 0, backward = 0, strips = 0, entries = 0, outputs = 0;
+    std::int64_t forward = 0, backward = 0, strips = 0, entries = 0, outputs = 0, norms = 0, others = 0;
     const auto at_least = [](std::int64_t& most, std::int64_t wanted) { most = most < wanted ? wanted : most; };
     for (std::int64_t i = 0; i < n.n_operations; ++i) {
       const Operation& op = n.operations[i];
       at_least(outputs, op.kind == OperationKind::Dense ? op.record.out : 0);
       const Tensor& out = n.tensors[op.out];
-      const bool chooses = op.pooled || op.kind == OperationKind::MaxPool;
+      const bool chooses = op.pooled || op.kind == OperationKind::MaxPool || op.kind == OperationKind::Dropout;
+      if (op.kind == OperationKind::Norm) {
+        take_into(choice, op.out, 2 * n.block_rows * out.c);
+        const std::int64_t weights = op.record.kind == LayerKind::LayerNorm ? out.features() : out.c;
+        at_least(norms, 4 * weights + 2 * out.c);
+      }
+      if (op.adds_back || op.adds_back_other) {
+        const std::int32_t to = op.adds_back ? op.in : op.other;
+        at_least(others, n.block_rows * n.tensors[to].size());
+      }
       if (chooses) {
         take_into(choice, op.out, n.block_rows * out.features());
       }
@@ -115,5 +136,8 @@ struct NetworkScratch {
     take(list, entries + 1);
     take(weight_row, outputs);
     take(dense, 1);
+    take(place, 1);
+    take(norm, norms + kSlack);
+    take(other_gradient, others + kSlack);
   }
 };

@@ -10,7 +10,7 @@ struct Scratch {
   const T** weight_row;   // (widest layer) where each row of a weight matrix begins
   std::uint32_t* row;     // (kBlockRows) rows of the block, numbered within the client
   T* scale;               // (kBlockRows) how much each counts
-  T* target;              // (kBlockRows)
+  T* target;              // (kBlockRows) labels, or (outputs, kBlockRows)
   std::uint8_t* seen;     // (rows of the largest client, where merged) zero between calls
   T* z;                   // (outputs, kBlockRows) scores, then their gradients
   T* hidden[kMaxLayers];  // (kBlockRows, size of the layer) activations
@@ -31,7 +31,9 @@ struct Scratch {
     take(x, kBlockRows);
     take(row, kBlockRows);
     take(scale, kBlockRows);
-    take(target, kBlockRows);
+    take(target, p.head == Head::Softmax || p.family == Family::Quadratic
+                     ? kBlockRows
+                     : std::int64_t{p.size[p.n_layers]} * kBlockRows);
     take(seen, p.max_rows <= kMostRowsMerged ? p.max_rows : 0);
     if (p.family == Family::Quadratic) {
       return;
