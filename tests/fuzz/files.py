@@ -67,13 +67,13 @@ def run_kind(name: str, seconds: float, seed: int) -> Row:
         path = kind.make(folder)
         whole = path.read_bytes()
 
-        def once(rng: random.Random, folder: Path) -> str | None:
+        def once(rng: random.Random, folder: Path) -> str | int:
             data = changed(whole, rng)
             path.write_bytes(damaged.checksummed(data) if name == "checkpoint" else data)
             try:
                 value = kind.read(path)
             except fb.FileError as error:
-                return None if len(str(error)) < 3000 else f"a message of {len(str(error))} characters"
+                return 1 if len(str(error)) < 3000 else f"a message of {len(str(error))} characters"
             except Exception:
                 return traceback.format_exc()
             if use is not None:
@@ -83,6 +83,6 @@ def run_kind(name: str, seconds: float, seed: int) -> Row:
                     pass
                 except Exception:
                     return traceback.format_exc()
-            return None
+            return 1
 
         return workers.run(f"file: {name}", once, seconds, seed, folder)
