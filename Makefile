@@ -9,8 +9,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 
 PYTEST_ARGS ?=
+PARALLEL := -n logical --dist loadgroup --no-loadscope-reorder
 JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
 CORE := $(CURDIR)/fedbuff/libfedbuff.$(if $(filter Darwin,$(shell uname)),dylib,so)
+SANITIZED := $(CURDIR)/build/sanitize
 COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd src/*.pyx) \
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
@@ -26,7 +28,7 @@ demo: $(VENV)/.built  ## FedBuff, FedAsync and FedAvg on recorded delays: a tabl
 
 test: $(VENV)/.built  ## all tests, of C++ and of Python
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core LIB=$(CORE) run
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
@@ -58,9 +60,10 @@ wheels: $(VENV)/.dist  ## wheels for several Pythons, in wheelhouse/; on Linux t
 	$(BIN)/python -m cibuildwheel --output-dir wheelhouse
 
 sanitize: $(VENV)/.built  ## the C++ tests and some of the Python ones under ASan, UBSan and TSan
-	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=address,undefined run
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=thread run
-	tests/run_sanitized.sh $(BIN)/python
+	FEDBUFF_BUILD=require FEDBUFF_SANITIZE=address,undefined $(BIN)/python setup.py --quiet build --build-base build/sanitize-base --build-lib build/sanitize
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=address,undefined LIB=$(SANITIZED)/fedbuff/$(notdir $(CORE)) run
+	tests/run_sanitized.sh $(BIN)/python $(SANITIZED) $(PARALLEL)
 
 bench: $(VENV)/.built  ## benchmarks in short, a few minutes on a quiet machine
 	$(BIN)/python -m pytest $(wildcard benches/bench_*.py) --benchmark-only --benchmark-sort=name --benchmark-columns=min,median,rounds
