@@ -35,7 +35,7 @@ def problem_keys(kind: str) -> list[str]:
     if kind == "quadratic":
         return [*known, "dtype"]
     known.remove("copy")
-    return [*known, *DATA_KEYS, "partition"]
+    return [*known, *DATA_KEYS, "partition", *(["shape"] if kind == "network" else [])]
 
 
 def partition_keys(kind: str) -> list[str]:
