@@ -20,7 +20,8 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flower lint format docs dist wheels core-test sanitize torture fuzz bench bench-full clean
+.PHONY: help demo test test-flower lint format docs dist wheels core-test sanitize torture fuzz bench bench-full \
+        bench-flower clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -86,6 +87,9 @@ bench: $(VENV)/.built  ## benchmarks in short, a few minutes on a quiet machine
 bench-full: $(VENV)/.built  ## all benchmarks, and docs/performance.md written anew
 	FEDBUFF_BENCH_FULL=1 $(BIN)/python -m pytest $(wildcard benches/bench_*.py) --benchmark-only --benchmark-sort=name
 	$(BIN)/python benches/report.py
+
+bench-flower: $(VENV)/.built $(FLOWER)/.made  ## fedbuff.flower beside Flower's FedAvg
+	PYTHONPATH=$(CURDIR) OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/python benches/flower.py
 
 clean:  ## remove what was built, and .venv
 	rm -rf $(VENV) $(FLOWER) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
