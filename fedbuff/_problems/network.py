@@ -17,6 +17,7 @@ from ..layers._layer import Layer, Part, Shape, Weight, described
 from ..layers._stack import layers_of, stack
 from .base import ClientWeights, Floats
 from .rows import Classifier, is_csr
+from .to_torch import module_of
 
 __all__ = ["Network"]
 
@@ -113,6 +114,10 @@ class Network(Classifier):
                 w[here] = normals * np.sqrt(variance)
                 drawn += 1
         return w
+
+    def to_torch(self, w: Any) -> Any:
+        """A torch.nn.Sequential of the same layers with the weights of a model, for rows of shape `shapes[0]`."""
+        return module_of(self.layers, self.shapes[0], self._model(w))
 
     def _weights(self) -> Iterator[tuple[Weight, bool]]:
         """Every array of weights, and whether it starts as He has it."""
