@@ -11,6 +11,7 @@ EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.to
 PYTEST_ARGS ?=
 FLWR ?= 1.41.*
 FLOWER := .venv-flower
+FRAMEWORKS := .venv-frameworks
 JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedbuff/_version.py)
 CORE := $(CURDIR)/fedbuff/$(if $(filter Darwin,$(shell uname)),libfedbuff.dylib,libfedbuff-$(VERSION).so)
@@ -18,7 +19,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flower lint format docs dist wheels core-test sanitize torture fuzz bench bench-full clean
+.PHONY: help demo test test-flower test-frameworks lint format docs dist wheels core-test sanitize torture fuzz bench bench-full clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -34,6 +35,9 @@ test: $(VENV)/.built  ## all tests, of C++ and of Python
 
 test-flower: $(VENV)/.built $(FLOWER)/.made  ## tests of fedbuff.flower, in .venv-flower; FLWR="1.21.*" chooses another flwr
 	PYTHONPATH=$(CURDIR) $(FLOWER)/bin/python -m pytest -W ignore::DeprecationWarning -p no:cacheprovider $(PYTEST_ARGS) tests/flower
+
+test-frameworks: $(VENV)/.built $(FRAMEWORKS)/.made  ## tests of fedbuff.torch and fedbuff.jax, in .venv-frameworks
+	PYTHONPATH=$(CURDIR) $(FRAMEWORKS)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/frameworks
 
 lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
@@ -106,6 +110,11 @@ $(FLOWER)/.made:
 	rm -rf $(FLOWER) && $(PYTHON) -m venv $(FLOWER)
 	$(FLOWER)/bin/python -m pip --disable-pip-version-check --quiet install "flwr==$(FLWR)" numpy tqdm click "pytest>=8"
 	@echo "$(FLWR)" > $@
+
+$(FRAMEWORKS)/.made: Makefile
+	rm -rf $(FRAMEWORKS) && $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check --quiet install "torch==2.13.0" "jax==0.10.2" numpy tqdm click "pytest>=8" "pyarrow>=16"
+	@touch $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made
 	$(call EXTRA,$*) > $@.txt
