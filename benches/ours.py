@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from rivals import networks
 from rivals.data import FOLDER, Workload, answer_path, initial_model, rows_of, sparse_rows_of, workload
 from rivals.with_numpy import checked, moved, vectors
 
 import fedbuff as fb
 from fedbuff._machine import bench as _bench
 from fedbuff._machine import limits as _limits
+from fedbuff._schedule.check import check_columns
 
 Turn = Callable[[], dict[str, Any]]
 
@@ -56,6 +58,41 @@ def sgd(name: str, updates: str, dtype: str = "float32") -> Turn:
     return _bench.sgd_turn(problem, local, n, initial_model(w).astype(dtype))
 
 
+def network_of(name: str) -> fb.Network:
+    X, y = networks.rows_of(name)
+    make = {
+        "conv": lambda out, kernel, padding, stride: fb.layers.Conv2d(out, kernel, padding=padding, stride=stride),
+        "pool": fb.layers.MaxPool2d,
+        "dense": fb.layers.Dense,
+        "relu": fb.layers.ReLU,
+        "flatten": fb.layers.Flatten,
+    }
+    layers = [make[kind](*numbers) for kind, *numbers in networks.ARCHITECTURES[name].layers]
+    offsets = np.arange(networks.N_CLIENTS + 1) * networks.ROWS
+    return fb.Network(X.reshape(-1, *X.shape[2:]), y.ravel(), offsets, layers=layers)
+
+
+def network_answer(name: str, batch: str) -> Turn:
+    """Writes the update of client 1, which every rival must reproduce before it is timed."""
+    local, rows = fb.LocalSGD(networks.STEPS, networks.LR, int(batch)), networks.batches_of(int(batch))
+    delta = network_of(name).delta(networks.initial_model(name), 1, local, batches=rows[1])
+    networks.write_answer(name, int(batch), delta)
+    return lambda: {"amount": 1}
+
+
+def network(name: str, batch: str) -> Turn:
+    """One client's ten local steps on a network, client after client."""
+    problem, w, rows = network_of(name), networks.initial_model(name), networks.batches_of(int(batch))
+    local, out, turn = fb.LocalSGD(networks.STEPS, networks.LR, int(batch)), np.empty_like(w), [0]
+
+    def run() -> dict[str, Any]:
+        turn[0] = (turn[0] + 1) % networks.N_CLIENTS
+        problem.delta(w, turn[0], local, batches=rows[turn[0]], out=out)
+        return {"amount": 1}
+
+    return run
+
+
 def _stages(
     w: Workload, updates: str, threads: str = "1", dtype: str = "float32", resolve: Callable[..., Any] = fb.schedule
 ) -> tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]:
@@ -84,6 +121,18 @@ def replay_alone(name: str, updates: str, threads: str = "1", dtype: str = "floa
     resolve, run = _stages(workload(name), updates, threads, dtype)
     made = resolve()
     return lambda: run(made)
+
+
+def check(name: str, updates: str) -> Turn:
+    """The check of a schedule that comes from elsewhere, before a replay of it."""
+    resolve, _ = _stages(workload(name), updates)
+    made = resolve()
+
+    def run() -> dict[str, Any]:
+        check_columns(made)
+        return {"amount": int(updates)}
+
+    return run
 
 
 def replay_stream(name: str, updates: str) -> Turn:

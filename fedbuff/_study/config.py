@@ -3,7 +3,8 @@
     seeds = [0, 1, 2]                       # or seed = 0
 
     [problem]                               # what the clients minimise
-    kind = "softmax"                        # softmax, mlp, logistic, least_squares, quadratic, torch, jax, factory
+    kind = "softmax"                        # softmax, mlp, network, logistic, least_squares, quadratic,
+                                            # torch, jax, factory
     data = "digits.npz"
     test = 0.2                              # a share of the rows, held out; or another file
     partition = { kind = "dirichlet", n_clients = 40, alpha = 0.3 }
@@ -38,8 +39,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import inspect
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -72,13 +73,23 @@ from .._replay.engine import AnyProblem
 from .._replay.history import Result
 from .._replay.loop import replay
 from .._replay.stop import Stop
+from .._rule.secure_values import Gaussian
 from .._rule.strategies import FedAvg, FedBuff, rule_of
 from .._schedule.options import ScheduleOptions
 from .._schedule.resolve import plans_of
 from .._schedule.resolve import schedule as resolve
 from .._schedule.schedule import Schedule
 from .._schedule.uniform import uniform_arrivals
-from .build import CODE, PARTITIONS, PROBLEMS, Strategy, describe_strategy, make_delay_model, make_strategy
+from .build import (
+    CODE,
+    PARTITIONS,
+    PROBLEMS,
+    Strategy,
+    describe_strategy,
+    make_delay_model,
+    make_layers,
+    make_strategy,
+)
 from .code import NamedFunction, load_function
 from .data import (
     SAMPLE,
@@ -88,12 +99,24 @@ from .data import (
     format_of,
     hold_out,
 )
+from .keys import (
+    DATA_KEYS,
+    SECTIONS,
+    SWEEP_KEYS,
+    TARGETS,
+    TOP_KEYS,
+    partition_keys,
+    problem_keys,
+    refuse_unknown_removals,
+    schedule_keys,
+    trace_keys,
+)
+from .options import ReplayOptions
 from .tables import (
     ConfigError,
     ConfigFileError,
     ConflictError,
     Tables,
-    UnknownKeyError,
     at_path,
     call_with,
     combinations,
@@ -103,53 +126,36 @@ from .tables import (
     pop_kind,
     read_tables,
     refuse_unknown,
-    removed_in_vain,
     seeds_of,
     table_of,
 )
 
 __all__ = ["StudyConfig"]
 Source = Trace | DelayModel | ArrivalLog
-SECTIONS = ("problem", "trace", "strategy", "local", "schedule", "replay")
-_DATA_KEYS = ("data", "format", "target", "divide_by", "dtype", "test", "test_seed")
 
 
-def refuse_unknown_removals(tables: Tables, changes: Mapping[str, Any]) -> None:
-    """Refuses to remove a key that there cannot be; one that is only not there may be removed."""
-    for path in removed_in_vain(tables, changes):
-        try:
-            StudyConfig(merged(tables, {**changes, path: 0}))
-        except UnknownKeyError as error:
-            if error.path == path:
-                raise
-        except ConfigError:
-            pass
+def check_code(tables: Tables, allow_code: bool) -> None:
+    """Refuses tables whose problem runs code, unless that is allowed."""
+    kind = table_of(tables, "problem").get("kind")
+    if kind in ("factory", *CODE) and not allow_code:
+        raise ConfigError(
+            f'problem.kind: "{kind}" runs code that the configuration names; where you trust it as you trust a '
+            "program, give --allow-code, or allow_code=True in Python"
+        )
+
+
+def check_repeatable(privacy: Gaussian | None, what: str) -> None:
+    """Refuses noise that is drawn from the operating system, for `what` must get the same run twice."""
+    if privacy is not None and not privacy.repeatable:
+        raise ConfigError(
+            f'strategy.privacy.source: {what} needs "simulated", got "system": its runs must be repeatable, and '
+            "releases of every one of them would have to be counted"
+        )
 
 
 def at_replay() -> AbstractContextManager[None]:
     """The keys of the problem's errors are arguments of replay: names the table that gave them."""
     return at_path("replay", ("metrics", "eval_every", "threads", "checkpoint_every"), named_here=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """The table [replay]. eval_every None evaluates about a hundred times; metrics None is the loss, and the accuracy
-    where the problem has one."""
-
-    eval_every: int | None = None
-    metrics: tuple[str, ...] | None = None
-    stop: Stop | None = None
-    threads: int | None = None
-    checkpoint_every: int = 1000
-
-    def __post_init__(self) -> None:
-        for name in ("eval_every", "threads", "checkpoint_every"):
-            if getattr(self, name) is not None:
-                count(name, getattr(self, name))
-        if self.metrics is not None:
-            if isinstance(self.metrics, str) or not all(isinstance(name, str) for name in self.metrics):
-                raise TypeError("metrics: expected a list of names")
-            object.__setattr__(self, "metrics", tuple(self.metrics))
 
 
 # ---- the configuration ----
@@ -185,7 +191,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", copy.deepcopy(mapping("tables", self.tables)))
         object.__setattr__(self, "folder", path_of("folder", self.folder))
-        refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "target", "compare", "sweep"))
+        refuse_unknown("", self.tables, TOP_KEYS)
         for name in ("problem", "trace", "strategy"):
             if name not in self.tables:
                 raise ConfigError(f"{name}: the table is missing")
@@ -291,9 +297,7 @@ class StudyConfig:
     @cached_property
     def schedule_options(self) -> Tables:
         values = table_of(self.tables, "schedule")
-        given = ("source", "strategy", "seed")
-        known = [name for name in parameters_of(resolve) if name not in given]
-        refuse_unknown("schedule", values, known)
+        refuse_unknown("schedule", values, schedule_keys())
         return values
 
     @cached_property
@@ -308,7 +312,7 @@ class StudyConfig:
     def sweep_options(self) -> Tables:
         """The table [sweep]: `grid`, lists of values by key path, and `seeds`, a list or "0:100"."""
         values = table_of(self.tables, "sweep")
-        refuse_unknown("sweep", values, ("grid", "seeds"))
+        refuse_unknown("sweep", values, SWEEP_KEYS)
         if "grid" in values:
             combinations(table_of(values, "grid"), "sweep.grid")
         if "seeds" in values:
@@ -318,36 +322,32 @@ class StudyConfig:
     def _check_problem(self) -> None:
         values = table_of(self.tables, "problem")
         kind = pop_kind("problem", values, (*PROBLEMS, "factory"))
+        known = problem_keys(kind)
         if kind == "factory":
-            refuse_unknown("problem", values, ("function", "options"))
+            refuse_unknown("problem", values, known)
             if not isinstance(values.get("function"), str) or ":" not in values["function"]:
                 raise ConfigError("problem.function: expected 'module:function' or 'file.py:function'")
             return
-        known = [name for name in inspect.signature(PROBLEMS[kind]).parameters if name not in ("X", "y", "clients")]
         if kind in CODE:
-            known = [name for name in known if name not in CODE[kind].values()] + [*CODE[kind], "options"]
             self._check_named(kind, values)
-        if kind != "quadratic":
-            known += [*_DATA_KEYS, "partition"]
-            known.remove("copy")
-            if "data" not in values:
-                raise ConfigError("problem.data: missing; a file, or sample:digits")
-        else:
-            known += ["dtype"]
+        if kind == "quadratic":
             if "centers" not in values:
                 raise ConfigError("problem.centers: missing")
+        elif "data" not in values:
+            raise ConfigError("problem.data: missing; a file, or sample:digits")
         refuse_unknown("problem", values, known)
         with at_path("problem", known):
             choice("dtype", values.get("dtype", "float32"), ("float32", "float64"))
             if "format" in values:
                 format_of(values["format"])
+            if kind == "network":
+                _ = make_layers("problem.layers", values.get("layers")), _shape_of(values)
             if not isinstance(values.get("test", 0.5), str):
                 number("test", values.get("test", 0.5), high=1.0, open_low=True)
         if "partition" in values:
             given = table_of(values, "partition")
             kind = pop_kind("problem.partition", given, (*PARTITIONS, "column"))
-            known = ["column"] if kind == "column" else list(inspect.signature(PARTITIONS[kind]).parameters)[1:]
-            refuse_unknown("problem.partition", given, known)
+            refuse_unknown("problem.partition", given, partition_keys(kind))
 
     @staticmethod
     def _check_named(kind: str, values: Tables) -> None:
@@ -364,7 +364,7 @@ class StudyConfig:
         if kind == "model":
             _ = self._model
         elif kind == "uniform":
-            refuse_unknown("trace", values, ("n_clients", "max_staleness", "staleness"))
+            refuse_unknown("trace", values, trace_keys(kind))
             for name in ("n_clients", "max_staleness"):
                 if name not in values:
                     raise ConfigError(f"trace.{name}: missing")
@@ -373,9 +373,7 @@ class StudyConfig:
             if "server_steps" not in self.schedule_options:
                 raise ConfigError("schedule.server_steps: missing; uniform arrivals go on for so many steps")
         else:
-            own = ("end", "tasks") if kind == "recorded" else ("as_trace",)
-            known = ("file", "columns", "unit", "missing", "delimiter", "client", "assign", "bootstrap", "assign_seed")
-            refuse_unknown("trace", values, (*known, *own))
+            refuse_unknown("trace", values, trace_keys(kind))
             if not isinstance(values.get("file"), str):
                 raise ConfigError(f"trace.file: {'missing' if 'file' not in values else 'expected a file name'}")
             if kind == "log" and not values.get("as_trace") and (values.get("assign") or values.get("bootstrap")):
@@ -421,7 +419,12 @@ class StudyConfig:
         if kind in CODE:
             self._load_named(kind, values)
         rows = self.rows
-        values = {key: value for key, value in values.items() if key not in (*_DATA_KEYS, "partition")}
+        if kind == "network":
+            values["layers"] = make_layers("problem.layers", values["layers"])
+            with at_path("problem", ("shape",)):
+                rows = _shaped(rows, _shape_of(values))
+            values.pop("shape", None)
+        values = {key: value for key, value in values.items() if key not in (*DATA_KEYS, "partition")}
         given = {"X": rows.X, "y": rows.y, "clients": rows.clients, "copy": rows.copy}
         return call_with(PROBLEMS[kind], "problem", values, **given), rows.test
 
@@ -432,8 +435,9 @@ class StudyConfig:
         kind = values["kind"]
         if kind in ("quadratic", "factory", *CODE):
             return None
-        kept = {name: values[name] for name in (*_DATA_KEYS, "partition") if name in values}
-        text = json.dumps([kind == "logistic", kind == "least_squares", kept], sort_keys=True, default=str)
+        kept = {name: values[name] for name in (*DATA_KEYS, "partition") if name in values}
+        read_as = [kind == "logistic", _wants_numbers(values), kind == "network"]
+        text = json.dumps([read_as, kept], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
@@ -443,21 +447,11 @@ class StudyConfig:
 
     def check_code(self) -> None:
         """Refuses a problem that runs code where that was not asked for."""
-        kind = self.tables["problem"].get("kind")
-        if (kind == "factory" or kind in CODE) and not self.allow_code:
-            raise ConfigError(
-                f'problem.kind: "{kind}" runs code that the configuration names; where you trust it as you trust a '
-                "program, give --allow-code, or allow_code=True in Python"
-            )
+        check_code(self.tables, self.allow_code)
 
     def check_repeatable(self, what: str) -> None:
         """Refuses noise that is drawn from the operating system, for `what` must get the same run twice."""
-        privacy = getattr(self.strategy, "privacy", None)
-        if privacy is not None and not privacy.repeatable:
-            raise ConfigError(
-                f'strategy.privacy.source: {what} needs "simulated", got "system": its runs must be repeatable, and '
-                "releases of every one of them would have to be counted"
-            )
+        check_repeatable(getattr(self.strategy, "privacy", None), what)
 
     def _from_factory(self, values: Tables) -> tuple[AnyProblem, HeldOut | None]:
         self.check_code()
@@ -635,7 +629,7 @@ class StudyConfig:
         given = table_of(self.tables, "target")
         if not given:
             return None
-        refuse_unknown("target", given, ("loss", "grad_norm_sq", "accuracy"))
+        refuse_unknown("target", given, TARGETS)
         if len(given) > 1:
             raise ConfigError("target: give one metric")
         (metric, value), *_ = given.items()
@@ -667,24 +661,50 @@ class StudyConfig:
         return groups
 
 
+def _wants_numbers(problem: Tables) -> bool:
+    """Whether targets are numbers, and not labels."""
+    return problem["kind"] == "least_squares" or problem.get("loss") == "squared_error"
+
+
+def _shape_of(problem: Tables) -> tuple[int, ...] | None:
+    """What a row of a network is to be taken for, where the table says it."""
+    if "shape" not in problem:
+        return None
+    shape = tuple(count("shape", side) for side in list_of("shape", problem["shape"], "a list of ints"))
+    if len(shape) not in (1, 2, 3):
+        raise ValueError(f"shape: expected [channels, height, width], [height, width] or [features], got {list(shape)}")
+    return shape
+
+
+def _shaped(rows: Rows, shape: tuple[int, ...] | None) -> Rows:
+    """The same rows with this shape each."""
+    if shape is None:
+        return rows
+    n_features = math.prod(rows.X.shape[1:])
+    if math.prod(shape) != n_features:
+        raise ValueError(f"shape: {list(shape)} is {math.prod(shape)} numbers, but a row has {n_features}")
+    test = None if rows.test is None else (rows.test[0].reshape(-1, *shape), rows.test[1])
+    return Rows(rows.X.reshape(-1, *shape), rows.y, rows.clients, test, rows.copy)
+
+
 def _read_rows(config: StudyConfig) -> Rows:
     """The rows of a problem of data, with the client of each; held-out rows in `test`."""
     values = table_of(config.tables, "problem")
     kind = values["kind"]
     split = table_of(values, "partition")
     way = split.pop("kind", None)
-    given = {name: values[name] for name in _DATA_KEYS if name in values}
+    given = {name: values[name] for name in DATA_KEYS if name in values}
     reader = RowReader(
-        flat=kind not in CODE,
+        flat=kind != "network" and kind not in CODE,
         sparse=kind == "logistic",
-        labels=kind != "least_squares",
+        labels=not _wants_numbers(values),
         dtype=np.dtype(given.get("dtype", "float32")),
         form=given.get("format"),
         target=given.get("target", -1),
         divide_by=given.get("divide_by", 1.0),
     )
     test = given.get("test")
-    with at_path("problem", _DATA_KEYS):
+    with at_path("problem", DATA_KEYS):
         rows = reader.read(config.folder, given["data"], client_column=split.get("column"))
         held_out = rows.test
         if isinstance(test, str):

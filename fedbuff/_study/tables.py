@@ -149,8 +149,8 @@ def removed_in_vain(tables: Mapping[str, Any], changes: Mapping[str, Any], path:
             at = at.get(name) if isinstance(at, Mapping) else None
         if _is_unset(value) and at is None:
             yield f"{path}{key}"
-        elif isinstance(value, Mapping) and isinstance(at, Mapping):
-            yield from removed_in_vain(at, value, f"{path}{key}.")
+        elif isinstance(value, Mapping):
+            yield from removed_in_vain(at if isinstance(at, Mapping) else {}, value, f"{path}{key}.")
 
 
 # ---- tables: checking ----
@@ -170,7 +170,7 @@ def at_path(path: str, keys: Sequence[str] = (), *, named_here: bool = True) -> 
         if isinstance(error, FileError) and not named_here:
             raise
         text = str(error)
-        first = text.partition(" ")[0].rstrip(":,")
+        first = text.partition(" ")[0].rstrip(":,").partition("[")[0]
         raise ConfigError(f"{path}.{text}" if first in keys else f"{path}: {text}") from error
     except OSError as error:
         if not named_here:

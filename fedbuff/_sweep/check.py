@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from .._study.build import default_metrics
-from .._study.config import StudyConfig, refuse_unknown_removals
+from .._study.config import StudyConfig
+from .._study.keys import refuse_unknown_removals
 from .._study.tables import ConfigError, ConflictError, UnknownKeyError
 from .arms import Pair
 from .columns import HISTORY, Schema
@@ -116,4 +117,4 @@ def _stands_in(tables: Mapping[str, Any], path: str) -> bool:
 def _metrics(config: StudyConfig) -> tuple[str, ...]:
     """The metrics of an arm, as far as they are known without its data."""
     asked = config.replay_options.metrics
-    return default_metrics(config.tables["problem"]["kind"]) if asked is None else asked
+    return default_metrics(config.tables["problem"]) if asked is None else asked
