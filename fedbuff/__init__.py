@@ -44,7 +44,8 @@ from ._delays.trace import Trace
 
 # Strategies
 from . import staleness
-from ._rule.strategies import SGD, Adam, FedAsync, FedAvg, FedBuff
+from ._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
+from ._rule.strategies import FedAsync, FedAvg, FedBuff
 
 # Schedules
 from ._schedule.columns import Status
@@ -132,7 +133,13 @@ __all__ = [
     "FedAsync",
     "FedAvg",
     "SGD",
+    "Nesterov",
+    "DelayedNesterov",
     "Adam",
+    "Adagrad",
+    "Yogi",
+    "AMSGrad",
+    "LearningRate",
     "staleness",
     # Schedules
     "schedule",

@@ -17,6 +17,17 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
         int32_t base, norm, optimizer
         int64_t buffer_size, n_clients, max_staleness
         double lr, momentum, beta1, beta2, epsilon, weight_decay, unit
+        int32_t decay, delay_lr
+        int64_t tau_c, warm_up, decay_steps
+        double decay_factor, decay_floor
+        int64_t period
+        double activation, initial
+
+    ctypedef struct fb_array:
+        const char* name
+        int64_t key, size
+        fb_dtype dtype
+        const void* data
 
     ctypedef struct fb_server:
         pass
@@ -36,6 +47,8 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
         int64_t* due_version
         int64_t* due
         const void** kept
+        int64_t staleness, n_arrays
+        fb_array* arrays
 
     ctypedef struct fb_buffer:
         pass

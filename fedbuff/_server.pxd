@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t
 
-from fedbuff._fedbuff_h cimport fb_buffer, fb_dtype, fb_model, fb_server, fb_status
+from fedbuff._fedbuff_h cimport fb_buffer, fb_dtype, fb_model, fb_server, fb_server_state, fb_status
 
 
 cdef int check(fb_status status) except -1
@@ -35,6 +35,7 @@ cdef class Server:
     cdef double sample_weight(self, double n_samples) except? -1.0
     cdef object as_array(self, fb_model* model)
     cdef object read_state(self, fb_server* server)
+    cdef object kept_by_rule(self, fb_server_state* state)
     cdef object copy_of(self, const void* values, object dtype)
 
 

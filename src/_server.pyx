@@ -32,7 +32,7 @@ from fedbuff._rule.server_errors import (
     version_error,
     wide_error,
 )
-from fedbuff._rule.strategies import Adam, plain_rule_of, rule_of
+from fedbuff._rule.strategies import plain_rule_of, rule_of
 
 
 cnp.import_array()
@@ -393,12 +393,14 @@ cdef class Server:
         state.due = <int64_t*> address(counts)
         state.kept = <const void**> address(kept)
         check(fb_server_get_state(server, &state))
+        arrays = np.zeros(max(1, state.n_arrays * sizeof(fb_array)), np.uint8)
+        state.arrays = <fb_array*> address(arrays)
+        check(fb_server_get_state(server, &state))
         n = state.n_due
         models = {}
         for v, p in zip(versions[:n].tolist(), kept[:n].tolist(), strict=True):
             if p:
                 models[v] = self.copy_of(<const void*> <size_t> p, self.dtype)
-        adam = isinstance(self.rule.optimizer, Adam)
         sums = self.dtype if self.unit is None else np.dtype(np.int64)
         return ServerState(
             rule=self.rule,
@@ -412,10 +414,19 @@ cdef class Server:
             scaled_weight_sum=state.sum_scaled_weights,
             outstanding=dict(zip(versions[:n].tolist(), counts[:n].tolist(), strict=True)),
             kept=models,
-            velocity=None if adam or state.first == NULL else self.copy_of(state.first, self.dtype),
-            first=self.copy_of(state.first, self.dtype) if adam else None,
-            second=self.copy_of(state.second, self.dtype) if adam else None,
+            buffer_staleness=state.staleness,
+            kept_by_rule=self.kept_by_rule(&state),
         )
+
+    cdef object kept_by_rule(self, fb_server_state* state):
+        kept = {}
+        if state.first != NULL:
+            kept["first"] = self.copy_of(state.first, self.dtype)
+        if state.second != NULL:
+            kept["second"] = self.copy_of(state.second, self.dtype)
+        for i in range(state.n_arrays):
+            kept[state.arrays[i].name.decode()] = self.copy_of(state.arrays[i].data, self.dtype)
+        return kept
 
     cdef object copy_of(self, const void* values, object dtype):
         array = np.empty(self.dim, dtype)
@@ -430,12 +441,20 @@ cdef class Server:
         state.abi = FB_ABI_VERSION
         state.version, state.fill, state.dropped = saved.version, saved.fill, saved.dropped
         state.sum_weights, state.sum_scaled_weights = saved.weight_sum, saved.scaled_weight_sum
-        first = saved.first if saved.first is not None else saved.velocity
+        state.staleness = saved.buffer_staleness
         arrays = [np.ascontiguousarray(a) for a in (saved.w, saved.total)]
-        moments = [None if a is None else np.ascontiguousarray(a) for a in (first, saved.second)]
         state.w, state.sum = address(arrays[0]), address(arrays[1])
-        state.first = NULL if moments[0] is None else address(moments[0])
-        state.second = NULL if moments[1] is None else address(moments[1])
+        parts = [(name.encode(), np.ascontiguousarray(a)) for name, a in saved.kept_by_rule.items()]
+        room = np.zeros(max(1, len(parts) * sizeof(fb_array)), np.uint8)
+        state.arrays = <fb_array*> address(room)
+        for name, array in parts:
+            if name == b"first":
+                state.first = address(array)
+            elif name == b"second":
+                state.second = address(array)
+            else:
+                state.arrays[state.n_arrays] = fb_array(<const char*> name, -1, array.size, self.dtype_code, address(array))
+                state.n_arrays += 1
         due = sorted(saved.outstanding.items())
         versions = np.array([v for v, _ in due], np.int64)
         counts = np.array([n for _, n in due], np.int64)

@@ -256,8 +256,14 @@ class BoundReplay {
 
   std::int64_t version() const { return replay_->version(); }
   py::array_t<T> w() const { return copy(replay_->w()); }
-  py::object first_moment() const { return copy_or_none(replay_->first_moment()); }
-  py::object second_moment() const { return copy_or_none(replay_->second_moment()); }
+  // The arrays of the rule's state, by name.
+  py::dict rule_state() const {
+    py::dict state;
+    for (const fb_array& array : replay_->rule_state()) {
+      state[array.name] = copy(static_cast<const T*>(array.data));
+    }
+    return state;
+  }
   std::pair<std::int64_t, std::int64_t> divergence() const {
     return {replay_->divergence().step, replay_->divergence().row};
   }
@@ -290,11 +296,17 @@ class BoundReplay {
 
   void pass_over(std::int64_t version) { replay_->pass_over(version); }
   std::int64_t restore(const py::object& w, const std::vector<std::int64_t>& live, const py::object& models,
-                       const py::object& first, const py::object& second) {
+                       const py::dict& rule_state) {
+    std::vector<fb_array> arrays;
+    std::vector<std::string> names;
+    names.reserve(rule_state.size());
+    for (const auto& [name, value] : rule_state) {
+      names.push_back(name.cast<std::string>());
+      const T* data = input<T>(py::reinterpret_borrow<py::object>(value), names.back().c_str(), {dim_});
+      arrays.push_back({names.back().c_str(), -1, dim_, sizeof(T) == 4 ? FB_F32 : FB_F64, data});
+    }
     return replay_->restore(input<T>(w, "w", {dim_}), live,
-                            input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}),
-                            first.is_none() ? nullptr : input<T>(first, "first", {dim_}),
-                            second.is_none() ? nullptr : input<T>(second, "second", {dim_}));
+                            input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}), arrays);
   }
 
  private:
@@ -455,8 +467,7 @@ void bind_one(py::module_& module, const char* name) {
       .def("gradients", &Bound::gradients)
       .def("version", &Bound::version)
       .def("w", &Bound::w)
-      .def("first_moment", &Bound::first_moment)
-      .def("second_moment", &Bound::second_moment)
+      .def("rule_state", &Bound::rule_state)
       .def("divergence", &Bound::divergence)
       .def("check", &Bound::check)
       .def("stats", &Bound::stats)
@@ -464,8 +475,7 @@ void bind_one(py::module_& module, const char* name) {
       .def("model", &Bound::model, whole("version"))
       .def("pieces", &Bound::pieces)
       .def("pass_over", &Bound::pass_over, whole("version"))
-      .def("restore", &Bound::restore, py::arg("w"), py::arg("live"), py::arg("models"), py::arg("first").none(true),
-           py::arg("second").none(true));
+      .def("restore", &Bound::restore, py::arg("w"), py::arg("live"), py::arg("models"), py::arg("rule_state"));
 }
 
 template <class T>

@@ -251,8 +251,7 @@ class Replay:
         for name, model in (
             ("evaluated", self._run.evaluated()),
             ("previous", None if self._is_evaluated() else self._run.previous()),
-            ("first", self._engine.first_moment()),
-            ("second", self._engine.second_moment()),
+            *self._engine.rule_state().items(),
         ):
             if model is not None:
                 arrays[name] = model
@@ -371,7 +370,7 @@ class Replay:
                 )
         if at.history and (at.history[-1]["time"], at.history[-1]["updates"]) != looked:
             raise ValueError("it does not add up: the last row of its history is not of this schedule")
-        needed = self._engine.restore(at.w, at.live, at.models, at.first, at.second)
+        needed = self._engine.restore(at.w, at.live, at.models, at.rule_state)
         if whole is not None and needed != len(at.live):
             raise ValueError(f"it does not add up: it holds {len(at.live)} older models, and {needed} are needed")
         weights = at.staleness_weights

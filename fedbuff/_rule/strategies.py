@@ -20,46 +20,21 @@ from .. import staleness as _staleness
 from .._base.checks import (
     choice,
     count,
-    list_of,
     number,
     share_of,
 )
 from ..staleness import StalenessFunction
+from .optimizers import SGD, LearningRate, Optimizer, optimizer_fields
 from .secure_values import Gaussian, Simulate, secure_of
 
-__all__ = ["SGD", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of"]
+__all__ = ["FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of"]
 
 INVERSE_FREQUENCY = "inverse_frequency"
 
 Base = Literal["start", "current"]
 Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
+DelayLR = Literal["min", "divide"]
 Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency"]
-
-
-@dataclass(frozen=True, slots=True)
-class SGD:
-    """v <- momentum v + direction; w <- w - lr v."""
-
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        number("momentum", self.momentum)
-
-
-@dataclass(frozen=True, slots=True)
-class Adam:
-    """Adam on the direction, with bias correction; `weight_decay` is added to the gradient."""
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        for beta in list_of("betas", self.betas, "two numbers"):
-            if number("betas", beta) >= 1:
-                raise ValueError(f"betas: expected numbers below 1, got {self.betas}")
-        number("epsilon", self.epsilon, open_low=True)
-        number("weight_decay", self.weight_decay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +51,14 @@ class Rule:
     staleness: StalenessFunction = field(default_factory=_staleness.Constant)
     weighting: Weighting = "equal"
     weight_scale: float = 1.0
-    optimizer: SGD | Adam = field(default_factory=SGD)
+    optimizer: Optimizer = field(default_factory=SGD)
     max_staleness: int | None = None
     n_clients: int | None = None
     secure: Simulate | None = None
     privacy: Gaussian | None = None
+    rate: LearningRate | None = None
+    tau_c: int | None = None
+    delay_lr: DelayLR = "min"
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -92,8 +70,14 @@ class Rule:
         if not callable(self.staleness):
             kind = type(self.staleness).__name__
             raise TypeError(f"staleness: expected a function of an int, as in fedbuff.staleness, got {kind}")
-        if not isinstance(self.optimizer, (SGD, Adam)):
-            raise TypeError(f"optimizer: expected fedbuff.SGD or fedbuff.Adam, got {type(self.optimizer).__name__}")
+        if not isinstance(self.optimizer, Optimizer):
+            kind = type(self.optimizer).__name__
+            raise TypeError(f"optimizer: expected one of fedbuff's, such as SGD or Adam, got {kind}")
+        if self.rate is not None and not isinstance(self.rate, LearningRate):
+            raise TypeError(f"server_lr: expected a number or fedbuff.LearningRate, got {type(self.rate).__name__}")
+        if self.tau_c is not None:
+            count("tau_c", self.tau_c, low=0)
+        choice("delay_lr", self.delay_lr, get_args(DelayLR))
         if self.max_staleness is not None:
             count("max_staleness", self.max_staleness, low=0)
         if self.n_clients is not None:
@@ -129,21 +113,25 @@ class Rule:
 
     def c_fields(self) -> dict[str, float]:
         """The rule as the compiled code takes it: the fields of `fb_rule` in fedbuff.h that a rule decides."""
-        adam = self.optimizer if isinstance(self.optimizer, Adam) else None
         return {
             "base": get_args(Base).index(self.base),
             "norm": get_args(Norm).index(self.norm),
-            "optimizer": int(adam is not None),
             "buffer_size": self.buffer_size,
             "n_clients": self.n_clients or 0,
             "max_staleness": -1 if self.max_staleness is None else self.max_staleness,
             "lr": self.lr,
-            "momentum": self.optimizer.momentum if isinstance(self.optimizer, SGD) else 0.0,
-            "beta1": adam.betas[0] if adam else 0.0,
-            "beta2": adam.betas[1] if adam else 0.0,
-            "epsilon": adam.epsilon if adam else 0.0,
-            "weight_decay": adam.weight_decay if adam else 0.0,
+            "delay_lr": 0 if self.tau_c is None else 1 + get_args(DelayLR).index(self.delay_lr),
+            "tau_c": self.tau_c or 0,
+            **(self.rate or LearningRate(self.lr)).fields(),
+            **optimizer_fields(self.optimizer),
         }
+
+    def lr_of(self, version: int, staleness: int) -> float:
+        """The step size of the step from `version`, with a buffer in which the largest staleness is this."""
+        lr = self.lr if self.rate is None else self.rate.at(version)
+        if self.tau_c is not None and staleness > self.tau_c:
+            return min(lr, 1.0 / staleness) if self.delay_lr == "min" else lr / staleness
+        return lr
 
     def staleness_weight(self, staleness: int) -> float:
         """s_j of an update that is this stale; an error where the function does not give a finite number >= 0."""
@@ -173,37 +161,42 @@ class FedBuff:
     >>> fb.FedBuff.preset("nguyen", buffer_size=10, server_lr=0.5).rule.norm
     'arrivals'
 
-    server_lr      the server's step size; None is 1 / buffer_size for norm "one", else 1
+    server_lr      the server's step size, or a `LearningRate`; None is 1 / buffer_size for norm "one", else 1
     staleness      a function from `fedbuff.staleness`
     base           an update is "start" (model downloaded) or "current" (model now) minus the client's model
     norm           what the sum is divided by: "one", "arrivals", "weights", "scaled_weights" or "clients"
     weights        e_j: "equal", "samples", "sqrt_samples" or "log_samples", times weight_scale; or
                    "inverse_frequency", 1 / (n p_i) with p_i the client's share of the schedule's used arrivals, so that
                    fast clients do not pull the model to their own optimum
-    optimizer      `SGD(momentum)` or `Adam(...)`
+    optimizer      `SGD(momentum)`, `Nesterov(momentum)`, `DelayedNesterov(period)`, `Adam(...)`, `Adagrad(...)`,
+                   `Yogi(...)` or `AMSGrad(...)`
     max_staleness  an arrival staler than this is dropped
     max_wait       also step at the ticks, every so many seconds from the last step on, where the buffer is not empty
     secure         "simulate", or `secure.Simulate(...)` or `secure.OneTimePad(...)`: the server sees sums only
     privacy        `secure.Gaussian(...)`: updates are clipped, and noise is added to each sum
     distinct_clients: an arrival whose client is in the buffer already waits for the next one
+    tau_c          where the largest staleness in the buffer, tau, is above it, the step size is min(lr, 1 / tau), or
+                   with delay_lr="divide" lr / tau (FADAS)
     """
 
     kind: ClassVar[str] = "fedbuff"
 
     buffer_size: int
-    server_lr: float | None = None
+    server_lr: float | LearningRate | None = None
     staleness: StalenessFunction = field(default_factory=_staleness.Constant)
     base: Base = "start"
     norm: Norm = "one"
     weights: Weighting = "equal"
     weight_scale: float = 1.0
-    optimizer: SGD | Adam = field(default_factory=SGD)
+    optimizer: Optimizer = field(default_factory=SGD)
     max_staleness: int | None = None
     max_wait: float | None = None
     n_clients: int | None = None
     distinct_clients: bool = False
     secure: Simulate | Literal["simulate"] | None = None
     privacy: Gaussian | None = None
+    tau_c: int | None = None
+    delay_lr: DelayLR = "min"
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -221,7 +214,10 @@ class FedBuff:
         assert self.server_lr is not None
         return Rule(
             buffer_size=self.buffer_size,
-            lr=self.server_lr,
+            lr=_initial(self.server_lr),
+            rate=_rate(self.server_lr),
+            tau_c=self.tau_c,
+            delay_lr=self.delay_lr,
             base=self.base,
             norm=self.norm,
             staleness=self.staleness,
@@ -330,9 +326,9 @@ class FedAvg:
     clients_per_round: int | None = None
     rate: float | None = None
     over_selection: float = 0.0
-    server_lr: float = 1.0
+    server_lr: float | LearningRate = 1.0
     weights: Weighting = "samples"
-    optimizer: SGD | Adam = field(default_factory=SGD)
+    optimizer: Optimizer = field(default_factory=SGD)
 
     def __post_init__(self) -> None:
         if (self.clients_per_round is None) == (self.rate is None):
@@ -360,11 +356,20 @@ class FedAvg:
         """The rule of a round; its buffer_size is a placeholder where only the rate is known."""
         return Rule(
             buffer_size=self.clients_per_round or 1,
-            lr=self.server_lr,
+            lr=_initial(self.server_lr),
+            rate=_rate(self.server_lr),
             norm="weights",
             weighting=self.weights,
             optimizer=self.optimizer,
         )
+
+
+def _initial(lr: float | LearningRate) -> float:
+    return lr.lr if isinstance(lr, LearningRate) else lr
+
+
+def _rate(lr: float | LearningRate) -> LearningRate | None:
+    return lr if isinstance(lr, LearningRate) else None
 
 
 def plain_rule_of(strategy: object) -> Rule:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from .._problems.linear import LeastSquares, Logistic
 from .._problems.mlp import MLP, Softmax
 from .._problems.quadratic import Quadratic
 from .._replay.engine import AnyProblem
+from .._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from .._rule.secure_values import Gaussian
 from .._rule.strategies import (
-    SGD,
-    Adam,
     FedAsync,
     FedAvg,
     FedBuff,
@@ -57,7 +56,15 @@ _STALENESS: dict[str, Callable[..., Any]] = {
     "inverse_one_plus_sqrt": staleness.InverseOnePlusSqrt,
     "delay_adaptive": staleness.DelayAdaptive,
 }
-_OPTIMIZERS: dict[str, Callable[..., Any]] = {"sgd": SGD, "adam": Adam}
+_OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "sgd": SGD,
+    "nesterov": Nesterov,
+    "delayed_nesterov": DelayedNesterov,
+    "adam": Adam,
+    "adagrad": Adagrad,
+    "yogi": Yogi,
+    "amsgrad": AMSGrad,
+}
 
 
 def _distribution(path: str, value: Any) -> Distribution:
@@ -94,9 +101,8 @@ def make_strategy(values: Tables) -> Strategy:
         values["staleness"] = of_kind("strategy.staleness", values["staleness"], _STALENESS)
     if "optimizer" in values:
         values["optimizer"] = of_kind("strategy.optimizer", values["optimizer"], _OPTIMIZERS)
-        if isinstance(values["optimizer"], Adam):
-            betas = tuple(values["optimizer"].betas)
-            values["optimizer"] = Adam(cast(Any, betas), values["optimizer"].epsilon, values["optimizer"].weight_decay)
+    if isinstance(values.get("server_lr"), Mapping):
+        values["server_lr"] = call_with(LearningRate, "strategy.server_lr", values["server_lr"])
     if "privacy" in values and not isinstance(values["privacy"], Gaussian):
         values["privacy"] = call_with(Gaussian, "strategy.privacy", table_of(values, "privacy", "strategy."))
     preset = values.pop("preset", None)

@@ -260,6 +260,21 @@ class ScheduleCheck(Protocol):
         (0, -1) where there is none."""
 
 
+class StepNumbers(NamedTuple):
+    """The numbers of a server step, which is counted from 1."""
+
+    lr: float
+    norm: float
+    momentum: float = 0.0
+    beta1: float = 0.0
+    beta2: float = 0.0
+    epsilon: float = 0.0
+    weight_decay: float = 0.0
+    step: int = 1
+    period: int = 1
+    activation: float = 0.0
+
+
 # ---- replays ----
 
 ClientFunction = Callable[[int, int, Vector], Vector]  # (client, task, w) gives the delta
@@ -285,8 +300,9 @@ class ReplayEngine(Protocol):
     def gradients(self) -> NDArray[np.float64]: ...
     def version(self) -> int: ...
     def w(self) -> Vector: ...
-    def first_moment(self) -> Vector | None: ...
-    def second_moment(self) -> Vector | None: ...
+    def rule_state(self) -> dict[str, NDArray[Any]]:
+        """What the rule keeps between two steps, as `_rule/state.py` lists it."""
+
     def divergence(self) -> tuple[int, int]: ...
     def stats(self) -> dict[str, Any]: ...
     def check(self) -> None: ...
@@ -294,9 +310,7 @@ class ReplayEngine(Protocol):
     def model(self, version: int) -> Vector: ...
     def pieces(self) -> int: ...
     def pass_over(self, version: int) -> None: ...
-    def restore(
-        self, w: Vector, live: list[int], models: Vector, first: Vector | None, second: Vector | None
-    ) -> int: ...
+    def restore(self, w: Vector, live: list[int], models: Vector, rule_state: dict[str, NDArray[Any]]) -> int: ...
 
 
 class RunState(IntEnum):
@@ -611,6 +625,20 @@ class Backend(Protocol):
         first <- b1 first + (1 - b1) g; second <- b2 second + (1 - b2) g^2;
         out = w - (lr / (1 - b1^step)) first / (sqrt(second / (1 - b2^step)) + epsilon).
         """
+
+    def optimizer_step(
+        self,
+        code: int,
+        w: Vector,
+        total: Vector,
+        numbers: StepNumbers,
+        first: Vector,
+        second: Vector | None,
+        third: Vector | None,
+        out: Vector,
+    ) -> None:
+        """The step of the optimizer with this code in `_rule/optimizers.py`, but SGD's and Adam's with bias correction,
+        on g = total / norm; moments are changed in place, and those that it does not have are None. out may be w."""
 
     def dot(self, x: Vector, y: Vector) -> float:
         """sum of x[j] y[j], in float64."""

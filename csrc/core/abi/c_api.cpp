@@ -83,12 +83,25 @@ bool finite_at_least(double x, double low) { return std::isfinite(x) && x >= low
 
 bool valid_unit(double unit) { return finite_at_least(unit, 0); }
 
+bool valid_optimizer(const fb_rule& rule) {
+  const bool delayed = rule.optimizer == FB_DELAYED_NESTEROV;
+  return rule.optimizer >= FB_SGD && rule.optimizer <= FB_DELAYED_NESTEROV && finite_at_least(rule.momentum, 0) &&
+         finite_at_least(rule.beta1, 0) && finite_at_least(rule.beta2, 0) && finite_at_least(rule.epsilon, 0) &&
+         finite_at_least(rule.weight_decay, 0) && finite_at_least(rule.initial, 0) &&
+         (!delayed || (rule.period >= 1 && finite_at_least(rule.activation, 0)));
+}
+
+bool valid_lr(const fb_rule& rule) {
+  return finite_at_least(rule.lr, 0) && rule.decay >= FB_DECAY_NONE && rule.decay <= FB_DECAY_INVERSE_SQRT &&
+         (rule.decay == FB_DECAY_NONE || rule.decay_steps >= 1) && finite_at_least(rule.decay_factor, 0) &&
+         finite_at_least(rule.decay_floor, 0) && rule.warm_up >= 0 && rule.delay_lr >= FB_DELAY_LR_NONE &&
+         rule.delay_lr <= FB_DELAY_LR_DIVIDE && rule.tau_c >= 0;
+}
+
 bool valid_rule(const fb_rule& rule) {
   return rule.base >= FB_BASE_START && rule.base <= FB_BASE_CURRENT && rule.norm >= FB_NORM_ONE &&
-         rule.norm <= FB_NORM_CLIENTS && (rule.optimizer == FB_SGD || rule.optimizer == FB_ADAM) &&
+         rule.norm <= FB_NORM_CLIENTS && valid_optimizer(rule) && valid_lr(rule) &&
          rule.buffer_size >= 1 && (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 &&
-         finite_at_least(rule.lr, 0) && finite_at_least(rule.momentum, 0) && finite_at_least(rule.beta1, 0) &&
-         finite_at_least(rule.beta2, 0) && finite_at_least(rule.epsilon, 0) && finite_at_least(rule.weight_decay, 0) &&
          valid_unit(rule.unit) && (rule.unit == 0 || rule.base == FB_BASE_START);
 }
 
@@ -350,9 +363,13 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
       server_out == nullptr || (s.n_due > 0 && (s.due == nullptr || s.due_version == nullptr || s.kept == nullptr))) {
     return FB_ERR_ARGUMENT;
   }
-  const bool momentum = r.optimizer == FB_ADAM || r.momentum != 0;
-  if ((momentum && s.first == nullptr) || (r.optimizer == FB_ADAM && s.second == nullptr)) {
+  if (s.staleness < 0 || s.n_arrays < 0 || (s.n_arrays > 0 && s.arrays == nullptr)) {
     return FB_ERR_ARGUMENT;
+  }
+  for (int64_t i = 0; i < s.n_arrays; ++i) {
+    if (s.arrays[i].name == nullptr || s.arrays[i].data == nullptr) {
+      return FB_ERR_ARGUMENT;
+    }
   }
   for (int64_t i = 0; i < s.n_due; ++i) {
     const int64_t version = s.due_version[i];
@@ -362,10 +379,13 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
       return FB_ERR_ARGUMENT;
     }
   }
-  return create(server_out, [&] {
+  return guarded([&] {
     auto server = fedbuff::make_server(r, dtype, dim, s.w);
-    server->restore(s);
-    return server;
+    const fb_status status = server->restore(s);
+    if (status == FB_OK) {
+      *server_out = server.release();
+    }
+    return status;
   });
 }
 

@@ -14,6 +14,9 @@ struct DelayModel;
 // How the sum of a buffer moves the model.
 //   SGD   v <- momentum v + sum / norm;  w <- w - lr v        (momentum 0: w <- w - (lr / norm) sum, v unused)
 //   Adam  as in the paper of that name on g = sum / norm + weight_decay w, with bias correction
+//   those of Optimizer, as fedbuff.h says of them
+enum class Optimizer : int { Nesterov, AdamUncorrected, Adagrad, Yogi, AmsGrad, DelayedNesterov };
+
 struct StepConfig {
   double lr;
   double norm;
@@ -22,7 +25,10 @@ struct StepConfig {
   double beta2;
   double epsilon;
   double weight_decay;
-  std::int64_t step;  // 1 at the first server step; Adam's bias correction
+  std::int64_t step;  // 1 at the first server step; Adam's bias correction, DelayedNesterov's period
+  Optimizer optimizer = Optimizer::Nesterov;
+  std::int64_t period = 1;
+  double activation = 0;
 };
 
 // Loops that do one thing as fast as the level can: what a kernel's speed is measured against.
@@ -100,6 +106,11 @@ struct Kernels {
   // The same with Adam; first and second (dim) are its moments.
   bool (*adam_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* first, T* second,
                     T* w_out);
+
+  // The same with config.optimizer. first (dim): the velocity, else the first moment; second (dim): but for Nesterov;
+  // third (dim): the largest second moment of AmsGrad. The others may be null.
+  bool (*optimizer_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* first, T* second,
+                         T* third, T* w_out);
 
   // Whether no element is NaN or infinite.
   bool (*all_finite)(std::int64_t dim, const T* x);

@@ -53,7 +53,7 @@ class Commit {
   // it was computed from, else null. The pointers must stay valid until run has returned.
   void add(const ReplayRow& row, const T* delta, double factor, const T* start) {
     double weight = 0;
-    state_.weigh(row.s, row.e, weights_, weight);
+    state_.weigh(row.s, row.e, row.step - row.version, weights_, weight);
     terms_.emplace_back(delta, kDtype, weight * factor, start);
     if (secure_) {
       rows_.push_back({&row, factor});
@@ -127,7 +127,7 @@ class Commit {
       if (sums_.deviation > 0) {
         add_noise(sums_, dim_, version, state_.values_out());
       }
-      const StepConfig config = step_config(rule(), norm, version);
+      const StepConfig config = step_config(rule(), weights_, norm, version);
       if (!(fused ? state_.step_fused(terms_, config, w, next_out) : state_.step(config, w, next_out))) {
         return false;
       }

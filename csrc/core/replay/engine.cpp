@@ -94,13 +94,17 @@ void ReplayEngine<T>::pass_over(std::int64_t version) {
 
 template <class T>
 std::int64_t ReplayEngine<T>::restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
-                                      const T* first, const T* second) {
+                                      const std::vector<fb_array>& rule_state) {
   require_whole();
   if (!versions_.is_passing() || queue_.n_steps() < versions_.current()) {
     throw std::logic_error("replay: it has not passed over the steps that are done");
   }
   const std::int64_t n_needed = versions_.restore(w, live, models);
-  commit_.state().restore({}, nullptr, first, second);
+  for (const fb_array& array : rule_state) {
+    if (commit_.state().restore(array) != FB_OK) {
+      throw std::invalid_argument(std::string(array.name) + ": the rule keeps no such array");
+    }
+  }
   return n_needed;
 }
 

@@ -38,8 +38,8 @@ class ReplayEngine final : private ModelStore {
   void release(const std::int64_t* versions, std::int64_t n);
   ReplayExit run(std::int64_t max_steps, int threads);
   void pass_over(std::int64_t version);
-  std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models, const T* first,
-                       const T* second);
+  std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
+                       const std::vector<fb_array>& rule_state);
   void check() const;
 
   Commit<T>& commit() { return commit_; }

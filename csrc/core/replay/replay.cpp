@@ -41,12 +41,8 @@ const T* Replay<T>::w() const {
   return engine_->versions().find(version());
 }
 template <class T>
-const T* Replay<T>::first_moment() const {
-  return engine_->commit().state().first_moment();
-}
-template <class T>
-const T* Replay<T>::second_moment() const {
-  return engine_->commit().state().second_moment();
+std::vector<fb_array> Replay<T>::rule_state() const {
+  return engine_->commit().state().arrays();
 }
 template <class T>
 Divergence Replay<T>::divergence() const {
@@ -74,8 +70,8 @@ void Replay<T>::pass_over(std::int64_t version) {
 }
 template <class T>
 std::int64_t Replay<T>::restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
-                                const T* first_moment, const T* second_moment) {
-  return engine_->restore(w, live, models, first_moment, second_moment);
+                                const std::vector<fb_array>& rule_state) {
+  return engine_->restore(w, live, models, rule_state);
 }
 
 template class Replay<float>;

@@ -49,24 +49,23 @@ class FB_CORE_API Replay {
 
   std::int64_t version() const;
   const T* w() const;
-  const T* first_moment() const;   // (dim) or null
-  const T* second_moment() const;  // (dim) or null
+  std::vector<fb_array> rule_state() const;  // as RuleState::arrays; the data holds until the next call
   Divergence divergence() const;
   ReplayStats stats() const;
 
   // Throws std::logic_error that names an invariant which does not hold.
   void check() const;
 
-  // The state between two server steps is the version, the moments, and the models that later rows need; deltas that
+  // The state between two server steps is the version, the rule's state, and the models that later rows need; deltas that
   // wait are computed again. To continue from it, make a new replay, call pass_over, add all rows from the first on, at
   // least those of the steps below `version`, and call restore.
   std::vector<std::int64_t> live_versions() const;
   const T* model(std::int64_t version) const;
   void pass_over(std::int64_t version);
   // live ascends and is below the version; models (live, dim). Returns how many of them later rows may need; the others
-  // are not kept. Throws std::invalid_argument where one that a row needs is missing.
-  std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models, const T* first_moment,
-                       const T* second_moment);
+  // are not kept. Throws std::invalid_argument where one that a row needs is missing, or the rule has no such state.
+  std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
+                       const std::vector<fb_array>& rule_state);
 
  private:
   std::unique_ptr<ReplayEngine<T>> engine_;

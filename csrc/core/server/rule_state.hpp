@@ -35,27 +35,27 @@ class RuleState {
   RuleState(const fb_rule& rule, std::int64_t dim, OnFailure on_failure)
       : rule_(rule), sum_(dim, rule.unit, on_failure), restores_(on_failure == OnFailure::Restore) {
     const auto size = static_cast<std::size_t>(dim);
-    first_.resize(has_first_moment(rule) ? size : 0);
-    second_.resize(has_second_moment(rule) ? size : 0);
-    next_first_.resize(restores_ ? first_.size() : 0);
-    next_second_.resize(restores_ ? second_.size() : 0);
+    for (int i = 0; i < n_moments(rule); ++i) {
+      const bool from_zero = i == 0 || rule.optimizer == FB_DELAYED_NESTEROV;
+      moment_[i].assign(size, from_zero ? T(0) : static_cast<T>(rule.initial));
+      next_moment_[i].resize(restores_ ? size : 0);
+    }
   }
 
   const fb_rule& rule() const { return rule_; }
   const DeltaSum<T>& sum() const { return sum_; }
   const WeightSums& weights() const { return weights_; }
-  const T* first_moment() const { return first_.empty() ? nullptr : first_.data(); }     // (dim) or null
-  const T* second_moment() const { return second_.empty() ? nullptr : second_.data(); }  // (dim) or null
+  const T* moment(int i) const { return moment_[i].empty() ? nullptr : moment_[i].data(); }  // (dim) or null
   std::int64_t n_chunks() const { return sum_.n_chunks(); }
 
   // Adds an arrival to `sums`, and gives its weight. FB_ERR_OVERFLOW where sums of integer weights would be inexact.
-  fb_status weigh(double s, double e, WeightSums& sums, double& weight_out) const {
+  fb_status weigh(double s, double e, std::int64_t staleness, WeightSums& sums, double& weight_out) const {
     weight_out = s * e;
     if (sum_.fixed()) {
       e = fixed_weight(e);
       weight_out = fixed_weight(weight_out);
     }
-    sums = {sums.arrivals + 1, sums.e + e, sums.se + weight_out};
+    sums = {sums.arrivals + 1, sums.e + e, sums.se + weight_out, std::max(sums.staleness, staleness)};
     return sum_.fixed() && std::max(sums.e, sums.se) > kMostFixedWeight ? FB_ERR_OVERFLOW : FB_OK;
   }
 
@@ -98,17 +98,18 @@ class RuleState {
   bool step_chunk(std::int64_t chunk, const StepConfig& config, const T* w, T* w_out) {
     const auto [begin, n] = sum_.range(chunk);
     sum_.make_values(chunk);
-    T* first = moment_chunk(first_, next_first_, begin, n);
-    T* second = moment_chunk(second_, next_second_, begin, n);
+    T* moment[kMostMoments];
+    for (int i = 0; i < kMostMoments; ++i) {
+      moment[i] = moment_chunk(moment_[i], next_moment_[i], begin, n);
+    }
     return step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), w + begin, sum_.values() + begin,
-                      first, second, w_out + begin);
+                      moment, w_out + begin);
   }
 
   // Keeps the moments of the step and empties the buffer.
   void commit_step() {
-    if (restores_) {
-      first_.swap(next_first_);
-      second_.swap(next_second_);
+    for (int i = 0; restores_ && i < kMostMoments; ++i) {
+      moment_[i].swap(next_moment_[i]);
     }
     weights_ = {};
   }
@@ -144,21 +145,40 @@ class RuleState {
 
   // ---- a saved state
 
-  // sum as DeltaSum::raw gives it; moments (dim), null to leave them as they are.
-  void restore(const WeightSums& weights, const void* sum, const T* first, const T* second) {
+  // What is kept between two steps, by name: first, second and third, the optimizer's moments (dim).
+  std::vector<fb_array> arrays() const {
+    static constexpr const char* kNames[kMostMoments] = {"first", "second", "third"};
+    std::vector<fb_array> found;
+    for (int i = 0; i < n_moments(rule_); ++i) {
+      found.push_back({kNames[i], -1, sum_.dim(), kDtype, moment_[i].data()});
+    }
+    return found;
+  }
+
+  // The sums of the buffer; `sum` as DeltaSum::raw gives it, or null for an empty one.
+  void restore(const WeightSums& weights, const void* sum) {
     weights_ = weights;
     if (sum != nullptr) {
       sum_.set_raw(sum);
     }
-    if (first != nullptr) {
-      std::copy_n(first, first_.size(), first_.data());
+  }
+  // One of arrays(). FB_ERR_ARGUMENT, FB_ERR_DTYPE or FB_ERR_SIZE where it is none.
+  fb_status restore(const fb_array& array) {
+    for (const fb_array& own : arrays()) {
+      if (std::strcmp(own.name, array.name) == 0 && array.data != nullptr) {
+        if (array.dtype != own.dtype || array.size != own.size) {
+          return array.dtype != own.dtype ? FB_ERR_DTYPE : FB_ERR_SIZE;
+        }
+        std::memcpy(const_cast<void*>(own.data), array.data, static_cast<std::size_t>(own.size) * sizeof(T));
+        return FB_OK;
+      }
     }
-    if (second != nullptr) {
-      std::copy_n(second, second_.size(), second_.data());
-    }
+    return FB_ERR_ARGUMENT;
   }
 
  private:
+  static constexpr fb_dtype kDtype = sizeof(T) == 4 ? FB_F32 : FB_F64;
+
   // Where a chunk of a moment is stepped: in place, or in a copy that is in the cache then. Null where there is none.
   T* moment_chunk(PlacedVector<T>& moment, PlacedVector<T>& next, std::size_t begin, std::size_t n) const {
     if (moment.empty()) {
@@ -174,8 +194,7 @@ class RuleState {
   DeltaSum<T> sum_;
   WeightSums weights_;
   bool restores_;
-  PlacedVector<T> first_, second_;            // moments
-  PlacedVector<T> next_first_, next_second_;  // where the next ones are made
+  PlacedVector<T> moment_[kMostMoments], next_moment_[kMostMoments];  // and where the next ones are made
   std::vector<const T*> deltas_;              // of step_fused
   std::vector<T> factors_;
 };

@@ -162,8 +162,15 @@ class Server final : public fb_server, private TicketQueue::Sink {
     state.sum_scaled_weights = state_.weights().se;
     state.w = model_.get()->data;
     state.sum = state_.sum().raw();
-    state.first = state_.first_moment();
-    state.second = state_.second_moment();
+    state.staleness = state_.weights().staleness;
+    state.first = state_.moment(0);
+    state.second = state_.moment(1);
+    const std::vector<fb_array> arrays = state_.arrays();
+    const auto others = arrays.begin() + std::min(2, n_moments(rule_));  // but for first and second
+    if (state.arrays != nullptr) {
+      std::copy(others, arrays.end(), state.arrays);
+    }
+    state.n_arrays = arrays.end() - others;
     std::int64_t n = 0;
     for_each_due([&](std::int64_t version, const Due& due) {
       if (due.tasks == 0) {
@@ -179,12 +186,13 @@ class Server final : public fb_server, private TicketQueue::Sink {
     state.n_due = n;
   }
 
-  void restore(const fb_server_state& state) override {
+  fb_status restore(const fb_server_state& state) override {
     version_ = state.version;
     dropped_ = state.dropped;
-    state_.restore({state.fill, state.sum_weights, state.sum_scaled_weights}, state.sum,
-                   has_first_moment(rule_) ? static_cast<const T*>(state.first) : nullptr,
-                   has_second_moment(rule_) ? static_cast<const T*>(state.second) : nullptr);
+    state_.restore({state.fill, state.sum_weights, state.sum_scaled_weights, state.staleness}, state.sum);
+    if (const fb_status status = restore_arrays(state); status != FB_OK) {
+      return status;
+    }
     due_.clear();
     far_due_.clear();
     const std::int64_t oldest = state.n_due > 0 ? state.due_version[0] : state.version;
@@ -199,6 +207,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
         std::memcpy(due.model.get()->data, state.kept[i], bytes());
       }
     }
+    return FB_OK;
   }
 
   fb_dtype dtype() const override { return sizeof(T) == 4 ? FB_F32 : FB_F64; }
@@ -241,6 +250,27 @@ class Server final : public fb_server, private TicketQueue::Sink {
   }
 
   using Term = typename RuleState<T>::Term;
+
+  // What the rule keeps, of which the first two moments have members of their own.
+  fb_status restore_arrays(const fb_server_state& state) {
+    std::vector<fb_array> given(state.arrays, state.arrays + state.n_arrays);
+    const std::vector<fb_array> own = state_.arrays();
+    for (int i = 0; i < n_moments(rule_); ++i) {
+      const auto is_own = [&](const fb_array& array) { return std::strcmp(array.name, own[static_cast<std::size_t>(i)].name) == 0; };
+      if (i < 2) {
+        given.push_back(own[static_cast<std::size_t>(i)]);
+        given.back().data = i == 0 ? state.first : state.second;
+      } else if (std::none_of(given.begin(), given.end(), is_own)) {
+        return FB_ERR_ARGUMENT;
+      }
+    }
+    for (const fb_array& array : given) {
+      if (const fb_status status = state_.restore(array); status != FB_OK) {
+        return status;
+      }
+    }
+    return FB_OK;
+  }
 
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
   std::size_t bytes() const { return size() * sizeof(T); }
@@ -344,7 +374,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
       due_.emplace_back();
     }
     state_.commit_sum();
-    if (full && !step(lock, norm, next)) {
+    if (full && !step(lock, after, norm, next)) {
       state_.undo_sum();
       due_.pop_back();
       spare_ = std::move(next);
@@ -389,7 +419,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     }
     WeightSums with = after;
     double se = 0;
-    if (const fb_status status = state_.weigh(*weight, next.e, with, se); status != FB_OK) {
+    if (const fb_status status = state_.weigh(*weight, next.e, staleness, with, se); status != FB_OK) {
       return status;
     }
     const bool fills = with.arrivals == rule_.buffer_size;
@@ -434,8 +464,8 @@ class Server final : public fb_server, private TicketQueue::Sink {
   Hold next_model() { return spare_ && spare_.alone() ? std::move(spare_) : Hold(fb_model::create(bytes())); }
 
   // Makes the next model and moments from the full buffer; returns whether the model is finite. Downloads wait for it.
-  bool step(TicketQueue::Lock& lock, double norm, const Hold& next) {
-    const StepConfig config = step_config(rule_, norm, version_);
+  bool step(TicketQueue::Lock& lock, const WeightSums& sums, double norm, const Hold& next) {
+    const StepConfig config = step_config(rule_, sums, norm, version_);
     std::atomic<bool> finite{true};
     stepping_ = true;
     queue_.run(lock, state_.n_chunks(), true, [&](std::int64_t chunk) {

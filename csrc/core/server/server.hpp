@@ -34,7 +34,8 @@ struct fb_server {
   virtual fb_model* model() = 0;
   virtual std::unique_ptr<fb_server> clone() = 0;  // throws std::bad_alloc
   virtual void get_state(fb_server_state& state) = 0;
-  virtual void restore(const fb_server_state& state) = 0;
+  // FB_ERR_ARGUMENT, FB_ERR_DTYPE or FB_ERR_SIZE for arrays that the rule does not keep; then it is of no more use.
+  virtual fb_status restore(const fb_server_state& state) = 0;
 
   virtual fb_dtype dtype() const = 0;
   virtual std::int64_t dim() const = 0;

@@ -81,7 +81,39 @@ typedef enum fb_norm {
   FB_NORM_SCALED_WEIGHTS = 3,
   FB_NORM_CLIENTS = 4
 } fb_norm;
-typedef enum fb_optimizer { FB_SGD = 0, FB_ADAM = 1 } fb_optimizer;
+/* On g = direction, v, m and x zero at the first step but for `initial`; no bias correction but in FB_ADAM.
+ *   FB_SGD               v <- momentum v + g; w <- w - lr v
+ *   FB_NESTEROV          v <- momentum v + g; w <- w - lr (g + momentum v)
+ *   FB_DELAYED_NESTEROV  x <- x + g; w <- w - lr (activation momentum m + g / period); at every period-th step
+ *                        m <- momentum m + x / period; w <- w - lr ((1 - activation (period - 1)) momentum m +
+ *                        g / period), x <- 0 instead
+ *   the others           g <- g + weight_decay w; m <- beta1 m + (1 - beta1) g; w <- w - lr m / (sqrt(v) + epsilon)
+ *     FB_ADAM, FB_ADAM_UNCORRECTED  v <- beta2 v + (1 - beta2) g^2
+ *     FB_ADAGRAD                    v <- v + g^2
+ *     FB_YOGI                       v <- v - (1 - beta2) g^2 sign(v - g^2)
+ *     FB_AMSGRAD                    as FB_ADAM_UNCORRECTED, and divides by the root of the largest v so far */
+typedef enum fb_optimizer {
+  FB_SGD = 0,
+  FB_ADAM = 1,
+  FB_NESTEROV = 2,
+  FB_ADAM_UNCORRECTED = 3,
+  FB_ADAGRAD = 4,
+  FB_YOGI = 5,
+  FB_AMSGRAD = 6,
+  FB_DELAYED_NESTEROV = 7
+} fb_optimizer;
+/* What lr is multiplied by at the step from version t, with u = max(0, t - warm_up):
+ *   FB_DECAY_STEP decay_factor^floor(u / decay_steps); FB_DECAY_INVERSE_SQRT 1 / sqrt(1 + u / decay_steps);
+ *   FB_DECAY_COSINE decay_floor + (1 - decay_floor) (1 + cos(pi min(u / decay_steps, 1))) / 2
+ * and by (t + 1) / warm_up while that is below 1. */
+typedef enum fb_decay {
+  FB_DECAY_NONE = 0,
+  FB_DECAY_STEP = 1,
+  FB_DECAY_COSINE = 2,
+  FB_DECAY_INVERSE_SQRT = 3
+} fb_decay;
+/* What happens to lr where the largest staleness in the buffer, tau, is above tau_c: min(lr, 1 / tau), or lr / tau. */
+typedef enum fb_delay_lr { FB_DELAY_LR_NONE = 0, FB_DELAY_LR_MIN = 1, FB_DELAY_LR_DIVIDE = 2 } fb_delay_lr;
 typedef enum fb_outcome { FB_ADDED = 0, FB_STEPPED = 1, FB_TOO_STALE = 2 } fb_outcome;
 
 /* contribution_j = s_j e_j (base_j - w_end_j); direction = sum_j contribution_j / norm; w <- optimizer(w, direction).
@@ -98,12 +130,23 @@ typedef struct fb_rule {
   int64_t n_clients;     /* for FB_NORM_CLIENTS */
   int64_t max_staleness; /* an older arrival is dropped; -1: none is */
   double lr;
-  double momentum;                            /* FB_SGD */
-  double beta1, beta2, epsilon, weight_decay; /* FB_ADAM */
-  double unit;                                /* of whole-number deltas; 0: deltas have the model's dtype */
+  double momentum;
+  double beta1, beta2, epsilon, weight_decay;
+  double unit;          /* of whole-number deltas; 0: deltas have the model's dtype */
+  int32_t decay;        /* fb_decay */
+  int32_t delay_lr;     /* fb_delay_lr */
+  int64_t tau_c;        /* of delay_lr */
+  int64_t warm_up;      /* server steps; 0: none */
+  int64_t decay_steps;  /* >= 1 where there is a decay */
+  double decay_factor;  /* FB_DECAY_STEP */
+  double decay_floor;   /* FB_DECAY_COSINE */
+  int64_t period;       /* FB_DELAYED_NESTEROV, >= 1 */
+  double activation;    /* FB_DELAYED_NESTEROV, 0 .. 1 / period */
+  double initial;       /* v at the start, but of FB_SGD and the Nesterovs */
 } fb_rule;
-#define FB_RULE_INIT \
-  {sizeof(fb_rule), FB_ABI_VERSION, FB_BASE_START, FB_NORM_ONE, FB_SGD, 1, 0, -1, 1.0, 0.0, 0.9, 0.999, 1e-8, 0.0, 0.0}
+#define FB_RULE_INIT                                                                                               \
+  {sizeof(fb_rule), FB_ABI_VERSION, FB_BASE_START, FB_NORM_ONE, FB_SGD, 1,   0,   -1, 1.0, 0.0, 0.9, 0.999, 1e-8, \
+   0.0,             0.0,            FB_DECAY_NONE, FB_DELAY_LR_NONE, 0,  0,   0,   0.0, 0.0, 0,   0.0, 0.0}
 
 typedef struct fb_server fb_server;
 typedef struct fb_model fb_model;
@@ -165,6 +208,15 @@ FB_API fb_status fb_server_set_executor(fb_server* server, const fb_executor* ex
  * has no tickets out, no executor, and is not closed. */
 FB_API fb_status fb_server_clone(fb_server* server, fb_server** server_out);
 
+/* A part of a rule's state: "third" (dim), the largest second moment of FB_AMSGRAD. */
+typedef struct fb_array {
+  const char* name;
+  int64_t key; /* of a client, or -1 */
+  int64_t size;
+  fb_dtype dtype;
+  const void* data;
+} fb_array;
+
 /* The whole state, to save and restore. Pointers in a state that was read point into the server and hold until its next
  * call, by whatever thread: clone a server that others use meanwhile, and read the clone. `due`, `due_version` and
  * `kept` are the caller's arrays of n_due entries (call with them null for n_due). */
@@ -174,14 +226,17 @@ typedef struct fb_server_state {
   double sum_weights, sum_scaled_weights;
   const void* w;
   const void* sum;      /* (dim) of the dtype, or int64 with a unit; meaningful where fill > 0 */
-  const void* first;    /* (dim) velocity, or Adam's first moment; null where there is none */
-  const void* second;   /* (dim) Adam's second moment */
+  const void* first;    /* (dim) v of FB_SGD and FB_NESTEROV, else m; null where there is none */
+  const void* second;   /* (dim) v, or x of FB_DELAYED_NESTEROV; null where there is none */
   int64_t n_due;        /* versions with tasks due */
   int64_t* due_version; /* (n_due) ascending */
   int64_t* due;         /* (n_due) how many tasks */
   const void** kept;    /* (n_due) the model of that version, FB_BASE_CURRENT only */
+  int64_t staleness;    /* the largest in the buffer */
+  int64_t n_arrays;     /* what the rule keeps beside first and second */
+  fb_array* arrays;     /* (n_arrays) of the caller's, as `due`; may be null to read the rest alone */
 } fb_server_state;
-#define FB_SERVER_STATE_INIT {sizeof(fb_server_state), FB_ABI_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define FB_SERVER_STATE_INIT {sizeof(fb_server_state), FB_ABI_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 FB_API fb_status fb_server_get_state(fb_server* server, fb_server_state* state);
 FB_API fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, const fb_server_state* state,

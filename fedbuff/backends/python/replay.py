@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._base.arrays import round_down
-from ..._rule.strategies import Adam, Rule
+from ..._rule.state import MOMENTS
+from ..._rule.strategies import Rule
 from ..spec import (
     BoundProblem,
     LocalSpec,
@@ -23,7 +24,7 @@ from ..spec import (
 )
 from .philox import Stream, unit_double
 from .portable_math import log_positive, sincos2pi
-from .rule import Kernels, WeightSums, add_contribution, step_model
+from .rule import Kernels, WeightSums, add_contribution, initial_moments, step_model
 
 __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 
@@ -113,10 +114,7 @@ class SequentialReplay:
         self._most = 1
         self._record: tuple[int, int] | None = None  # every, offset
         self._gradients: tuple[float, ...] = ()
-        adam = isinstance(rule.optimizer, Adam)
-        momentum = adam or rule.optimizer.momentum != 0  # type: ignore[union-attr]
-        self._first = np.zeros_like(w0) if momentum else None
-        self._second = np.zeros_like(w0) if adam else None
+        self._moments = initial_moments(rule, w0)
 
     def add(
         self,
@@ -181,7 +179,7 @@ class SequentialReplay:
     def _step(self) -> bool:
         rule, w = self._rule, self._models[self._version]
         # Moments are changed in copies, which take their places when the step is made.
-        first, second = (None if moment is None else moment.copy() for moment in (self._first, self._second))
+        moments = tuple(moment.copy() for moment in self._moments)
         if isinstance(self._roles, _SimulatedSum):
             self._roles.restart()
         elif self._roles is not None and self._summing == self._version:
@@ -197,7 +195,7 @@ class SequentialReplay:
             start = self._models[version]
             self._work(client, task, start, delta)
             factor = self._clip_factor(delta)
-            sums, weight = sums.weigh(s, e)
+            sums, weight = sums.weigh(s, e, self._version - version)
             if self._roles is not None:
                 whole = round(weight * self._sums.weight_unit)
                 outside = self._roles.add(client, task, version, self._version, whole, factor, delta)
@@ -216,12 +214,12 @@ class SequentialReplay:
             self._roles.finish(self._version, total)
         if self._sums.deviation > 0:
             total += self._noise(total)
-        norm = sums.norm(rule)
-        if sums.arrivals > 0 and norm == 0.0:
+        if sums.arrivals > 0 and sums.norm(rule) == 0.0:
             raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
-        moments = (first, second)
         new = (
-            w.copy() if sums.arrivals == 0 else step_model(self._kernels, rule, w, total, norm, self._version, *moments)
+            w.copy()
+            if sums.arrivals == 0
+            else step_model(self._kernels, rule, w, total, sums, self._version, moments)
         )
         if not np.isfinite(new).all():
             self._diverged = (self._version, bad)
@@ -235,8 +233,7 @@ class SequentialReplay:
             "_at": end,
             "_done": self._done + sums.arrivals,
             "_cut": self._cut + cut,
-            "_first": first,
-            "_second": second,
+            "_moments": moments,
             "_gradients": gradients,
         }
         self._carry_out(
@@ -332,11 +329,9 @@ class SequentialReplay:
         self._settle()
         return self._models[self._version].copy()
 
-    def first_moment(self) -> Vector | None:
-        return None if self._first is None else self._first.copy()
-
-    def second_moment(self) -> Vector | None:
-        return None if self._second is None else self._second.copy()
+    def rule_state(self) -> dict[str, NDArray[Any]]:
+        self._settle()
+        return dict(zip(MOMENTS, (moment.copy() for moment in self._moments), strict=False))
 
     def divergence(self) -> tuple[int, int]:
         return self._diverged
@@ -372,7 +367,7 @@ class SequentialReplay:
             raise RuntimeError("replay: only a new one can pass over steps")
         self._passing, self._version, self._models = True, version, {}
 
-    def restore(self, w: Vector, live: list[int], models: Vector, first: Vector | None, second: Vector | None) -> int:
+    def restore(self, w: Vector, live: list[int], models: Vector, rule_state: dict[str, NDArray[Any]]) -> int:
         self._settle()
         if not self._passing or self._steps_known < self._version:
             raise RuntimeError("replay: it has not passed over the steps that are done")
@@ -381,6 +376,6 @@ class SequentialReplay:
             if v not in needed:
                 raise ValueError(f"live: the model of version {v} is not there, and a later row needs it")
         self._models = needed | {self._version: w.copy()}
-        self._first, self._second = first, second
+        self._moments = tuple(rule_state[name].copy() for name in MOMENTS[: len(self._moments)])
         self._most, self._passing = len(self._models), False
         return len(needed)

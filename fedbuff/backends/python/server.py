@@ -37,9 +37,19 @@ from ..._rule.server_errors import (
     version_error,
 )
 from ..._rule.server_file import ServerState, read_server, write_server
-from ..._rule.strategies import Adam, plain_rule_of, rule_of
+from ..._rule.state import MOMENTS
+from ..._rule.strategies import plain_rule_of, rule_of
 from ..spec import Vector
-from .rule import Kernels, WeightSums, accumulate_fixed, add_contribution, fixed_weight, from_units, step_model
+from .rule import (
+    Kernels,
+    WeightSums,
+    accumulate_fixed,
+    add_contribution,
+    fixed_weight,
+    from_units,
+    initial_moments,
+    step_model,
+)
 
 __all__ = ["DeltaBuffer", "Kernels", "Server"]
 
@@ -152,17 +162,13 @@ class Server:
         rule = plain_rule_of(strategy)
         size = unit_of(unit, rule.base)
         dim, dtype = w.size, w.dtype
-        adam = isinstance(rule.optimizer, Adam)
-        momentum = 0.0 if isinstance(rule.optimizer, Adam) else rule.optimizer.momentum
         self._restore(
             ServerState(
                 rule=rule,
                 w=w,
                 unit=size,
                 total=np.zeros(dim, dtype if size is None else np.int64),
-                velocity=np.zeros(dim, dtype) if momentum != 0 else None,
-                first=np.zeros(dim, dtype) if adam else None,
-                second=np.zeros(dim, dtype) if adam else None,
+                kept_by_rule=dict(zip(MOMENTS, initial_moments(rule, w), strict=False)),
             )
         )
 
@@ -255,14 +261,16 @@ class Server:
                 self._return_download(number)
                 return False
             e = rule.sample_weight(samples)
-            before = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum)
-            sums, weight = before.weigh(rule.staleness_weight(staleness), e, fixed=state.unit is not None)
+            before = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness)
+            s = rule.staleness_weight(staleness)
+            sums, weight = before.weigh(s, e, staleness, fixed=state.unit is not None)
             full = sums.arrivals == rule.buffer_size
-            norm = self._norm(sums) if full else 1.0
+            if full and sums.norm(rule) == 0.0:
+                raise norm_error()
             total = self._added(array, weight, state.kept.get(number))
-            following = self._stepped(total, norm) if full else None  # all that may raise comes before any change
+            following = self._stepped(total, sums) if full else None  # all that may raise comes before any change
             state.total, self._spare = total, state.total
-            state.fill, state.weight_sum, state.scaled_weight_sum = sums
+            state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness = sums
             if following is not None:
                 self._advance(*following)
             self._return_download(number)
@@ -318,33 +326,25 @@ class Server:
             del state.outstanding[version]
             state.kept.pop(version, None)
 
-    def _norm(self, sums: WeightSums) -> float:
-        norm = sums.norm(self._rule)
-        if norm == 0.0:
-            raise norm_error()
-        return norm
-
-    def _stepped(self, total: NDArray[Any], norm: float) -> tuple[Vector, Vector | None, Vector | None, Vector | None]:
-        """The next model, and with it velocity, first and second moment, each in memory of its own."""
+    def _stepped(self, total: NDArray[Any], sums: WeightSums) -> tuple[Vector, tuple[Vector, ...]]:
+        """The next model, and with it the moments, each in memory of its own."""
         state = self._state
-        velocity, first, second = (
-            None if moment is None else moment.copy() for moment in (state.velocity, state.first, state.second)
-        )
+        moments = tuple(state.kept_by_rule[name].copy() for name in MOMENTS[: len(self._rule.optimizer.moments)])
         if state.unit is not None:
             total = from_units(total, state.unit, state.w.dtype)
-        moment = velocity if first is None else first
-        out = step_model(self.kernels, self._rule, state.w, total, norm, state.version, moment, second)
+        out = step_model(self.kernels, self._rule, state.w, total, sums, state.version, moments)
         if not np.isfinite(out).all():
             raise diverged_error(state.version, state.w.dtype)
-        return out, velocity, first, second
+        return out, moments
 
-    def _advance(self, w: Vector, velocity: Vector | None, first: Vector | None, second: Vector | None) -> None:
+    def _advance(self, w: Vector, moments: tuple[Vector, ...]) -> None:
         state = self._state
         if self._rule.base == "current" and state.version in state.outstanding:
             state.kept[state.version] = state.w
-        state.w, state.velocity, state.first, state.second = w, velocity, first, second
+        state.w = w
+        state.kept_by_rule.update(zip(MOMENTS, moments, strict=False))
         state.total[:] = 0
-        state.fill = 0
+        state.fill = state.buffer_staleness = 0
         state.weight_sum = state.scaled_weight_sum = 0.0
         state.version += 1
 

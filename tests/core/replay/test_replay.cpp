@@ -208,7 +208,7 @@ TEST(replay_restored_anywhere_gives_the_same_bits) {
     Replay<double> second(rule, kDim, w0.data(), work, 1 << 20);
     second.pass_over(stop);
     schedule.give(second);
-    CHECK_EQ(second.restore(first.w(), live, models.data(), first.first_moment(), first.second_moment()),
+    CHECK_EQ(second.restore(first.w(), live, models.data(), first.rule_state()),
              static_cast<std::int64_t>(live.size()));
     second.check();
     second.run(kSteps, 2);
@@ -389,7 +389,7 @@ TEST(replay_restores_no_models_that_do_not_fit) {
     second.pass_over(20);
     CHECK(throws<std::logic_error>([&] { second.run(1, 1); }));
     schedule.give(second);
-    return second.restore(w0.data(), versions, models.data(), nullptr, nullptr);
+    return second.restore(w0.data(), versions, models.data(), {});
   };
   CHECK_EQ(restore(live), static_cast<std::int64_t>(live.size()));
   CHECK(throws<std::invalid_argument>([&] { restore({live.begin() + 1, live.end()}); }));

@@ -12,6 +12,7 @@
 // Each part uses those above it.
 #include "math.inl"
 #include "vectors.inl"
+#include "optimizers.inl"
 #include "fixed_point.inl"
 #include "linear.inl"
 #include "batch.inl"
@@ -39,6 +40,7 @@ constexpr Kernels<T> make_kernels() {
           &aggregate<T>,
           &sgd_step<T>,
           &adam_step<T>,
+          &optimizer_step<T>,
           &all_finite<T>,
           &dot<T>,
           &encode_add<T, std::uint32_t>,
