@@ -39,6 +39,11 @@ inline fb_rule read_rule(const py::object& rule) {
   c.period = whole("period");
   c.activation = number("activation");
   c.initial = number("initial");
+  c.table = static_cast<std::int32_t>(whole("table"));
+  c.table_seen = static_cast<std::int32_t>(whole("table_seen"));
+  c.table_wait = static_cast<std::int32_t>(whole("table_wait"));
+  c.table_own = number("table_own");
+  c.table_mean = number("table_mean");
   return c;
 }
 

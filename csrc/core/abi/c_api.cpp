@@ -98,11 +98,17 @@ bool valid_lr(const fb_rule& rule) {
          rule.delay_lr <= FB_DELAY_LR_DIVIDE && rule.tau_c >= 0;
 }
 
+bool valid_table(const fb_rule& rule) {
+  return rule.table == FB_TABLE_NONE ||
+         (rule.table > FB_TABLE_NONE && rule.table <= FB_TABLE_BF16 && rule.n_clients >= 1 && rule.unit == 0 &&
+          std::isfinite(rule.table_own) && std::isfinite(rule.table_mean));
+}
+
 bool valid_rule(const fb_rule& rule) {
   return rule.base >= FB_BASE_START && rule.base <= FB_BASE_CURRENT && rule.norm >= FB_NORM_ONE &&
          rule.norm <= FB_NORM_CLIENTS && valid_optimizer(rule) && valid_lr(rule) &&
          rule.buffer_size >= 1 && (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 &&
-         valid_unit(rule.unit) && (rule.unit == 0 || rule.base == FB_BASE_START);
+         valid_unit(rule.unit) && (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule);
 }
 
 // A rule that was read and holds, for a model that can be.
@@ -199,6 +205,7 @@ const char* fb_status_text(fb_status status) {
     case FB_ERR_HOST: return "a function of the host's failed";
     case FB_ERR_DIVERGED: return "the server step would make the model infinite or NaN";
     case FB_ERR_FORKED: return "the process was forked while other threads used it";
+    case FB_ERR_CLIENT: return "the rule keeps a row per client, and this is none of them";
   }
   return "unknown status";
 }
@@ -315,10 +322,19 @@ fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket) {
 
 fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version, double e,
                            int64_t ticket, int32_t* outcome_out) {
+  return fb_server_upload_from(server, dtype, dim, delta, version, e, -1, ticket, outcome_out);
+}
+
+fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
+                                double e, int64_t client, int64_t ticket, int32_t* outcome_out) {
   if (server == nullptr || delta == nullptr || !finite_at_least(e, 0)) {
     return FB_ERR_ARGUMENT;
   }
-  return guarded([&] { return server->upload(dtype, dim, delta, version, e, ticket, outcome_out); });
+  return guarded([&] { return server->upload(dtype, dim, delta, version, e, client, ticket, outcome_out); });
+}
+
+fb_status fb_server_set_table(fb_server* server, void* memory, int64_t bytes) {
+  return server == nullptr ? FB_ERR_ARGUMENT : guarded([&] { return server->set_table(memory, bytes); });
 }
 
 fb_status fb_server_set_executor(fb_server* server, const fb_executor* executor) {

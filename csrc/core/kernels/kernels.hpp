@@ -31,6 +31,27 @@ struct StepConfig {
   double activation = 0;
 };
 
+// An arrival of a client that has a row in a table: delta (dim), what it is multiplied by, where start (dim) is not null
+// what it was computed from, the row (dim), null where it is zero, and where the delta is stored as the next row, which
+// may be the row or null.
+template <class T>
+struct RowTerm {
+  const T* delta;
+  const T* start;
+  T weight;
+  const void* row;
+  void* row_out;
+};
+
+// How often the row is added to a delta; whether rows are halves of floats (bfloat16, rounded to nearest, ties to even);
+// and the model (dim), where a term has a start.
+template <class T>
+struct RowConfig {
+  T own;
+  bool half;
+  const T* current;
+};
+
 // Loops that do one thing as fast as the level can: what a kernel's speed is measured against.
 template <class T>
 struct Limits {
@@ -98,6 +119,20 @@ struct Kernels {
   // k. w_out may be w.
   void (*aggregate)(std::int64_t begin, std::int64_t end, const T* w, std::int64_t n_deltas, const T* const* delta,
                     const T* weight, T scale, T* w_out);
+
+  // sum_out = sum + weight * ((delta + own * row) + (current - start)); change_out = change + (stored delta - row); the
+  // delta is stored in row_out. Null sums are zero, outputs may be their inputs. Returns whether both are finite.
+  bool (*add_row)(std::int64_t dim, const T* sum, const T* change, const RowTerm<T>& term, const RowConfig<T>& config,
+                  T* sum_out, T* change_out);
+
+  // add_row of all terms in their order, from zero, elements of the vectors in blocks that stay in the cache; then
+  // w_out = w - scale * (sum + mean * total) and total += change. w_out may be w. Rows of two terms may be the same.
+  // Returns whether w_out is finite.
+  bool (*step_rows)(std::int64_t dim, const T* w, std::int64_t n_terms, const RowTerm<T>* terms,
+                    const RowConfig<T>& config, T mean, T scale, T* total, T* w_out);
+
+  // Stores a delta (dim) in a row.
+  void (*store_row)(std::int64_t dim, const T* delta, bool half, void* row_out);
 
   // Moves w to w_out (which may be w) by the sum of a buffer. velocity (dim) is read and written where momentum != 0.
   // Returns whether w_out is finite.

@@ -55,6 +55,13 @@ class Commit {
     double weight = 0;
     state_.weigh(row.s, row.e, row.step - row.version, weights_, weight);
     terms_.emplace_back(delta, kDtype, weight * factor, start);
+    if (state_.has_rows()) {
+      RowTable<T>& rows = state_.rows();
+      terms_.back().row = rows.row(row.client);
+      std::shared_ptr<void> place = rows.place(row.client);
+      terms_.back().row_out = place.get();
+      rows.set(row.client, std::move(place));
+    }
     if (secure_) {
       rows_.push_back({&row, factor});
     }
@@ -120,7 +127,6 @@ class Commit {
 
   // The step from a complete sum; whether the next model is finite.
   bool step(std::int64_t version, bool fused, double norm, const T* w, T* next_out) {
-    state_.commit_step();
     if (weights_.arrivals == 0) {
       std::memcpy(next_out, w, static_cast<std::size_t>(dim_) * sizeof(T));
     } else {
@@ -132,6 +138,7 @@ class Commit {
         return false;
       }
     }
+    state_.commit_step(fused);
     cut_ += std::exchange(step_cut_, 0);
     if (record_ && version % record_->every == record_->offset) {
       record_->values.push_back(record_->norm.squared(w));

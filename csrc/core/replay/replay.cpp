@@ -33,6 +33,12 @@ const std::vector<double>& Replay<T>::gradients() const {
   return engine_->commit().gradients();
 }
 template <class T>
+void Replay<T>::set_table(void* memory, std::int64_t bytes) {
+  if (engine_->commit().state().rows().use(memory, bytes) != FB_OK) {
+    throw std::invalid_argument("table: the memory is too small, or comes too late");
+  }
+}
+template <class T>
 std::int64_t Replay<T>::version() const {
   return engine_->versions().current();
 }

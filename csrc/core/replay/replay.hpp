@@ -32,6 +32,9 @@ class FB_CORE_API Replay {
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
+  // Memory of the host's for the rows of the rule's table, as fb_server_set_table. Throws std::invalid_argument.
+  void set_table(void* memory, std::int64_t bytes);
+
   // Adds rows, in order of arrival, and the server steps that are complete with them: for each step, how many tasks
   // started on the version that it starts from. Throws std::invalid_argument for rows out of order, and where more
   // tasks end on a version than were started on it, so that its model may be gone; then the replay cannot be used any

@@ -101,16 +101,24 @@ class Server final : public fb_server, private TicketQueue::Sink {
   }
 
   fb_status upload(fb_dtype dtype, std::int64_t dim, const void* delta, std::int64_t version, double e,
-                   std::int64_t ticket, std::int32_t* outcome_out) override {
+                   std::int64_t client, std::int64_t ticket, std::int32_t* outcome_out) override {
     if (const fb_status status = state_.sum().accepts(dtype, dim); status != FB_OK) {
       return status;
     }
-    Arrival arrival{delta, dtype, version, e, ticket};
+    if (state_.has_rows() && (client < 0 || client >= state_.rows().n_clients())) {
+      return FB_ERR_CLIENT;
+    }
+    Arrival arrival{delta, dtype, version, e, ticket, client};
     const fb_status status = queue_.submit(*this, arrival);
     if (status == FB_OK && outcome_out != nullptr) {
       *outcome_out = arrival.outcome;
     }
     return status;
+  }
+
+  fb_status set_table(void* memory, std::int64_t bytes) override {
+    const auto lock = queue_.lock();
+    return state_.rows().use(memory, bytes);
   }
 
   fb_status take_ticket(std::int64_t* ticket_out) override { return queue_.take_ticket(ticket_out); }
@@ -346,6 +354,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     WeightSums after = state_.weights();
     double norm = 1;
     bool full = false;
+    n = state_.has_rows() ? 1 : n;
     while (terms_.size() < n && !full) {
       Arrival& next = *arrival[terms_.size()];
       next.status = consider(arrival, after, full, norm);
@@ -360,7 +369,11 @@ class Server final : public fb_server, private TicketQueue::Sink {
         return 1;
       }
     }
+    if (state_.has_rows()) {
+      state_.begin_row(arrival[0]->client, terms_[0]);
+    }
     if (const fb_status status = add(lock); status != FB_OK) {
+      state_.drop_row();
       if (terms_.size() > 1 && status != FB_ERR_HOST) {
         return settle(lock, arrival, 1);
       }
@@ -376,6 +389,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     state_.commit_sum();
     if (full && !step(lock, after, norm, next)) {
       state_.undo_sum();
+      state_.drop_row();
       due_.pop_back();
       spare_ = std::move(next);
       if (terms_.size() > 1) {
@@ -385,6 +399,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
       return 1;
     }
     state_.set_weights(after);
+    if (state_.has_rows()) {
+      state_.store_row(arrival[0]->client, terms_[0]);
+    }
     if (full) {
       advance(std::move(next));
       arrival[terms_.size() - 1]->outcome = FB_STEPPED;

@@ -48,11 +48,13 @@ enum {
   FB_ERR_EMPTY = 14,      /* no event is pending */
   FB_ERR_HOST = 15,       /* a function of the host's failed: an executor or a gradient */
   FB_ERR_DIVERGED = 16,   /* the server step would make the model infinite or NaN */
-  FB_ERR_FORKED = 17      /* a fork's child, made while threads of its parent were inside the object */
+  FB_ERR_FORKED = 17,     /* a fork's child, made while threads of its parent were inside the object */
+  FB_ERR_CLIENT = 18      /* the rule keeps a row per client: no client was given, or none of 0 .. n_clients - 1 */
 };
 
 typedef int32_t fb_dtype;
-enum { FB_F32 = 0, FB_F64 = 1, FB_I32 = 2, FB_I64 = 3 };
+/* FB_BF16: rows of a table, the upper half of a float's bits. */
+enum { FB_F32 = 0, FB_F64 = 1, FB_I32 = 2, FB_I64 = 3, FB_BF16 = 4 };
 
 FB_API uint32_t fb_abi_version(void);
 /* FB_OK where a program compiled with this FB_ABI_VERSION may use the library, else FB_ERR_ABI. */
@@ -116,6 +118,12 @@ typedef enum fb_decay {
 typedef enum fb_delay_lr { FB_DELAY_LR_NONE = 0, FB_DELAY_LR_MIN = 1, FB_DELAY_LR_DIVIDE = 2 } fb_delay_lr;
 typedef enum fb_outcome { FB_ADDED = 0, FB_STEPPED = 1, FB_TOO_STALE = 2 } fb_outcome;
 
+/* A table with a row per client: row_i, the client's last delta, zero before its first. An arrival of client i
+ * contributes delta + table_own row_i, and its delta then takes the row's place, so that a second one in the same buffer
+ * is compared with the first; the direction of a step has table_mean times the mean of all rows, as they were when its
+ * buffer was empty, added to it. It needs n_clients, and no unit. */
+typedef enum fb_table { FB_TABLE_NONE = 0, FB_TABLE_ROWS = 1, FB_TABLE_BF16 = 2 } fb_table;
+
 /* contribution_j = s_j e_j (base_j - w_end_j); direction = sum_j contribution_j / norm; w <- optimizer(w, direction).
  *
  * With a unit > 0 deltas are whole numbers, int32 or int64, that count units (base FB_BASE_START only). They are summed
@@ -127,7 +135,7 @@ typedef struct fb_rule {
   int32_t norm;          /* fb_norm */
   int32_t optimizer;     /* fb_optimizer */
   int64_t buffer_size;   /* K */
-  int64_t n_clients;     /* for FB_NORM_CLIENTS */
+  int64_t n_clients;     /* for FB_NORM_CLIENTS and a table */
   int64_t max_staleness; /* an older arrival is dropped; -1: none is */
   double lr;
   double momentum;
@@ -143,10 +151,15 @@ typedef struct fb_rule {
   int64_t period;       /* FB_DELAYED_NESTEROV, >= 1 */
   double activation;    /* FB_DELAYED_NESTEROV, 0 .. 1 / period */
   double initial;       /* v at the start, but of FB_SGD and the Nesterovs */
+  int32_t table;        /* fb_table: rows of the model's dtype, or of half a float */
+  int32_t table_seen;   /* 1: the mean is over the clients that have a row, 0: over n_clients */
+  int32_t table_wait;   /* 1: steps leave the model as it is until every client has a row */
+  double table_own, table_mean;
 } fb_rule;
 #define FB_RULE_INIT                                                                                               \
   {sizeof(fb_rule), FB_ABI_VERSION, FB_BASE_START, FB_NORM_ONE, FB_SGD, 1,   0,   -1, 1.0, 0.0, 0.9, 0.999, 1e-8, \
-   0.0,             0.0,            FB_DECAY_NONE, FB_DELAY_LR_NONE, 0,  0,   0,   0.0, 0.0, 0,   0.0, 0.0}
+   0.0,             0.0,            FB_DECAY_NONE, FB_DELAY_LR_NONE, 0,  0,   0,   0.0, 0.0, 0,   0.0, 0.0,        \
+   FB_TABLE_NONE,   0,              0,             0.0,              0.0}
 
 typedef struct fb_server fb_server;
 typedef struct fb_model fb_model;
@@ -200,6 +213,15 @@ FB_API fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket);
 FB_API fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
                                   double e, int64_t ticket, int32_t* outcome_out);
 
+/* The same from a client, 0 .. n_clients - 1, as rules with a table need it; FB_ERR_CLIENT leaves the ticket unused. */
+FB_API fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta,
+                                       int64_t version, double e, int64_t client, int64_t ticket,
+                                       int32_t* outcome_out);
+
+/* Memory of the caller's for the rows of a table, of n_clients times dim values; it must outlive the server. To be given
+ * before the first upload. Without it rows are allocated when their clients come first. */
+FB_API fb_status fb_server_set_table(fb_server* server, void* memory, int64_t bytes);
+
 /* Large additions and steps run on the host's threads from now on; null: on those that upload. FB_ERR_HOST: the
  * executor failed; the delta was not added. The bits do not depend on it. */
 FB_API fb_status fb_server_set_executor(fb_server* server, const fb_executor* executor);
@@ -208,7 +230,9 @@ FB_API fb_status fb_server_set_executor(fb_server* server, const fb_executor* ex
  * has no tickets out, no executor, and is not closed. */
 FB_API fb_status fb_server_clone(fb_server* server, fb_server** server_out);
 
-/* A part of a rule's state: "third" (dim), the largest second moment of FB_AMSGRAD. */
+/* A part of a rule's state: "third" (dim), the largest second moment of FB_AMSGRAD; of a table "row" (dim) with a
+ * client's number as its key, "table_total" (dim) the sum of all rows when the buffer was empty, "table_change" (dim)
+ * what the buffer changed in it, "table_seen" (1) FB_I64 how many rows there were then. */
 typedef struct fb_array {
   const char* name;
   int64_t key; /* of a client, or -1 */

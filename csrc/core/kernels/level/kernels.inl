@@ -13,6 +13,7 @@
 #include "math.inl"
 #include "vectors.inl"
 #include "optimizers.inl"
+#include "rows.inl"
 #include "fixed_point.inl"
 #include "linear.inl"
 #include "batch.inl"
@@ -38,6 +39,9 @@ constexpr Kernels<T> make_kernels() {
           &count_correct<T>,
           &accumulate<T>,
           &aggregate<T>,
+          &add_row<T>,
+          &step_rows<T>,
+          &store_row<T>,
           &sgd_step<T>,
           &adam_step<T>,
           &optimizer_step<T>,
