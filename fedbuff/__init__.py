@@ -46,6 +46,7 @@ from ._delays.trace import Trace
 from . import staleness
 from ._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from ._rule.strategies import FedAsync, FedAvg, FedBuff
+from ._rule.table import ClientTable
 
 # Schedules
 from ._schedule.columns import Status
@@ -140,6 +141,7 @@ __all__ = [
     "Yogi",
     "AMSGrad",
     "LearningRate",
+    "ClientTable",
     "staleness",
     # Schedules
     "schedule",

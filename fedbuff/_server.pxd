@@ -23,10 +23,15 @@ cdef class Server:
     cdef Py_ssize_t n_table  # how far s by staleness was worked out
     cdef int weighting       # 0 equal, 1 samples, 2 ask the rule
     cdef double weight_scale
+    cdef int64_t n_clients   # of the rule's table, or 0
+    cdef object rows         # its memory, where that is a file's
 
     # The C level, without the GIL, as in fedbuff.h: deltas of the model's dtype, in the order of the calls.
     # FB_ERR_SHORT_TABLE: call grow_table and try again.
     cdef fb_status upload_raw(self, const void* delta, int64_t version, double e, int32_t* outcome_out) noexcept nogil
+    cdef fb_status upload_from_raw(
+        self, const void* delta, int64_t version, double e, int64_t client, int32_t* outcome_out
+    ) noexcept nogil
     cdef fb_status download_raw(self, int64_t* version_out, fb_model** model_out) noexcept nogil
     cdef fb_status cancel_raw(self, int64_t version) noexcept nogil
 

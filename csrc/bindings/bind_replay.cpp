@@ -12,6 +12,7 @@
 #include "gil.hpp"
 #include "numpy_views.hpp"
 #include "read_rule.hpp"
+#include "rule_arrays.hpp"
 #include "read_run.hpp"
 #include "replay/replay.hpp"
 #include "replay/run.hpp"
@@ -256,13 +257,11 @@ class BoundReplay {
 
   std::int64_t version() const { return replay_->version(); }
   py::array_t<T> w() const { return copy(replay_->w()); }
-  // The arrays of the rule's state, by name.
-  py::dict rule_state() const {
-    py::dict state;
-    for (const fb_array& array : replay_->rule_state()) {
-      state[array.name] = copy(static_cast<const T*>(array.data));
-    }
-    return state;
+  py::dict rule_state() const { return read_rule_state(replay_->rule_state(), dim_); }
+  void set_table(const py::object& memory) {
+    const auto array = py::reinterpret_borrow<py::array>(memory);
+    replay_->set_table(const_cast<void*>(array.data()), array.nbytes());
+    table_ = memory;
   }
   std::pair<std::int64_t, std::int64_t> divergence() const {
     return {replay_->divergence().step, replay_->divergence().row};
@@ -297,22 +296,17 @@ class BoundReplay {
   void pass_over(std::int64_t version) { replay_->pass_over(version); }
   std::int64_t restore(const py::object& w, const std::vector<std::int64_t>& live, const py::object& models,
                        const py::dict& rule_state) {
-    std::vector<fb_array> arrays;
-    std::vector<std::string> names;
-    names.reserve(rule_state.size());
-    for (const auto& [name, value] : rule_state) {
-      names.push_back(py::cast<std::string>(name));
-      const T* data = input<T>(py::reinterpret_borrow<py::object>(value), names.back().c_str(), {dim_});
-      arrays.push_back({names.back().c_str(), -1, dim_, sizeof(T) == 4 ? FB_F32 : FB_F64, data});
-    }
+    const RuleArrays arrays(rule_state);
     return replay_->restore(input<T>(w, "w", {dim_}), live,
-                            input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}), arrays);
+                            input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}),
+                            arrays.list());
   }
 
  private:
   py::array_t<T> copy(const T* values) const { return py::array_t<T>(dim_, values); }
   py::object copy_or_none(const T* values) const { return values == nullptr ? py::none() : py::object(copy(values)); }
 
+  py::object table_;  // the memory of the rule's table, kept alive
   py::ssize_t dim_;
   BoundProblem<T>* problem_;             // null for a custom gradient or a function; kept alive with this
   CallbackWork<T>* callback_ = nullptr;  // what work_ is, where it is a function
@@ -468,6 +462,7 @@ void bind_one(py::module_& module, const char* name) {
       .def("version", &Bound::version)
       .def("w", &Bound::w)
       .def("rule_state", &Bound::rule_state)
+      .def("set_table", &Bound::set_table, py::arg("memory"))
       .def("divergence", &Bound::divergence)
       .def("check", &Bound::check)
       .def("stats", &Bound::stats)

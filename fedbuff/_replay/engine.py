@@ -15,6 +15,7 @@ from .._problems.external import Callback, Custom
 from .._problems.local import LocalSGD
 from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
+from .._rule.table import check_memory, make_rows
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import ClientFunction, CompiledGradient, ReplayEngine, ReplayRun, RunSpec, SumRoles, SumSpec
@@ -70,7 +71,20 @@ def _make_engine(
             bound = problem.bound
     sums = _sums(rule, problem.dim, seed)
     engine = backends.current().replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
+    if rule.table is not None:
+        _prepare_table(engine, rule, problem)
     return cast(ReplayEngine, OneAtATime(engine))
+
+
+def _prepare_table(engine: ReplayEngine, rule: Rule, problem: AnyProblem) -> None:
+    """Refuses a table that does not fit the problem or the memory; gives the engine that of a file."""
+    assert rule.table is not None and rule.n_clients is not None
+    if rule.n_clients != problem.n_clients:
+        raise ValueError(f"n_clients: the rule's table is of {rule.n_clients}, the problem has {problem.n_clients}")
+    check_memory(rule.table, rule.n_clients, problem.dim, problem.dtype)
+    rows = make_rows(rule.table, rule.n_clients, problem.dim, problem.dtype)
+    if rows is not None:
+        engine.set_table(rows)
 
 
 def _make_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:

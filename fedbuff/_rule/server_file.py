@@ -31,6 +31,7 @@ from .._base.arrays import Floats as Vector
 from .._base.arrays import all_finite
 from .._base.files import open_npz, reading, write_npz
 from . import optimizers as _optimizers
+from . import table as _table
 from .secure_values import (
     FixedPoint,
     Gaussian,
@@ -58,7 +59,7 @@ MOST_COUNT = 2**62  # of steps and downloads: what adds to one stays within 64 b
 
 _CLASSES = {cls.__name__: cls for cls in (FixedPoint, Gaussian, OneTimePad, Simulate)} | {
     name: getattr(module, name)
-    for module in (_staleness, _optimizers)
+    for module in (_staleness, _optimizers, _table)
     for name in module.__all__
     if isinstance(getattr(module, name), type)
 }
@@ -130,11 +131,13 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
     if w.ndim != 1 or w.size == 0 or w.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"w is {w.dtype} {w.shape}")
     rule = rule_from_json(str(arrays["rule"]), rule)
-    unit = unit_of(float(arrays["unit"]), rule.base) if "unit" in arrays else None
+    unit = unit_of(float(arrays["unit"]), rule.base, rule.table) if "unit" in arrays else None
     total = arrays["total"]
     if total.shape != w.shape or total.dtype != (w.dtype if unit is None else np.int64):
         raise ValueError(f"total is {total.dtype} {total.shape}, w is {w.dtype} {w.shape}")
     kept_by_rule = {name: arrays[_name_in_file(rule, name)] for name in state_names(rule)}
+    if rule.table is not None and "table_change" in arrays:
+        kept_by_rule["table_change"] = arrays["table_change"]
     check_state(rule, kept_by_rule, w.size, w.dtype)
     versions, counts = arrays["outstanding_version"], arrays["outstanding_count"]
     for name in ("outstanding_version", "outstanding_count", "kept_version", "version", "fill", "dropped"):
@@ -187,7 +190,8 @@ def rule_to_json(rule: Rule) -> str:
 
 def _to_json(value: Any) -> Any:
     if type(value) in _CLASSES.values():
-        return [type(value).__name__, {part.name: _to_json(getattr(value, part.name)) for part in fields(value)}]
+        told = (part.name for part in fields(value) if part.compare)  # not what makes no difference
+        return [type(value).__name__, {name: _to_json(getattr(value, name)) for name in told}]
     return [None, getattr(value, "__qualname__", type(value).__qualname__)] if callable(value) else value
 
 

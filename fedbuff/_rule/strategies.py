@@ -26,6 +26,7 @@ from .._base.checks import (
 from ..staleness import StalenessFunction
 from .optimizers import SGD, LearningRate, Optimizer, optimizer_fields
 from .secure_values import Gaussian, Simulate, secure_of
+from .table import NO_TABLE, ClientTable
 
 __all__ = ["FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of"]
 
@@ -59,6 +60,7 @@ class Rule:
     rate: LearningRate | None = None
     tau_c: int | None = None
     delay_lr: DelayLR = "min"
+    table: ClientTable | None = None
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -84,6 +86,8 @@ class Rule:
             count("n_clients", self.n_clients)
         if self.norm == "clients" and self.n_clients is None:
             raise ValueError('n_clients: norm="clients" needs it')
+        if self.table is not None:
+            self._check_table()
         if self.secure is not None:
             self.secure.check_capacity(self.buffer_size)
         if self.privacy is not None and not isinstance(self.privacy, Gaussian):
@@ -94,6 +98,15 @@ class Rule:
             raise ValueError(
                 f"norm: {self.norm!r} tells of the clients' weights; privacy needs one, arrivals or clients"
             )
+
+    def _check_table(self) -> None:
+        if not isinstance(self.table, ClientTable):
+            raise TypeError(f"table: expected fedbuff.ClientTable, got {type(self.table).__name__}")
+        if self.n_clients is None:
+            raise ValueError("n_clients: a rule with a table needs it")
+        if self.secure is not None or self.privacy is not None:
+            name = "privacy" if self.secure is None else "secure"
+            raise ValueError(f"{name}: a table keeps single updates, which a secure or private sum hides; leave out one")
 
     def sample_weight(self, n_samples: float) -> float:
         """e_j of an update made from n_samples samples; an error where only a schedule could tell."""
@@ -124,6 +137,7 @@ class Rule:
             "tau_c": self.tau_c or 0,
             **(self.rate or LearningRate(self.lr)).fields(),
             **optimizer_fields(self.optimizer),
+            **(NO_TABLE if self.table is None else self.table.fields()),
         }
 
     def lr_of(self, version: int, staleness: int) -> float:
@@ -177,6 +191,7 @@ class FedBuff:
     distinct_clients: an arrival whose client is in the buffer already waits for the next one
     tau_c          where the largest staleness in the buffer, tau, is above it, the step size is min(lr, 1 / tau), or
                    with delay_lr="divide" lr / tau (FADAS)
+    table          a `ClientTable`: the server keeps every client's last update (CA2FL, FedStale); needs n_clients
     """
 
     kind: ClassVar[str] = "fedbuff"
@@ -197,6 +212,7 @@ class FedBuff:
     privacy: Gaussian | None = None
     tau_c: int | None = None
     delay_lr: DelayLR = "min"
+    table: ClientTable | None = None
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -218,6 +234,7 @@ class FedBuff:
             rate=_rate(self.server_lr),
             tau_c=self.tau_c,
             delay_lr=self.delay_lr,
+            table=self.table,
             base=self.base,
             norm=self.norm,
             staleness=self.staleness,

@@ -23,6 +23,7 @@ from .._rule.strategies import (
     FedAvg,
     FedBuff,
 )
+from .._rule.table import ClientTable
 from .tables import ConfigError, Tables, at_path, call_with, of_kind, pop_kind, refuse_unknown, table_of
 
 Strategy = FedBuff | FedAsync | FedAvg
@@ -103,6 +104,8 @@ def make_strategy(values: Tables) -> Strategy:
         values["optimizer"] = of_kind("strategy.optimizer", values["optimizer"], _OPTIMIZERS)
     if isinstance(values.get("server_lr"), Mapping):
         values["server_lr"] = call_with(LearningRate, "strategy.server_lr", values["server_lr"])
+    if isinstance(values.get("table"), Mapping):
+        values["table"] = call_with(ClientTable, "strategy.table", values["table"])
     if "privacy" in values and not isinstance(values["privacy"], Gaussian):
         values["privacy"] = call_with(Gaussian, "strategy.privacy", table_of(values, "privacy", "strategy."))
     preset = values.pop("preset", None)

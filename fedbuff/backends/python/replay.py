@@ -24,6 +24,7 @@ from ..spec import (
 )
 from .philox import Stream, unit_double
 from .portable_math import log_positive, sincos2pi
+from .rows import RowTable
 from .rule import Kernels, WeightSums, add_contribution, initial_moments, step_model
 
 __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
@@ -104,6 +105,7 @@ class SequentialReplay:
         self._references: dict[int, int] = {}  # tasks that ended or will end on a version and are not committed
         self._pending: dict[int, int] = {}  # of them, rows that are kept
         self._version = 0
+        self._table_total: tuple[Vector, int, dict[int, NDArray[Any]]] | None = None  # the newest step's, and its rows
         self._rows: list[tuple[Any, ...]] = []
         self._at = 0  # the next row in _rows
         self._done = 0  # rows of made steps
@@ -115,6 +117,12 @@ class SequentialReplay:
         self._record: tuple[int, int] | None = None  # every, offset
         self._gradients: tuple[float, ...] = ()
         self._moments = initial_moments(rule, w0)
+        self._rows_of_clients = None if rule.table is None else RowTable(rule, w0.size, w0.dtype)
+
+    def set_table(self, memory: NDArray[Any]) -> None:
+        """Memory for the rows of the rule's table, (n_clients, dim)."""
+        assert self._rows_of_clients is not None
+        self._rows_of_clients.memory = memory
 
     def add(
         self,
@@ -157,6 +165,9 @@ class SequentialReplay:
         self._models.update(journal.models)
         self._references.update(journal.references)
         self._pending.update(journal.pending)
+        if (table := self._rows_of_clients) is not None and self._table_total is not None:
+            table.total, table.seen, rows = self._table_total
+            table.keep(rows)
         self._most = max(self._most, len(self._models))
         self._forget()
         self._journal = None
@@ -187,6 +198,8 @@ class SequentialReplay:
         self._summing = self._version
         total, delta = np.zeros_like(w), np.empty_like(w)
         sums = WeightSums()
+        table, rows = self._rows_of_clients, dict[int, NDArray[Any]]()  # those that this step replaces
+        change = np.zeros_like(w)
         end = self._at
         bad = -1
         cut = 0
@@ -206,7 +219,12 @@ class SequentialReplay:
                 cut += outside
             else:
                 base = start if rule.base == "current" and version != self._version else None
-                finite = add_contribution(self._kernels, total, delta, weight * factor, w, base, total)
+                part = delta
+                if table is not None:
+                    row = rows.get(client, table.rows.get(client))
+                    part, rows[client] = table.contribution(delta, row), table.stored(delta)
+                    change = table.changed(change, row, rows[client])
+                finite = add_contribution(self._kernels, total, part, weight * factor, w, base, total)
             if not finite and bad < 0 and not np.isfinite(delta).all():
                 bad = self._done + end - self._at
             end += 1
@@ -216,9 +234,12 @@ class SequentialReplay:
             total += self._noise(total)
         if sums.arrivals > 0 and sums.norm(rule) == 0.0:
             raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
+        waits = table is not None and table.waits(len({*table.rows, *rows}))
+        if table is not None and sums.arrivals > 0:
+            total = table.direction(total, sums.norm(rule))
         new = (
             w.copy()
-            if sums.arrivals == 0
+            if sums.arrivals == 0 or waits
             else step_model(self._kernels, rule, w, total, sums, self._version, moments)
         )
         if not np.isfinite(new).all():
@@ -236,6 +257,8 @@ class SequentialReplay:
             "_moments": moments,
             "_gradients": gradients,
         }
+        if table is not None:
+            values["_table_total"] = (table.total + change, len({*table.rows, *rows}), rows)
         self._carry_out(
             _Journal(
                 values,
@@ -331,7 +354,8 @@ class SequentialReplay:
 
     def rule_state(self) -> dict[str, NDArray[Any]]:
         self._settle()
-        return dict(zip(MOMENTS, (moment.copy() for moment in self._moments), strict=False))
+        state = dict(zip(MOMENTS, (moment.copy() for moment in self._moments), strict=False))
+        return state if self._rows_of_clients is None else state | self._rows_of_clients.state()
 
     def divergence(self) -> tuple[int, int]:
         return self._diverged
@@ -377,5 +401,7 @@ class SequentialReplay:
                 raise ValueError(f"live: the model of version {v} is not there, and a later row needs it")
         self._models = needed | {self._version: w.copy()}
         self._moments = tuple(rule_state[name].copy() for name in MOMENTS[: len(self._moments)])
+        if self._rows_of_clients is not None:
+            self._rows_of_clients.restore(rule_state)
         self._most, self._passing = len(self._models), False
         return len(needed)

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,6 +26,7 @@ from ..._base.arrays import (
 from ..._base.checks import integer
 from ..._rule.server_errors import (
     checked_dim,
+    client_of,
     closed_error,
     diverged_error,
     float_of,
@@ -39,7 +41,9 @@ from ..._rule.server_errors import (
 from ..._rule.server_file import ServerState, read_server, write_server
 from ..._rule.state import MOMENTS
 from ..._rule.strategies import plain_rule_of, rule_of
+from ..._rule.table import check_memory, make_rows
 from ..spec import Vector
+from .rows import RowTable
 from .rule import (
     Kernels,
     WeightSums,
@@ -160,7 +164,7 @@ class Server:
     def __init__(self, w0: Any, strategy: object, *, unit: float | None = None) -> None:
         w = as_model("w0", w0)
         rule = plain_rule_of(strategy)
-        size = unit_of(unit, rule.base)
+        size = unit_of(unit, rule.base, rule.table)
         dim, dtype = w.size, w.dtype
         self._restore(
             ServerState(
@@ -175,6 +179,14 @@ class Server:
     def _restore(self, state: ServerState) -> None:
         self._state = state
         self._rule = state.rule
+        self._rows: RowTable | None = None
+        if state.rule.table is not None:
+            assert state.rule.n_clients is not None
+            size = (state.rule.n_clients, state.w.size, state.w.dtype)
+            check_memory(state.rule.table, *size)
+            self._rows = RowTable(state.rule, state.w.size, state.w.dtype, make_rows(state.rule.table, *size))
+            if "table_rows" in state.kept_by_rule:
+                self._rows.restore(state.kept_by_rule)
         self._spare = np.empty_like(state.total)  # an arrival is summed here, and kept only where it was finite
         self._turns = Turns("server")
 
@@ -242,8 +254,12 @@ class Server:
         """Gives up a ticket: nothing will be uploaded with it, and those after it wait no longer."""
         self._turns.cancel_ticket(ticket)
 
-    def upload(self, delta: Any, version: int, n_samples: float = 1, *, ticket: int | None = None) -> bool:
+    def upload(
+        self, delta: Any, version: int, n_samples: float = 1, *, client: int | None = None, ticket: int | None = None
+    ) -> bool:
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
+
+        Rules with a table need to know the client, 0 to n_clients - 1.
 
         A delta staler than max_staleness is counted in `dropped` and not read. With a ticket the delta is added in its
         place, and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
@@ -251,6 +267,7 @@ class Server:
         rule, dim, dtype = self._rule, self.dim, self.dtype
         number = integer("version", version)
         samples = positive("n_samples", n_samples)
+        who = client_of(client, 0 if self._rows is None else self._rows.n_clients)
         array = as_vector("delta", delta, dim, dtype) if self.unit is None else as_units("delta", delta, dim)
         with self._turns.turn(ticket):
             state = self._state
@@ -267,23 +284,33 @@ class Server:
             full = sums.arrivals == rule.buffer_size
             if full and sums.norm(rule) == 0.0:
                 raise norm_error()
-            total = self._added(array, weight, state.kept.get(number))
-            following = self._stepped(total, sums) if full else None  # all that may raise comes before any change
+            total, change = self._added(array, weight, state.kept.get(number), who)
+            following = self._stepped(total, sums, who) if full else None  # all that may raise comes before any change
             state.total, self._spare = total, state.total
             state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness = sums
+            if self._rows is not None:
+                assert change is not None
+                self._rows.keep({who: self._rows.stored(array)})
+                self._rows.change = change
             if following is not None:
                 self._advance(*following)
             self._return_download(number)
             return full
 
-    def _added(self, array: NDArray[Any], weight: float, start: Vector | None) -> NDArray[Any]:
-        """The sum with one more arrival."""
-        state = self._state
+    def _added(
+        self, array: NDArray[Any], weight: float, start: Vector | None, client: int
+    ) -> tuple[NDArray[Any], Vector | None]:
+        """The sum with one more arrival, and what the buffer changed in the sum of rows."""
+        state, rows, change, delta = self._state, self._rows, None, array
         if state.unit is not None:
-            return accumulate_fixed(state.total, array, weight)
-        if not add_contribution(self.kernels, state.total, array, weight, state.w, start, self._spare):
+            return accumulate_fixed(state.total, array, weight), None
+        if rows is not None:
+            row = rows.rows.get(client)
+            delta, change = rows.contribution(array, row), rows.changed(rows.change, row, rows.stored(array))
+        finite = add_contribution(self.kernels, state.total, delta, weight, state.w, start, self._spare)
+        if not finite or (change is not None and not np.isfinite(change).all()):
             raise sum_error(array)
-        return self._spare
+        return self._spare, change
 
     def cancel(self, version: int) -> None:
         """Gives up one download of `version`: its client died."""
@@ -299,7 +326,7 @@ class Server:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all of the state, beside `path` first and then in its place."""
         with self._turns.between(closed=True):
-            write_server(path, self._state)
+            write_server(path, self._whole_state())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], strategy: object | None = None) -> Self:
@@ -326,12 +353,24 @@ class Server:
             del state.outstanding[version]
             state.kept.pop(version, None)
 
-    def _stepped(self, total: NDArray[Any], sums: WeightSums) -> tuple[Vector, tuple[Vector, ...]]:
+    def _whole_state(self) -> ServerState:
+        if self._rows is None:
+            return self._state
+        kept = self._state.kept_by_rule | self._rows.state()
+        if self._state.fill > 0:
+            kept["table_change"] = self._rows.change
+        return replace(self._state, kept_by_rule=kept)
+
+    def _stepped(self, total: NDArray[Any], sums: WeightSums, client: int) -> tuple[Vector, tuple[Vector, ...]]:
         """The next model, and with it the moments, each in memory of its own."""
         state = self._state
         moments = tuple(state.kept_by_rule[name].copy() for name in MOMENTS[: len(self._rule.optimizer.moments)])
         if state.unit is not None:
             total = from_units(total, state.unit, state.w.dtype)
+        if (rows := self._rows) is not None:
+            if rows.waits(len({*rows.rows, client})):
+                return state.w.copy(), moments
+            total = rows.direction(total, sums.norm(self._rule))
         out = step_model(self.kernels, self._rule, state.w, total, sums, state.version, moments)
         if not np.isfinite(out).all():
             raise diverged_error(state.version, state.w.dtype)
@@ -343,6 +382,8 @@ class Server:
             state.kept[state.version] = state.w
         state.w = w
         state.kept_by_rule.update(zip(MOMENTS, moments, strict=False))
+        if (rows := self._rows) is not None:
+            rows.total, rows.change, rows.seen = rows.total + rows.change, np.zeros_like(rows.total), len(rows.rows)
         state.total[:] = 0
         state.fill = state.buffer_staleness = 0
         state.weight_sum = state.scaled_weight_sum = 0.0
