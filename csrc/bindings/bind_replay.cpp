@@ -301,7 +301,7 @@ class BoundReplay {
     std::vector<std::string> names;
     names.reserve(rule_state.size());
     for (const auto& [name, value] : rule_state) {
-      names.push_back(name.cast<std::string>());
+      names.push_back(py::cast<std::string>(name));
       const T* data = input<T>(py::reinterpret_borrow<py::object>(value), names.back().c_str(), {dim_});
       arrays.push_back({names.back().c_str(), -1, dim_, sizeof(T) == 4 ? FB_F32 : FB_F64, data});
     }

@@ -106,12 +106,7 @@ typedef enum fb_optimizer {
  *   FB_DECAY_STEP decay_factor^floor(u / decay_steps); FB_DECAY_INVERSE_SQRT 1 / sqrt(1 + u / decay_steps);
  *   FB_DECAY_COSINE decay_floor + (1 - decay_floor) (1 + cos(pi min(u / decay_steps, 1))) / 2
  * and by (t + 1) / warm_up while that is below 1. */
-typedef enum fb_decay {
-  FB_DECAY_NONE = 0,
-  FB_DECAY_STEP = 1,
-  FB_DECAY_COSINE = 2,
-  FB_DECAY_INVERSE_SQRT = 3
-} fb_decay;
+typedef enum fb_decay { FB_DECAY_NONE = 0, FB_DECAY_STEP = 1, FB_DECAY_COSINE = 2, FB_DECAY_INVERSE_SQRT = 3 } fb_decay;
 /* What happens to lr where the largest staleness in the buffer, tau, is above tau_c: min(lr, 1 / tau), or lr / tau. */
 typedef enum fb_delay_lr { FB_DELAY_LR_NONE = 0, FB_DELAY_LR_MIN = 1, FB_DELAY_LR_DIVIDE = 2 } fb_delay_lr;
 typedef enum fb_outcome { FB_ADDED = 0, FB_STEPPED = 1, FB_TOO_STALE = 2 } fb_outcome;
@@ -132,21 +127,44 @@ typedef struct fb_rule {
   double lr;
   double momentum;
   double beta1, beta2, epsilon, weight_decay;
-  double unit;          /* of whole-number deltas; 0: deltas have the model's dtype */
-  int32_t decay;        /* fb_decay */
-  int32_t delay_lr;     /* fb_delay_lr */
-  int64_t tau_c;        /* of delay_lr */
-  int64_t warm_up;      /* server steps; 0: none */
-  int64_t decay_steps;  /* >= 1 where there is a decay */
-  double decay_factor;  /* FB_DECAY_STEP */
-  double decay_floor;   /* FB_DECAY_COSINE */
-  int64_t period;       /* FB_DELAYED_NESTEROV, >= 1 */
-  double activation;    /* FB_DELAYED_NESTEROV, 0 .. 1 / period */
-  double initial;       /* v at the start, but of FB_SGD and the Nesterovs */
+  double unit;         /* of whole-number deltas; 0: deltas have the model's dtype */
+  int32_t decay;       /* fb_decay */
+  int32_t delay_lr;    /* fb_delay_lr */
+  int64_t tau_c;       /* of delay_lr */
+  int64_t warm_up;     /* server steps; 0: none */
+  int64_t decay_steps; /* >= 1 where there is a decay */
+  double decay_factor; /* FB_DECAY_STEP */
+  double decay_floor;  /* FB_DECAY_COSINE */
+  int64_t period;      /* FB_DELAYED_NESTEROV, >= 1 */
+  double activation;   /* FB_DELAYED_NESTEROV, 0 .. 1 / period */
+  double initial;      /* v at the start, but of FB_SGD and the Nesterovs */
 } fb_rule;
-#define FB_RULE_INIT                                                                                               \
-  {sizeof(fb_rule), FB_ABI_VERSION, FB_BASE_START, FB_NORM_ONE, FB_SGD, 1,   0,   -1, 1.0, 0.0, 0.9, 0.999, 1e-8, \
-   0.0,             0.0,            FB_DECAY_NONE, FB_DELAY_LR_NONE, 0,  0,   0,   0.0, 0.0, 0,   0.0, 0.0}
+#define FB_RULE_INIT \
+  {sizeof(fb_rule),  \
+   FB_ABI_VERSION,   \
+   FB_BASE_START,    \
+   FB_NORM_ONE,      \
+   FB_SGD,           \
+   1,                \
+   0,                \
+   -1,               \
+   1.0,              \
+   0.0,              \
+   0.9,              \
+   0.999,            \
+   1e-8,             \
+   0.0,              \
+   0.0,              \
+   FB_DECAY_NONE,    \
+   FB_DELAY_LR_NONE, \
+   0,                \
+   0,                \
+   0,                \
+   0.0,              \
+   0.0,              \
+   0,                \
+   0.0,              \
+   0.0}
 
 typedef struct fb_server fb_server;
 typedef struct fb_model fb_model;

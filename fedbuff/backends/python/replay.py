@@ -217,9 +217,7 @@ class SequentialReplay:
         if sums.arrivals > 0 and sums.norm(rule) == 0.0:
             raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
         new = (
-            w.copy()
-            if sums.arrivals == 0
-            else step_model(self._kernels, rule, w, total, sums, self._version, moments)
+            w.copy() if sums.arrivals == 0 else step_model(self._kernels, rule, w, total, sums, self._version, moments)
         )
         if not np.isfinite(new).all():
             self._diverged = (self._version, bad)
