@@ -110,10 +110,9 @@ void adam_step(const py::object& w, const py::object& total, double lr, double n
 
 // numbers: those of fedbuff.backends.spec.StepNumbers.
 void optimizer_step(std::int32_t code, const py::object& w, const py::object& total,
-                    const std::tuple<double, double, double, double, double, double, double, std::int64_t,
-                                     std::int64_t, double>& numbers,
-                    const py::object& first, const py::object& second, const py::object& third,
-                    const py::object& out) {
+                    const std::tuple<double, double, double, double, double, double, double, std::int64_t, std::int64_t,
+                                     double>& numbers,
+                    const py::object& first, const py::object& second, const py::object& third, const py::object& out) {
   with_dtype_of(w, "w", [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const py::ssize_t dim = length(w);

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from .._base.checks import choice, count, list_of, number
+from .._base.checks import choice, count, flag, list_of, number
 
 __all__ = ["SGD", "AMSGrad", "Adagrad", "Adam", "DelayedNesterov", "LearningRate", "Nesterov", "Optimizer", "Yogi"]
 
@@ -83,7 +83,7 @@ class Adam:
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", _check_adaptive(self.betas, self.epsilon, self.initial))
         number("weight_decay", self.weight_decay)
-        if self.bias_correction and self.initial != 0:
+        if flag("bias_correction", self.bias_correction) and self.initial != 0:
             raise ValueError("initial: bias correction is for moments that start at zero")
 
     @property

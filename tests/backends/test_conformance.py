@@ -595,9 +595,7 @@ def test_adam_step(case: Case, dtype: str, seed: int, dim: int, step: int, weigh
     norm=st.sampled_from([1.0, 10.0]),
 )
 @few
-def test_optimizer_step(
-    case: Case, dtype: str, seed: int, dim: int, optimizer: Any, step: int, norm: float
-) -> None:
+def test_optimizer_step(case: Case, dtype: str, seed: int, dim: int, optimizer: Any, step: int, norm: float) -> None:
     w, total, first, root, last = vectors(seed, 5, dim, dtype, spread=1.0)
     second = root if isinstance(optimizer, DelayedNesterov) else root * root
     moments = (first, second, last * last)[: len(optimizer.moments)]
@@ -606,9 +604,7 @@ def test_optimizer_step(
     # The reference in float64 is what the others are near to; errors of a moment come into the model by its slope.
     wanted, want = tuple(moment.astype(np.float64) for moment in moments), np.empty(dim)
     none = (None, None)
-    reference.optimizer_step(
-        optimizer.code, *wide(w, total), numbers, *(*wanted, *none)[:3], want
-    )
+    reference.optimizer_step(optimizer.code, *wide(w, total), numbers, *(*wanted, *none)[:3], want)
     out, alias = np.full_like(w, np.nan), w.copy()
     again = tuple(moment.copy() for moment in moments)
     with case.use() as backend:

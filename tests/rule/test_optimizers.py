@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-
 from test_server import every_implementation
 
 import fedbuff as fb

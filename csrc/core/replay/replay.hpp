@@ -59,9 +59,9 @@ class FB_CORE_API Replay {
   // Throws std::logic_error that names an invariant which does not hold.
   void check() const;
 
-  // The state between two server steps is the version, the rule's state, and the models that later rows need; deltas that
-  // wait are computed again. To continue from it, make a new replay, call pass_over, add all rows from the first on, at
-  // least those of the steps below `version`, and call restore.
+  // The state between two server steps is the version, the rule's state, and the models that later rows need; deltas
+  // that wait are computed again. To continue from it, make a new replay, call pass_over, add all rows from the first
+  // on, at least those of the steps below `version`, and call restore.
   std::vector<std::int64_t> live_versions() const;
   const T* model(std::int64_t version) const;
   void pass_over(std::int64_t version);

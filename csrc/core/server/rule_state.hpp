@@ -341,7 +341,7 @@ class RuleState {
   WeightSums weights_;
   bool restores_;
   PlacedVector<T> moment_[kMostMoments], next_moment_[kMostMoments];  // and where the next ones are made
-  std::vector<const T*> deltas_;              // of step_fused
+  std::vector<const T*> deltas_;                                      // of step_fused
   std::vector<T> factors_;
   RowTable<T> rows_;
   std::int64_t seen_ = 0;                            // rows that there were when the buffer was empty

@@ -264,7 +264,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
     std::vector<fb_array> given(state.arrays, state.arrays + state.n_arrays);
     const std::vector<fb_array> own = state_.arrays();
     for (int i = 0; i < n_moments(rule_); ++i) {
-      const auto is_own = [&](const fb_array& array) { return std::strcmp(array.name, own[static_cast<std::size_t>(i)].name) == 0; };
+      const auto is_own = [&](const fb_array& array) {
+        return std::strcmp(array.name, own[static_cast<std::size_t>(i)].name) == 0;
+      };
       if (i < 2) {
         given.push_back(own[static_cast<std::size_t>(i)]);
         given.back().data = i == 0 ? state.first : state.second;

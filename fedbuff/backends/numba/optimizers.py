@@ -79,6 +79,8 @@ def optimizer_step(
         )
     else:
         b1, b2 = numbers.beta1, numbers.beta2
-        values = tuple(map(t, (numbers.lr, numbers.norm, b1, 1 - b1, b2, 1 - b2, numbers.epsilon, numbers.weight_decay)))
+        values = tuple(
+            map(t, (numbers.lr, numbers.norm, b1, 1 - b1, b2, 1 - b2, numbers.epsilon, numbers.weight_decay))
+        )
         largest = np.empty(0, w.dtype) if third is None else third
         _adaptive(code, reads(w), reads(total), values, first, second, largest, out)

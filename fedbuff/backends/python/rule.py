@@ -14,12 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._rule.server_errors import overflow_error
 from ..._rule.optimizers import SGD, Adam, optimizer_fields
+from ..._rule.server_errors import overflow_error
 from ..._rule.strategies import Rule
 from ..spec import StepNumbers, Vector, Words
 
-__all__ = ["Kernels", "WeightSums", "accumulate_fixed", "add_contribution", "fixed_weight", "from_units", "initial_moments", "step_model"]
+__all__ = [
+    "Kernels",
+    "WeightSums",
+    "accumulate_fixed",
+    "add_contribution",
+    "fixed_weight",
+    "from_units",
+    "initial_moments",
+    "step_model",
+]
 
 Units = NDArray[np.signedinteger[Any]]
 
@@ -36,9 +45,7 @@ class Kernels:
     adam_step: Callable[
         [Vector, Vector, float, float, tuple[float, float], float, float, int, Vector, Vector, Vector], None
     ]
-    optimizer_step: Callable[
-        [int, Vector, Vector, StepNumbers, Vector, Vector | None, Vector | None, Vector], None
-    ]
+    optimizer_step: Callable[[int, Vector, Vector, StepNumbers, Vector, Vector | None, Vector | None, Vector], None]
     encode_add: Callable[[Words | None, Vector, int, float, float, float, tuple[int, int, int] | None, Words], int]
     decode: Callable[[Words, float, Vector], None]
     dot: Callable[[Vector, Vector], float]
@@ -91,9 +98,8 @@ def step_model(
     if isinstance(optimizer, SGD):
         kernels.sgd_step(w, total, lr, norm, optimizer.momentum, moments[0] if moments else None, out)
     elif isinstance(optimizer, Adam) and optimizer.bias_correction:
-        kernels.adam_step(
-            w, total, lr, norm, optimizer.betas, optimizer.epsilon, optimizer.weight_decay, version + 1, *moments, out
-        )
+        betas, epsilon, decay = optimizer.betas, optimizer.epsilon, optimizer.weight_decay
+        kernels.adam_step(w, total, lr, norm, betas, epsilon, decay, version + 1, moments[0], moments[1], out)
     else:
         given = optimizer_fields(optimizer)
         numbers = {name: given[name] for name in StepNumbers._fields if name in given}

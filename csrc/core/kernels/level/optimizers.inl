@@ -73,8 +73,7 @@ bool optimizer_step(std::int64_t dim, const T* w, const T* sum, const StepConfig
   switch (config.optimizer) {
     case Optimizer::Nesterov: return nesterov_step(dim, w, sum, config, first, w_out);
     case Optimizer::DelayedNesterov: return delayed_nesterov_step(dim, w, sum, config, first, second, w_out);
-    case Optimizer::AdamUncorrected:
-      return adaptive_step(dim, w, sum, config, first, second, w_out, mean, itself);
+    case Optimizer::AdamUncorrected: return adaptive_step(dim, w, sum, config, first, second, w_out, mean, itself);
     case Optimizer::Adagrad:
       return adaptive_step(dim, w, sum, config, first, second, w_out, [](V v, V square) { return v + square; }, itself);
     case Optimizer::Yogi: {
