@@ -129,7 +129,7 @@ TEST(rule_state_integer_weights_are_exact_or_refused) {
   const RuleState<float> state(rule, 1, OnFailure::Restore);
   WeightSums sums;
   double weight = 0;
-  CHECK_EQ(state.weigh(1.0, 0.1, sums, weight), FB_OK);
+  CHECK_EQ(state.weigh(1.0, 0.1, 0, sums, weight), FB_OK);
   CHECK_EQ(weight, fixed_weight(0.1));
-  CHECK_EQ(state.weigh(1.0, kMostFixedWeight, sums, weight), FB_ERR_OVERFLOW);
+  CHECK_EQ(state.weigh(1.0, kMostFixedWeight, 0, sums, weight), FB_ERR_OVERFLOW);
 }
