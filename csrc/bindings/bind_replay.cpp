@@ -298,8 +298,7 @@ class BoundReplay {
                        const py::dict& rule_state) {
     const RuleArrays arrays(rule_state);
     return replay_->restore(input<T>(w, "w", {dim_}), live,
-                            input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}),
-                            arrays.list());
+                            input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}), arrays.list());
   }
 
  private:

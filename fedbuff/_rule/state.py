@@ -61,7 +61,7 @@ def _check_rows(rule: Rule, state: dict[str, NDArray[Any]], dim: int, dtype: np.
     clients, rows, seen = (state[name] for name in ("table_client", "table_rows", "table_seen"))
     if clients.dtype != np.int64 or clients.ndim != 1 or seen.dtype != np.int64 or seen.shape != (1,):
         raise ValueError(f"table_client is {clients.dtype} {clients.shape}, table_seen {seen.dtype} {seen.shape}")
-    if len(clients) and not (0 <= clients[0] and (np.diff(clients) > 0).all() and clients[-1] < rule.n_clients):
+    if len(clients) and not (clients[0] >= 0 and (np.diff(clients) > 0).all() and clients[-1] < rule.n_clients):
         raise ValueError(f"table_client: expected ascending numbers below {rule.n_clients}")
     if not 0 <= seen[0] <= len(clients):
         raise ValueError(f"table_seen is {seen[0]} of {len(clients)} rows")

@@ -106,7 +106,9 @@ class Rule:
             raise ValueError("n_clients: a rule with a table needs it")
         if self.secure is not None or self.privacy is not None:
             name = "privacy" if self.secure is None else "secure"
-            raise ValueError(f"{name}: a table keeps single updates, which a secure or private sum hides; leave out one")
+            raise ValueError(
+                f"{name}: a table keeps single updates, which a secure or private sum hides; leave out one"
+            )
 
     def sample_weight(self, n_samples: float) -> float:
         """e_j of an update made from n_samples samples; an error where only a schedule could tell."""

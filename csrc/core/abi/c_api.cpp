@@ -106,9 +106,9 @@ bool valid_table(const fb_rule& rule) {
 
 bool valid_rule(const fb_rule& rule) {
   return rule.base >= FB_BASE_START && rule.base <= FB_BASE_CURRENT && rule.norm >= FB_NORM_ONE &&
-         rule.norm <= FB_NORM_CLIENTS && valid_optimizer(rule) && valid_lr(rule) &&
-         rule.buffer_size >= 1 && (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 &&
-         valid_unit(rule.unit) && (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule);
+         rule.norm <= FB_NORM_CLIENTS && valid_optimizer(rule) && valid_lr(rule) && rule.buffer_size >= 1 &&
+         (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 && valid_unit(rule.unit) &&
+         (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule);
 }
 
 // A rule that was read and holds, for a model that can be.

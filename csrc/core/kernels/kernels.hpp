@@ -31,9 +31,9 @@ struct StepConfig {
   double activation = 0;
 };
 
-// An arrival of a client that has a row in a table: delta (dim), what it is multiplied by, where start (dim) is not null
-// what it was computed from, the row (dim), null where it is zero, and where the delta is stored as the next row, which
-// may be the row or null.
+// An arrival of a client that has a row in a table: delta (dim), what it is multiplied by, where start (dim) is not
+// null what it was computed from, the row (dim), null where it is zero, and where the delta is stored as the next row,
+// which may be the row or null.
 template <class T>
 struct RowTerm {
   const T* delta;
@@ -43,8 +43,8 @@ struct RowTerm {
   void* row_out;
 };
 
-// How often the row is added to a delta; whether rows are halves of floats (bfloat16, rounded to nearest, ties to even);
-// and the model (dim), where a term has a start.
+// How often the row is added to a delta; whether rows are halves of floats (bfloat16, rounded to nearest, ties to
+// even); and the model (dim), where a term has a start.
 template <class T>
 struct RowConfig {
   T own;

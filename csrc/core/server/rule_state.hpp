@@ -41,10 +41,7 @@ class RuleState {
   // Throws std::bad_alloc. With OnFailure::Discard an addition or step that is not finite leaves a state that must not
   // be used; it needs half of the memory.
   RuleState(const fb_rule& rule, std::int64_t dim, OnFailure on_failure)
-      : rule_(rule),
-        sum_(dim, rule.unit, on_failure),
-        restores_(on_failure == OnFailure::Restore),
-        rows_(rule, dim) {
+      : rule_(rule), sum_(dim, rule.unit, on_failure), restores_(on_failure == OnFailure::Restore), rows_(rule, dim) {
     const auto size = static_cast<std::size_t>(dim);
     for (int i = 0; i < n_moments(rule); ++i) {
       const bool from_zero = i == 0 || rule.optimizer == FB_DELAYED_NESTEROV;
@@ -101,8 +98,7 @@ class RuleState {
   // One chunk of the sum with the terms added; `current` (dim) is needed where a term has a start. FB_ERR_OVERFLOW
   // where the result is not finite, or does not fit; reason() tells more. The chunks count from commit_sum on.
   fb_status add_chunk(std::int64_t chunk, const std::vector<Term>& terms, const T* current) {
-    return has_rows() ? add_rows(chunk, terms, current)
-                      : sum_.add_chunk(chunk, weights_.arrivals == 0, terms, current);
+    return has_rows() ? add_rows(chunk, terms, current) : sum_.add_chunk(chunk, weights_.arrivals == 0, terms, current);
   }
   fb_status reason(const Term& term) const { return sum_.reason(term); }
   void commit_sum() {
@@ -317,10 +313,10 @@ class RuleState {
       const RowTerm<T> part{static_cast<const T*>(term.delta) + begin,
                             term.start == nullptr ? nullptr : term.start + begin, static_cast<T>(term.weight),
                             part_of(term.row), restores_ ? nullptr : part_of(term.row_out)};
-      finite = kernels().of<T>().add_row(static_cast<std::int64_t>(n), sum, change, part,
-                                         row_config(current == nullptr ? nullptr : current + begin), sum_out,
-                                         change_out) &&
-               finite;
+      finite =
+          kernels().of<T>().add_row(static_cast<std::int64_t>(n), sum, change, part,
+                                    row_config(current == nullptr ? nullptr : current + begin), sum_out, change_out) &&
+          finite;
     }
     return finite ? FB_OK : FB_ERR_OVERFLOW;
   }
@@ -344,12 +340,12 @@ class RuleState {
   std::vector<const T*> deltas_;                                      // of step_fused
   std::vector<T> factors_;
   RowTable<T> rows_;
-  std::int64_t seen_ = 0;                            // rows that there were when the buffer was empty
-  PlacedVector<T> total_, change_, next_change_;     // sum of all rows then, and what the buffer changed in it
-  PlacedVector<T> direction_;                        // where the mean is added to a sum that must stay
-  std::vector<RowTerm<T>> row_terms_;                // of step_fused
-  std::shared_ptr<void> next_row_;                   // of begin_row
-  bool is_new_ = false;                              // whether its client has no row yet
+  std::int64_t seen_ = 0;                         // rows that there were when the buffer was empty
+  PlacedVector<T> total_, change_, next_change_;  // sum of all rows then, and what the buffer changed in it
+  PlacedVector<T> direction_;                     // where the mean is added to a sum that must stay
+  std::vector<RowTerm<T>> row_terms_;             // of step_fused
+  std::shared_ptr<void> next_row_;                // of begin_row
+  bool is_new_ = false;                           // whether its client has no row yet
 };
 
 }  // namespace fedbuff

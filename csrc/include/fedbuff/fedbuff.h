@@ -108,20 +108,15 @@ typedef enum fb_optimizer {
  *   FB_DECAY_STEP decay_factor^floor(u / decay_steps); FB_DECAY_INVERSE_SQRT 1 / sqrt(1 + u / decay_steps);
  *   FB_DECAY_COSINE decay_floor + (1 - decay_floor) (1 + cos(pi min(u / decay_steps, 1))) / 2
  * and by (t + 1) / warm_up while that is below 1. */
-typedef enum fb_decay {
-  FB_DECAY_NONE = 0,
-  FB_DECAY_STEP = 1,
-  FB_DECAY_COSINE = 2,
-  FB_DECAY_INVERSE_SQRT = 3
-} fb_decay;
+typedef enum fb_decay { FB_DECAY_NONE = 0, FB_DECAY_STEP = 1, FB_DECAY_COSINE = 2, FB_DECAY_INVERSE_SQRT = 3 } fb_decay;
 /* What happens to lr where the largest staleness in the buffer, tau, is above tau_c: min(lr, 1 / tau), or lr / tau. */
 typedef enum fb_delay_lr { FB_DELAY_LR_NONE = 0, FB_DELAY_LR_MIN = 1, FB_DELAY_LR_DIVIDE = 2 } fb_delay_lr;
 typedef enum fb_outcome { FB_ADDED = 0, FB_STEPPED = 1, FB_TOO_STALE = 2 } fb_outcome;
 
 /* A table with a row per client: row_i, the client's last delta, zero before its first. An arrival of client i
- * contributes delta + table_own row_i, and its delta then takes the row's place, so that a second one in the same buffer
- * is compared with the first; the direction of a step has table_mean times the mean of all rows, as they were when its
- * buffer was empty, added to it. It needs n_clients, and no unit. */
+ * contributes delta + table_own row_i, and its delta then takes the row's place, so that a second one in the same
+ * buffer is compared with the first; the direction of a step has table_mean times the mean of all rows, as they were
+ * when its buffer was empty, added to it. It needs n_clients, and no unit. */
 typedef enum fb_table { FB_TABLE_NONE = 0, FB_TABLE_ROWS = 1, FB_TABLE_BF16 = 2 } fb_table;
 
 /* contribution_j = s_j e_j (base_j - w_end_j); direction = sum_j contribution_j / norm; w <- optimizer(w, direction).
@@ -140,26 +135,53 @@ typedef struct fb_rule {
   double lr;
   double momentum;
   double beta1, beta2, epsilon, weight_decay;
-  double unit;          /* of whole-number deltas; 0: deltas have the model's dtype */
-  int32_t decay;        /* fb_decay */
-  int32_t delay_lr;     /* fb_delay_lr */
-  int64_t tau_c;        /* of delay_lr */
-  int64_t warm_up;      /* server steps; 0: none */
-  int64_t decay_steps;  /* >= 1 where there is a decay */
-  double decay_factor;  /* FB_DECAY_STEP */
-  double decay_floor;   /* FB_DECAY_COSINE */
-  int64_t period;       /* FB_DELAYED_NESTEROV, >= 1 */
-  double activation;    /* FB_DELAYED_NESTEROV, 0 .. 1 / period */
-  double initial;       /* v at the start, but of FB_SGD and the Nesterovs */
-  int32_t table;        /* fb_table: rows of the model's dtype, or of half a float */
-  int32_t table_seen;   /* 1: the mean is over the clients that have a row, 0: over n_clients */
-  int32_t table_wait;   /* 1: steps leave the model as it is until every client has a row */
+  double unit;         /* of whole-number deltas; 0: deltas have the model's dtype */
+  int32_t decay;       /* fb_decay */
+  int32_t delay_lr;    /* fb_delay_lr */
+  int64_t tau_c;       /* of delay_lr */
+  int64_t warm_up;     /* server steps; 0: none */
+  int64_t decay_steps; /* >= 1 where there is a decay */
+  double decay_factor; /* FB_DECAY_STEP */
+  double decay_floor;  /* FB_DECAY_COSINE */
+  int64_t period;      /* FB_DELAYED_NESTEROV, >= 1 */
+  double activation;   /* FB_DELAYED_NESTEROV, 0 .. 1 / period */
+  double initial;      /* v at the start, but of FB_SGD and the Nesterovs */
+  int32_t table;       /* fb_table: rows of the model's dtype, or of half a float */
+  int32_t table_seen;  /* 1: the mean is over the clients that have a row, 0: over n_clients */
+  int32_t table_wait;  /* 1: steps leave the model as it is until every client has a row */
   double table_own, table_mean;
 } fb_rule;
-#define FB_RULE_INIT                                                                                               \
-  {sizeof(fb_rule), FB_ABI_VERSION, FB_BASE_START, FB_NORM_ONE, FB_SGD, 1,   0,   -1, 1.0, 0.0, 0.9, 0.999, 1e-8, \
-   0.0,             0.0,            FB_DECAY_NONE, FB_DELAY_LR_NONE, 0,  0,   0,   0.0, 0.0, 0,   0.0, 0.0,        \
-   FB_TABLE_NONE,   0,              0,             0.0,              0.0}
+#define FB_RULE_INIT \
+  {sizeof(fb_rule),  \
+   FB_ABI_VERSION,   \
+   FB_BASE_START,    \
+   FB_NORM_ONE,      \
+   FB_SGD,           \
+   1,                \
+   0,                \
+   -1,               \
+   1.0,              \
+   0.0,              \
+   0.9,              \
+   0.999,            \
+   1e-8,             \
+   0.0,              \
+   0.0,              \
+   FB_DECAY_NONE,    \
+   FB_DELAY_LR_NONE, \
+   0,                \
+   0,                \
+   0,                \
+   0.0,              \
+   0.0,              \
+   0,                \
+   0.0,              \
+   0.0,              \
+   FB_TABLE_NONE,    \
+   0,                \
+   0,                \
+   0.0,              \
+   0.0}
 
 typedef struct fb_server fb_server;
 typedef struct fb_model fb_model;
@@ -215,11 +237,10 @@ FB_API fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim
 
 /* The same from a client, 0 .. n_clients - 1, as rules with a table need it; FB_ERR_CLIENT leaves the ticket unused. */
 FB_API fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta,
-                                       int64_t version, double e, int64_t client, int64_t ticket,
-                                       int32_t* outcome_out);
+                                       int64_t version, double e, int64_t client, int64_t ticket, int32_t* outcome_out);
 
-/* Memory of the caller's for the rows of a table, of n_clients times dim values; it must outlive the server. To be given
- * before the first upload. Without it rows are allocated when their clients come first. */
+/* Memory of the caller's for the rows of a table, of n_clients times dim values; it must outlive the server. To be
+ * given before the first upload. Without it rows are allocated when their clients come first. */
 FB_API fb_status fb_server_set_table(fb_server* server, void* memory, int64_t bytes);
 
 /* Large additions and steps run on the host's threads from now on; null: on those that upload. FB_ERR_HOST: the

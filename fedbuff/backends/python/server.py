@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -290,7 +290,7 @@ class Server:
             state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness = sums
             if self._rows is not None:
                 assert change is not None
-                self._rows.keep({who: self._rows.stored(array)})
+                self._rows.keep({who: self._rows.stored(cast(Vector, array))})
                 self._rows.change = change
             if following is not None:
                 self._advance(*following)
