@@ -44,6 +44,7 @@ from ._delays.trace import Trace
 
 # Strategies
 from . import staleness
+from ._rule.algorithms import Algorithm, algorithm, algorithms
 from ._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from ._rule.strategies import FedAsync, FedAvg, FedBuff
 from ._rule.table import ClientTable
@@ -133,6 +134,9 @@ __all__ = [
     "FedBuff",
     "FedAsync",
     "FedAvg",
+    "algorithm",
+    "algorithms",
+    "Algorithm",
     "SGD",
     "Nesterov",
     "DelayedNesterov",

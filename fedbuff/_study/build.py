@@ -16,6 +16,7 @@ from .._problems.linear import LeastSquares, Logistic
 from .._problems.mlp import MLP, Softmax
 from .._problems.quadratic import Quadratic
 from .._replay.engine import AnyProblem
+from .._rule.algorithms import algorithms
 from .._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from .._rule.secure_values import Gaussian
 from .._rule.strategies import (
@@ -97,17 +98,20 @@ def make_delay_model(values: Tables) -> DelayModel:
 
 
 def make_strategy(values: Tables) -> Strategy:
-    kind = pop_kind("strategy", values, _STRATEGIES)
+    kind = pop_kind("strategy", values, [*_STRATEGIES, *(name for name in algorithms() if name not in _STRATEGIES)])
     if "staleness" in values:
         values["staleness"] = of_kind("strategy.staleness", values["staleness"], _STALENESS)
     if "optimizer" in values:
         values["optimizer"] = of_kind("strategy.optimizer", values["optimizer"], _OPTIMIZERS)
     if isinstance(values.get("server_lr"), Mapping):
         values["server_lr"] = call_with(LearningRate, "strategy.server_lr", values["server_lr"])
-    if isinstance(values.get("table"), Mapping):
+    if kind in _STRATEGIES and isinstance(values.get("table"), Mapping):
         values["table"] = call_with(ClientTable, "strategy.table", values["table"])
     if "privacy" in values and not isinstance(values["privacy"], Gaussian):
         values["privacy"] = call_with(Gaussian, "strategy.privacy", table_of(values, "privacy", "strategy."))
+    if kind not in _STRATEGIES:
+        named: Strategy = call_with(algorithms()[kind].make, "strategy", values)
+        return named
     preset = values.pop("preset", None)
     if preset is None:
         made: Strategy = call_with(_STRATEGIES[kind], "strategy", values)

@@ -36,6 +36,13 @@ STRATEGIES = {
     "samples": fb.FedBuff.preset("flower_pr", buffer_size=4),
     "fedasync": fb.FedAsync(0.5, fb.staleness.Polynomial(0.5)),
     "max_staleness": fb.FedBuff(4, max_staleness=2),
+    "ca2fl": fb.algorithm("ca2fl", buffer_size=4, n_clients=N_CLIENTS),
+    "ca2fl seen": fb.algorithm("ca2fl", buffer_size=4, n_clients=N_CLIENTS, variant="seen", table="bfloat16"),
+    "ace": fb.algorithm("ace", n_clients=N_CLIENTS, server_lr=0.3),
+    "rows and moments": fb.FedBuff(
+        4, 0.1, base="current", norm="scaled_weights", staleness=fb.staleness.Polynomial(0.5), n_clients=N_CLIENTS,
+        optimizer=fb.AMSGrad(), table=fb.ClientTable(own=-0.5, mean=0.5),
+    ),
 }
 
 
@@ -75,7 +82,7 @@ def by_hand(problem: Any, schedule: fb.Schedule, strategy: Any, seed: int = 5) -
         strict=True,
     ):
         delta = problem.delta(models[version], client, LOCAL, task=task, seed=seed)
-        if server.upload(delta, version, n_samples=int(problem.n_samples[client])):
+        if server.upload(delta, version, n_samples=int(problem.n_samples[client]), client=client):
             download()
     assert server.version == schedule.n_steps
     return server.w
