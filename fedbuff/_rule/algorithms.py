@@ -91,7 +91,8 @@ _ROWS = {"state": "a row per client, their mean", "memory": "n d + 2 d"}
 _ADAPTIVE = {
     "state": "m, v",
     "memory": "2 d",
-    "variant": "Algorithm 2 of the paper, on buffers: no bias correction, epsilon outside the root, v at first epsilon^2",
+    "variant": "Algorithm 2 of the paper, on buffers: no bias correction; epsilon outside the root; v starts at "
+    "epsilon^2",
 }
 
 
@@ -105,7 +106,11 @@ def _fedbuff(buffer_size: int, server_lr: Step | None = None, max_staleness: int
     return FedBuff(buffer_size, server_lr, max_staleness=max_staleness)
 
 
-@_entry("fedasync", "Xie, Koyejo and Gupta 2019, arXiv 1903.03934", "w <- (1 - a) w + a w_end, a = mixing (1 + staleness)^-exponent")
+@_entry(
+    "fedasync",
+    "Xie, Koyejo and Gupta 2019, arXiv 1903.03934",
+    "w <- (1 - a) w + a w_end, a = mixing (1 + staleness)^-exponent",
+)
 def _fedasync(mixing: float = 0.9, exponent: float = 0.5, max_staleness: int | None = None) -> Strategy:
     return FedAsync(mixing, _staleness.Polynomial(exponent), max_staleness)
 

@@ -40,8 +40,14 @@ STRATEGIES = {
     "ca2fl seen": fb.algorithm("ca2fl", buffer_size=4, n_clients=N_CLIENTS, variant="seen", table="bfloat16"),
     "ace": fb.algorithm("ace", n_clients=N_CLIENTS, server_lr=0.3),
     "rows and moments": fb.FedBuff(
-        4, 0.1, base="current", norm="scaled_weights", staleness=fb.staleness.Polynomial(0.5), n_clients=N_CLIENTS,
-        optimizer=fb.AMSGrad(), table=fb.ClientTable(own=-0.5, mean=0.5),
+        4,
+        0.1,
+        base="current",
+        norm="scaled_weights",
+        staleness=fb.staleness.Polynomial(0.5),
+        n_clients=N_CLIENTS,
+        optimizer=fb.AMSGrad(),
+        table=fb.ClientTable(own=-0.5, mean=0.5),
     ),
 }
 

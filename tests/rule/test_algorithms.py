@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,3 +109,12 @@ def test_variants_of_ca2fl_differ_as_said() -> None:
             version, _ = server.download()
             server.upload(np.array([value]), version, client=client)
             assert math.isclose(server.w[0], -total)
+
+
+def test_the_documentation_has_each_as_it_is() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+    for entry in fb.algorithms().values():
+        options = ", ".join(f"`{option}`" for option in entry.options)
+        assert f"| `{entry.name}` | {options} | {entry.formula} | {entry.memory} |" in text
+        assert f"| `{entry.name}` | {entry.paper} | {entry.variant} |" in text
+    assert text.count("\n| `") == 2 * len(fb.algorithms())
