@@ -45,6 +45,7 @@ from ._delays.trace import Trace
 # Strategies
 from . import staleness
 from ._rule.algorithms import Algorithm, algorithm, algorithms
+from ._rule.delta_weight import DeltaWeight
 from ._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from ._rule.strategies import FedAsync, FedAvg, FedBuff
 from ._rule.table import ClientTable
@@ -146,6 +147,7 @@ __all__ = [
     "AMSGrad",
     "LearningRate",
     "ClientTable",
+    "DeltaWeight",
     "staleness",
     # Schedules
     "schedule",

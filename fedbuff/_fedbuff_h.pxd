@@ -24,6 +24,8 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
         double activation, initial
         int32_t table, table_seen, table_wait
         double table_own, table_mean
+        int32_t weight_by
+        double weight_epsilon, weight_clip
 
     ctypedef struct fb_array:
         const char* name

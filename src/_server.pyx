@@ -185,7 +185,7 @@ cdef class Server:
     def __init__(self, w0, strategy, *, unit=None):
         array = as_model("w0", w0)
         rule = plain_rule_of(strategy)
-        self._prepare(rule, array, unit_of(unit, rule.base, rule.table))
+        self._prepare(rule, array, unit_of(unit, rule))
         cdef fb_rule c = c_rule(rule, self.unit)
         check(fb_server_create(&c, self.dtype_code, self.dim, address(array), &self.server))
         self._use_rows()
@@ -538,7 +538,7 @@ cdef class DeltaBuffer:
         if self.buffer != NULL:
             raise TypeError("a buffer is made once; make another one")
         self.dtype = model_dtype("dtype", dtype)
-        self.unit = unit_of(unit, "start")
+        self.unit = unit_of(unit, None)
         self.dim = n
         self.dtype_code = FB_F32 if self.dtype == np.float32 else FB_F64
         check(fb_buffer_create(self.dtype_code, self.dim, self.unit or 0.0, &self.buffer))

@@ -42,6 +42,9 @@ inline fb_rule read_rule(const py::object& rule) {
   c.table = static_cast<std::int32_t>(whole("table"));
   c.table_seen = static_cast<std::int32_t>(whole("table_seen"));
   c.table_wait = static_cast<std::int32_t>(whole("table_wait"));
+  c.weight_by = static_cast<std::int32_t>(whole("weight_by"));
+  c.weight_epsilon = number("weight_epsilon");
+  c.weight_clip = number("weight_clip");
   c.table_own = number("table_own");
   c.table_mean = number("table_mean");
   return c;

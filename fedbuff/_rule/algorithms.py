@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from .. import staleness as _staleness
 from .._base.checks import choice, count, number
+from .delta_weight import DeltaWeight
 from .optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from .strategies import FedAsync, FedAvg, FedBuff
 from .table import ClientTable
@@ -305,3 +306,39 @@ def _fedstale(
         return _with_rows(buffer_size, server_lr, n_clients, "arrivals", rows, weights="inverse_frequency")
     scale = 1.0 / number("participation", participation, high=1.0, open_low=True)
     return _with_rows(buffer_size, server_lr, n_clients, "clients", rows, weight_scale=scale)
+
+
+@_entry(
+    "asyncfeded",
+    "Wang et al. 2022, arXiv 2205.13797",
+    "w <- w - server_lr / (|w - start| / |delta| + epsilon) delta",
+    state="models that clients downloaded",
+    memory="d for each of their versions",
+    variant="without the adaptation of the clients' local steps, by which timing would depend on the model",
+)
+def _asyncfeded(server_lr: Step = 1.0, epsilon: float = 1.0, max_staleness: int | None = None) -> Strategy:
+    weight_by = DeltaWeight("ratio", epsilon)
+    return FedBuff(1, server_lr, norm="arrivals", weight_by=weight_by, max_staleness=max_staleness)
+
+
+@_entry(
+    "port",
+    "Su and Li 2022, How asynchronous can federated learning be?",
+    "w <- w - server_lr sum p_j delta_j / sum p_j, p_j = e_j omega / (staleness + omega) "
+    "(1 + cos(delta_j, last server step)) / 2",
+    state="last server step",
+    memory="d",
+    variant="staleness and angle multiplied; AFL-Lib adds the two. Clients are not hurried when they are late",
+)
+def _port(
+    buffer_size: int, server_lr: Step = 1.0, omega: float = 5.0, weights: Literal["equal", "samples"] = "samples"
+) -> Strategy:
+    slope = 1.0 / number("omega", omega, open_low=True)  # 1 / (slope staleness + 1) = omega / (staleness + omega)
+    return FedBuff(
+        buffer_size,
+        server_lr,
+        norm="scaled_weights",
+        staleness=_staleness.Hinge(slope, 0.0),
+        weights=weights,
+        weight_by=DeltaWeight("last_step"),
+    )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.checks import count, integer, number, shown
+from .strategies import Rule
 
 __all__ = [
     "checked_dim",
@@ -97,12 +98,15 @@ def sum_error(delta: np.ndarray[Any, Any]) -> ValueError | OverflowError:
     return overflow_error(delta.dtype) if np.isfinite(delta).all() else not_finite(delta)
 
 
-def unit_of(unit: float | None, base: str, table: object = None) -> float | None:
+def unit_of(unit: float | None, rule: Rule | None) -> float | None:
     """The size of one unit of whole-number deltas, or None."""
-    if unit is not None and table is not None:
-        raise ValueError("unit: a table keeps deltas of the model's dtype")
-    if unit is not None and base != "start":
-        raise ValueError('unit: whole-number deltas need base "start"')
+    if unit is not None and rule is not None:
+        if rule.base != "start":
+            raise ValueError('unit: whole-number deltas need base "start"')
+        if rule.table is not None:
+            raise ValueError("unit: a table keeps deltas of the model's dtype")
+        if rule.weighs_numbers:
+            raise ValueError("unit: weight_by is for deltas of the model's dtype")
     return None if unit is None else number("unit", unit, open_low=True)
 
 

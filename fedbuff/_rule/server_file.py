@@ -10,7 +10,7 @@ w total              (dim) the current model; the sum of the buffer. Their dtype
 unit                 float64, only where deltas are whole numbers that count it; total is int64 then
 outstanding_version  int64 (m), ascending; the versions with downloads not yet returned
 outstanding_count    int64 (m), >= 1; how many
-kept_version kept_w  int64 (k) ascending, (k, dim); base "current" only: older models that are outstanding
+kept_version kept_w  int64 (k) ascending, (k, dim): older models that are outstanding, where the rule needs them
 buffer_staleness     int64, the largest staleness in the buffer; absent: 0
 first second third   what the rule keeps, as `state.py` lists it; a lone velocity of SGD is named velocity
 """
@@ -30,6 +30,7 @@ from .. import staleness as _staleness
 from .._base.arrays import Floats as Vector
 from .._base.arrays import all_finite
 from .._base.files import open_npz, reading, write_npz
+from . import delta_weight as _delta_weight
 from . import optimizers as _optimizers
 from . import table as _table
 from .secure_values import (
@@ -59,7 +60,7 @@ MOST_COUNT = 2**62  # of steps and downloads: what adds to one stays within 64 b
 
 _CLASSES = {cls.__name__: cls for cls in (FixedPoint, Gaussian, OneTimePad, Simulate)} | {
     name: getattr(module, name)
-    for module in (_staleness, _optimizers, _table)
+    for module in (_staleness, _optimizers, _table, _delta_weight)
     for name in module.__all__
     if isinstance(getattr(module, name), type)
 }
@@ -131,7 +132,7 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
     if w.ndim != 1 or w.size == 0 or w.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"w is {w.dtype} {w.shape}")
     rule = rule_from_json(str(arrays["rule"]), rule)
-    unit = unit_of(float(arrays["unit"]), rule.base, rule.table) if "unit" in arrays else None
+    unit = unit_of(float(arrays["unit"]), rule) if "unit" in arrays else None
     total = arrays["total"]
     if total.shape != w.shape or total.dtype != (w.dtype if unit is None else np.int64):
         raise ValueError(f"total is {total.dtype} {total.shape}, w is {w.dtype} {w.shape}")
@@ -173,7 +174,7 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
         raise ValueError(f"version {state.version}, fill {state.fill} of {rule.buffer_size}, dropped {state.dropped}")
     if any(count < 1 or not 0 <= version <= state.version for version, count in state.outstanding.items()):
         raise ValueError("its outstanding downloads do not fit its version")
-    old = set(state.outstanding) - {state.version} if rule.base == "current" else set()
+    old = set(state.outstanding) - {state.version} if rule.needs_start else set()
     if set(state.kept) != old or any(kept.shape != w.shape for kept in state.kept.values()):
         raise ValueError("its kept models do not fit its outstanding downloads")
     return state

@@ -2,6 +2,8 @@
 
 first second third   (dim) of the model's dtype: the optimizer's moments, as many as it has
 
+last_step            (dim) the last server step, from the new model to the old one: of weights by its angle
+
 and of a rule with a table
 
 table_total          (dim) the sum of all rows, when the buffer was empty
@@ -31,7 +33,8 @@ TABLE = ("table_total", "table_seen", "table_client", "table_rows")
 def state_names(rule: Rule) -> tuple[str, ...]:
     """The arrays that a rule keeps."""
     moments = MOMENTS[: len(rule.optimizer.moments)]
-    return moments if rule.table is None else (*moments, *TABLE)
+    last = ("last_step",) if rule.weight_by.by == "last_step" else ()
+    return (*moments, *last, *(() if rule.table is None else TABLE))
 
 
 def check_state(rule: Rule, state: dict[str, NDArray[Any]], dim: int, dtype: np.dtype[Any]) -> None:
@@ -39,7 +42,7 @@ def check_state(rule: Rule, state: dict[str, NDArray[Any]], dim: int, dtype: np.
     for name in state_names(rule):
         if name not in state:
             raise ValueError(f"{name} is missing")
-    vectors = [name for name in (*MOMENTS, "table_total", "table_change") if name in state]
+    vectors = [name for name in (*MOMENTS, "last_step", "table_total", "table_change") if name in state]
     for name in vectors:
         value = state[name]
         if value.dtype != dtype or value.shape != (dim,):

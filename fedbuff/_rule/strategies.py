@@ -24,6 +24,7 @@ from .._base.checks import (
     share_of,
 )
 from ..staleness import StalenessFunction
+from .delta_weight import DeltaWeight
 from .optimizers import SGD, LearningRate, Optimizer, optimizer_fields
 from .secure_values import Gaussian, Simulate, secure_of
 from .table import NO_TABLE, ClientTable
@@ -61,6 +62,7 @@ class Rule:
     tau_c: int | None = None
     delay_lr: DelayLR = "min"
     table: ClientTable | None = None
+    weight_by: DeltaWeight = field(default_factory=DeltaWeight)
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -88,6 +90,11 @@ class Rule:
             raise ValueError('n_clients: norm="clients" needs it')
         if self.table is not None:
             self._check_table()
+        if not isinstance(self.weight_by, DeltaWeight):
+            raise TypeError(f"weight_by: expected fedbuff.DeltaWeight, got {type(self.weight_by).__name__}")
+        if self.weighs_numbers and (self.secure is not None or self.privacy is not None):
+            name = "privacy" if self.secure is None else "secure"
+            raise ValueError(f"{name}: weight_by looks at single updates, which such a sum hides; leave out one")
         if self.secure is not None:
             self.secure.check_capacity(self.buffer_size)
         if self.privacy is not None and not isinstance(self.privacy, Gaussian):
@@ -98,6 +105,16 @@ class Rule:
             raise ValueError(
                 f"norm: {self.norm!r} tells of the clients' weights; privacy needs one, arrivals or clients"
             )
+
+    @property
+    def weighs_numbers(self) -> bool:
+        """Whether weights depend on the deltas."""
+        return self.weight_by.by != "none" or self.weight_by.clip is not None
+
+    @property
+    def needs_start(self) -> bool:
+        """Whether an arrival needs the model that its client downloaded."""
+        return self.base == "current" or self.weight_by.needs_start
 
     def _check_table(self) -> None:
         if not isinstance(self.table, ClientTable):
@@ -139,6 +156,7 @@ class Rule:
             "tau_c": self.tau_c or 0,
             **(self.rate or LearningRate(self.lr)).fields(),
             **optimizer_fields(self.optimizer),
+            **self.weight_by.fields(),
             **(NO_TABLE if self.table is None else self.table.fields()),
         }
 
@@ -193,6 +211,7 @@ class FedBuff:
     distinct_clients: an arrival whose client is in the buffer already waits for the next one
     tau_c          where the largest staleness in the buffer, tau, is above it, the step size is min(lr, 1 / tau), or
                    with delay_lr="divide" lr / tau (FADAS)
+    weight_by      a `DeltaWeight`: q_j, a factor of weights made from norms and angles (AsyncFedED, PORT), or a clip
     table          a `ClientTable`: the server keeps every client's last update (CA2FL, FedStale); needs n_clients
     """
 
@@ -215,6 +234,7 @@ class FedBuff:
     tau_c: int | None = None
     delay_lr: DelayLR = "min"
     table: ClientTable | None = None
+    weight_by: DeltaWeight = field(default_factory=DeltaWeight)
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -237,6 +257,7 @@ class FedBuff:
             tau_c=self.tau_c,
             delay_lr=self.delay_lr,
             table=self.table,
+            weight_by=self.weight_by,
             base=self.base,
             norm=self.norm,
             staleness=self.staleness,

@@ -17,6 +17,7 @@ from .._problems.mlp import MLP, Softmax
 from .._problems.quadratic import Quadratic
 from .._replay.engine import AnyProblem
 from .._rule.algorithms import algorithms
+from .._rule.delta_weight import DeltaWeight
 from .._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from .._rule.secure_values import Gaussian
 from .._rule.strategies import (
@@ -107,6 +108,10 @@ def make_strategy(values: Tables) -> Strategy:
         values["server_lr"] = call_with(LearningRate, "strategy.server_lr", values["server_lr"])
     if kind in _STRATEGIES and isinstance(values.get("table"), Mapping):
         values["table"] = call_with(ClientTable, "strategy.table", values["table"])
+    if "weight_by" in values:
+        table = values["weight_by"]
+        given = {"by": table} if isinstance(table, str) else table_of(values, "weight_by", "strategy.")
+        values["weight_by"] = call_with(DeltaWeight, "strategy.weight_by", given)
     if "privacy" in values and not isinstance(values["privacy"], Gaussian):
         values["privacy"] = call_with(Gaussian, "strategy.privacy", table_of(values, "privacy", "strategy."))
     if kind not in _STRATEGIES:

@@ -39,6 +39,16 @@ STRATEGIES = {
     "ca2fl": fb.algorithm("ca2fl", buffer_size=4, n_clients=N_CLIENTS),
     "ca2fl seen": fb.algorithm("ca2fl", buffer_size=4, n_clients=N_CLIENTS, variant="seen", table="bfloat16"),
     "ace": fb.algorithm("ace", n_clients=N_CLIENTS, server_lr=0.3),
+    "asyncfeded": fb.FedBuff(2, 0.05, weight_by=fb.DeltaWeight("ratio", epsilon=0.5)),
+    "last step": fb.FedBuff(4, 1.0, norm="scaled_weights", weight_by=fb.DeltaWeight("last_step", clip=0.1)),
+    "cosine with the sum": fb.FedBuff(3, 1.0, base="current", norm="scaled_weights", weight_by=fb.DeltaWeight("sum")),
+    "weights and rows": fb.FedBuff(
+        4,
+        0.1,
+        n_clients=N_CLIENTS,
+        weight_by=fb.DeltaWeight("norm", epsilon=0.1),
+        table=fb.ClientTable(),
+    ),
     "rows and moments": fb.FedBuff(
         4,
         0.1,

@@ -38,6 +38,7 @@ PACKED: dict[str, dict[str, Any]] = {
         "strategy.server_lr": {"lr": 0.1, "decay": "step", "steps": 5, "warm_up": 3},
         "strategy.tau_c": 2,
     },
+    "weights by the last step": {"strategy.weight_by": {"by": "last_step", "clip": 1.0}, "strategy.norm": "arrivals"},
     "ca2fl": {"strategy": {"kind": "ca2fl", "buffer_size": 3, "n_clients": 12, "table": "bfloat16"}},
     "base current": {"strategy.base": "current", "strategy.norm": "arrivals", "strategy.server_lr": 1.0},
     "weights by samples": {"strategy.weights": "samples", "strategy.norm": "weights"},

@@ -16,6 +16,7 @@
 #include "clients/local_sgd.hpp"
 #include "threads/core_chunks.hpp"
 #include "abi/queue.hpp"
+#include "server/rule.hpp"
 #include "server/server.hpp"
 #include "threads/ticket_queue.hpp"
 
@@ -104,11 +105,18 @@ bool valid_table(const fb_rule& rule) {
           std::isfinite(rule.table_own) && std::isfinite(rule.table_mean));
 }
 
+bool valid_weights(const fb_rule& rule) {
+  const bool divides = rule.weight_by >= FB_WEIGHT_NORM && rule.weight_by <= FB_WEIGHT_RATIO;
+  return rule.weight_by >= FB_WEIGHT_NONE && rule.weight_by <= FB_WEIGHT_SUM && finite_at_least(rule.weight_clip, 0) &&
+         finite_at_least(rule.weight_epsilon, 0) && (!divides || rule.weight_epsilon > 0) &&
+         (rule.unit == 0 || !fedbuff::weighs_numbers(rule));
+}
+
 bool valid_rule(const fb_rule& rule) {
   return rule.base >= FB_BASE_START && rule.base <= FB_BASE_CURRENT && rule.norm >= FB_NORM_ONE &&
          rule.norm <= FB_NORM_CLIENTS && valid_optimizer(rule) && valid_lr(rule) && rule.buffer_size >= 1 &&
          (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 && valid_unit(rule.unit) &&
-         (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule);
+         (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule) && valid_weights(rule);
 }
 
 // A rule that was read and holds, for a model that can be.
@@ -389,7 +397,7 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
   }
   for (int64_t i = 0; i < s.n_due; ++i) {
     const int64_t version = s.due_version[i];
-    const bool needs_model = r.base == FB_BASE_CURRENT && version != s.version;
+    const bool needs_model = fedbuff::needs_start(r) && version != s.version;
     if (version < 0 || version > s.version || (i > 0 && version <= s.due_version[i - 1]) || s.due[i] < 1 ||
         (needs_model && s.kept[i] == nullptr)) {
       return FB_ERR_ARGUMENT;

@@ -448,8 +448,8 @@ void ReplayEngine<T>::gather(std::int64_t end) {
   for (std::int64_t i = window_.added(); i < end; ++i) {
     const ReplayRow& row = queue_.rows()[i];
     const T* delta = is_helpers(i) ? helpers_->delta(i) : window_.delta(i);
-    const bool rebased = is_rebased(commit_.rule(), row.version, versions_.current());
-    commit_.add(row, delta, window_.factor(i), rebased ? versions_.model(row.version) : nullptr);
+    const bool old = needs_start(commit_.rule()) && row.version != versions_.current();
+    commit_.add(row, delta, window_.factor(i), old ? versions_.model(row.version) : nullptr);
   }
 }
 

@@ -34,6 +34,13 @@ inline bool is_rebased(const fb_rule& rule, std::int64_t version, std::int64_t c
   return rule.base == FB_BASE_CURRENT && version != current_version;
 }
 
+// Whether weights depend on the numbers of a delta; and whether an arrival needs the model that its client downloaded.
+inline bool weighs_numbers(const fb_rule& rule) { return rule.weight_by != FB_WEIGHT_NONE || rule.weight_clip > 0; }
+inline bool weighs_way(const fb_rule& rule) {
+  return rule.weight_by == FB_WEIGHT_WAY || rule.weight_by == FB_WEIGHT_RATIO;
+}
+inline bool needs_start(const fb_rule& rule) { return rule.base == FB_BASE_CURRENT || weighs_way(rule); }
+
 // The step size of the step from `version`, with a buffer in which the largest staleness is this.
 inline double lr_of(const fb_rule& rule, std::int64_t version, std::int64_t staleness) {
   const double after = static_cast<double>(std::max<std::int64_t>(0, version - rule.warm_up));

@@ -17,8 +17,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -54,6 +56,8 @@ class RuleState {
       next_change_.resize(restores_ ? size : 0);
       direction_.resize(restores_ ? size : 0);
     }
+    last_step_.assign(rule.weight_by == FB_WEIGHT_LAST_STEP ? size : 0, T(0));
+    way_.resize(weighs_way(rule) ? size : 0);
   }
 
   const fb_rule& rule() const { return rule_; }
@@ -65,9 +69,49 @@ class RuleState {
   RowTable<T>& rows() { return rows_; }
   const RowTable<T>& rows() const { return rows_; }
 
+  // q of a delta (dim); start (dim) is what its client downloaded, null where that is the current model. On this
+  // thread, with the sums of dot.
+  double weight_of_numbers(const T* delta, const T* current, const T* start) {
+    if (!weighs_numbers(rule_)) {
+      return 1.0;
+    }
+    const Kernels<T>& k = kernels().of<T>();
+    const std::int64_t dim = sum_.dim();
+    const double norm = std::sqrt(k.dot(dim, delta, delta));
+    double q = 1.0;
+    if (rule_.weight_by == FB_WEIGHT_NORM) {
+      q = 1.0 / (norm + rule_.weight_epsilon);
+    } else if (weighs_way(rule_)) {
+      double way = 0;
+      if (start != nullptr) {
+        k.accumulate(dim, current, start, T(-1), nullptr, nullptr, way_.data());
+        way = std::sqrt(k.dot(dim, way_.data(), way_.data()));
+      }
+      if (rule_.weight_by == FB_WEIGHT_RATIO && way > 0) {
+        way = norm > 0 ? way / norm : std::numeric_limits<double>::infinity();
+      }
+      q = 1.0 / (way + rule_.weight_epsilon);
+    } else if (rule_.weight_by != FB_WEIGHT_NONE) {
+      const bool of_sum = rule_.weight_by == FB_WEIGHT_SUM;
+      const T* other = !of_sum ? last_step_.data() : weights_.arrivals > 0 ? sum_.values() : nullptr;
+      const double length = other == nullptr ? 0 : norm * std::sqrt(k.dot(dim, other, other));
+      q = length > 0 ? 0.5 * (1.0 + k.dot(dim, delta, other) / length) : 1.0;
+    }
+    return rule_.weight_clip > 0 && norm > rule_.weight_clip ? q * (rule_.weight_clip / norm) : q;
+  }
+  // Whether q of an arrival depends on those before it in the buffer: then they are added one by one.
+  bool weighs_sum() const { return rule_.weight_by == FB_WEIGHT_SUM; }
+
+  // The step from w to w_out (dim), for the weights of later arrivals.
+  void note_step(const T* w, const T* w_out) {
+    if (!last_step_.empty()) {
+      kernels().of<T>().accumulate(sum_.dim(), w, w_out, T(-1), nullptr, nullptr, last_step_.data());
+    }
+  }
+
   // Adds an arrival to `sums`, and gives its weight. FB_ERR_OVERFLOW where sums of integer weights would be inexact.
-  fb_status weigh(double s, double e, std::int64_t staleness, WeightSums& sums, double& weight_out) const {
-    weight_out = s * e;
+  fb_status weigh(double s, double e, std::int64_t staleness, double q, WeightSums& sums, double& weight_out) const {
+    weight_out = s * e * q;
     if (sum_.fixed()) {
       e = fixed_weight(e);
       weight_out = fixed_weight(weight_out);
@@ -214,6 +258,9 @@ class RuleState {
     for (int i = 0; i < n_moments(rule_); ++i) {
       found.push_back({kMomentNames[i], -1, sum_.dim(), kDtype, moment_[i].data()});
     }
+    if (!last_step_.empty()) {
+      found.push_back({"last_step", -1, sum_.dim(), kDtype, last_step_.data()});
+    }
     if (has_rows()) {
       found.push_back({"table_total", -1, sum_.dim(), kDtype, total_.data()});
       found.push_back({"table_seen", -1, 1, FB_I64, &seen_});
@@ -246,6 +293,9 @@ class RuleState {
       if (is(kMomentNames[i])) {
         return copy_values(array, kDtype, moment_[i].data(), sum_.dim());
       }
+    }
+    if (!last_step_.empty() && is("last_step")) {
+      return copy_values(array, kDtype, last_step_.data(), sum_.dim());
     }
     if (has_rows() && is("row") && array.key >= 0 && array.key < rows_.n_clients()) {
       if (array.dtype != rows_.dtype() || array.size != sum_.dim()) {
@@ -339,6 +389,7 @@ class RuleState {
   PlacedVector<T> moment_[kMostMoments], next_moment_[kMostMoments];  // and where the next ones are made
   std::vector<const T*> deltas_;                                      // of step_fused
   std::vector<T> factors_;
+  PlacedVector<T> last_step_, way_;  // of weights: old minus new model, and room for current - start
   RowTable<T> rows_;
   std::int64_t seen_ = 0;                         // rows that there were when the buffer was empty
   PlacedVector<T> total_, change_, next_change_;  // sum of all rows then, and what the buffer changed in it

@@ -67,7 +67,7 @@ class Hold {
 // A version that was downloaded.
 struct Due {
   std::int64_t tasks = 0;  // downloads that were neither uploaded nor cancelled
-  Hold model;              // kept where the rule's base is "current" and the version is an old one
+  Hold model;              // kept where the rule needs it and the version is an old one
 };
 
 // The newest kMostVersions versions are kept in a deque, older ones in a map if tasks are due on them; likewise the
@@ -210,7 +210,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
       const std::int64_t place = state.due_version[i] - first_version();
       Due& due = place >= 0 ? due_[static_cast<std::size_t>(place)] : far_due_[state.due_version[i]];
       due.tasks = state.due[i];
-      if (rule_.base == FB_BASE_CURRENT && state.due_version[i] != state.version) {
+      if (needs_start(rule_) && state.due_version[i] != state.version) {
         due.model = Hold(fb_model::create(bytes()));
         std::memcpy(due.model.get()->data, state.kept[i], bytes());
       }
@@ -356,7 +356,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     WeightSums after = state_.weights();
     double norm = 1;
     bool full = false;
-    n = state_.has_rows() ? 1 : n;
+    n = state_.has_rows() || state_.weighs_sum() ? 1 : n;
     while (terms_.size() < n && !full) {
       Arrival& next = *arrival[terms_.size()];
       next.status = consider(arrival, after, full, norm);
@@ -438,7 +438,11 @@ class Server final : public fb_server, private TicketQueue::Sink {
     }
     WeightSums with = after;
     double se = 0;
-    if (const fb_status status = state_.weigh(*weight, next.e, staleness, with, se); status != FB_OK) {
+    const T* before = needs_start(rule_) && version != version_ ? values(due->model) : nullptr;
+    const double q = state_.sum().fixed()
+                         ? 1.0
+                         : state_.weight_of_numbers(static_cast<const T*>(next.delta), values(model_), before);
+    if (const fb_status status = state_.weigh(*weight, next.e, staleness, q, with, se); status != FB_OK) {
       return status;
     }
     const bool fills = with.arrivals == rule_.buffer_size;
@@ -446,8 +450,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     if (divisor == 0) {
       return FB_ERR_ZERO_NORM;
     }
-    const T* start = is_rebased(rule_, version, version_) ? values(due->model) : nullptr;
-    terms_.emplace_back(next.delta, next.dtype, se, start);
+    terms_.emplace_back(next.delta, next.dtype, se, is_rebased(rule_, version, version_) ? before : nullptr);
     after = with;
     full = fills;
     norm = divisor;
@@ -499,8 +502,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
   // Makes the next model the present one. Its entry is at the end of due_ already.
   void advance(Hold next) {
     state_.commit_step();
+    state_.note_step(values(model_), values(next));
     Due& present = due_[due_.size() - 2];
-    if (rule_.base == FB_BASE_CURRENT && present.tasks > 0) {
+    if (needs_start(rule_) && present.tasks > 0) {
       present.model = model_.again();
     }
     spare_ = std::move(model_);

@@ -113,6 +113,18 @@ typedef enum fb_decay { FB_DECAY_NONE = 0, FB_DECAY_STEP = 1, FB_DECAY_COSINE = 
 typedef enum fb_delay_lr { FB_DELAY_LR_NONE = 0, FB_DELAY_LR_MIN = 1, FB_DELAY_LR_DIVIDE = 2 } fb_delay_lr;
 typedef enum fb_outcome { FB_ADDED = 0, FB_STEPPED = 1, FB_TOO_STALE = 2 } fb_outcome;
 
+/* q_j, a factor of s_j e_j: 1; 1 / (|delta| + epsilon); 1 / (|w - start| + epsilon), with the model that the client
+ * downloaded; 1 / (|w - start| / |delta| + epsilon); (1 + cos) / 2 of the angle between the delta and the last server
+ * step, or the sum of the buffer so far, and 1 where one of the two is zero. Without a unit. */
+typedef enum fb_weight_by {
+  FB_WEIGHT_NONE = 0,
+  FB_WEIGHT_NORM = 1,
+  FB_WEIGHT_WAY = 2,
+  FB_WEIGHT_RATIO = 3,
+  FB_WEIGHT_LAST_STEP = 4,
+  FB_WEIGHT_SUM = 5
+} fb_weight_by;
+
 /* A table with a row per client: row_i, the client's last delta, zero before its first. An arrival of client i
  * contributes delta + table_own row_i, and its delta then takes the row's place, so that a second one in the same
  * buffer is compared with the first; the direction of a step has table_mean times the mean of all rows, as they were
@@ -150,6 +162,9 @@ typedef struct fb_rule {
   int32_t table_seen;  /* 1: the mean is over the clients that have a row, 0: over n_clients */
   int32_t table_wait;  /* 1: steps leave the model as it is until every client has a row */
   double table_own, table_mean;
+  int32_t weight_by;     /* fb_weight_by */
+  double weight_epsilon; /* of FB_WEIGHT_NORM, FB_WEIGHT_WAY, FB_WEIGHT_RATIO; > 0 there */
+  double weight_clip;    /* q_j times min(1, weight_clip / |delta|); 0: none */
 } fb_rule;
 #define FB_RULE_INIT \
   {sizeof(fb_rule),  \
@@ -179,6 +194,9 @@ typedef struct fb_rule {
    0.0,              \
    FB_TABLE_NONE,    \
    0,                \
+   0,                \
+   0.0,              \
+   0.0,              \
    0,                \
    0.0,              \
    0.0}
@@ -251,7 +269,8 @@ FB_API fb_status fb_server_set_executor(fb_server* server, const fb_executor* ex
  * has no tickets out, no executor, and is not closed. */
 FB_API fb_status fb_server_clone(fb_server* server, fb_server** server_out);
 
-/* A part of a rule's state: "third" (dim), the largest second moment of FB_AMSGRAD; of a table "row" (dim) with a
+/* A part of a rule's state: "third" (dim), the largest second moment of FB_AMSGRAD;
+ * "last_step" (dim), old minus new model, of FB_WEIGHT_LAST_STEP; of a table "row" (dim) with a
  * client's number as its key, "table_total" (dim) the sum of all rows when the buffer was empty, "table_change" (dim)
  * what the buffer changed in it, "table_seen" (1) FB_I64 how many rows there were then. */
 typedef struct fb_array {
@@ -276,7 +295,7 @@ typedef struct fb_server_state {
   int64_t n_due;        /* versions with tasks due */
   int64_t* due_version; /* (n_due) ascending */
   int64_t* due;         /* (n_due) how many tasks */
-  const void** kept;    /* (n_due) the model of that version, FB_BASE_CURRENT only */
+  const void** kept;    /* (n_due) the model of that version, where the rule needs it */
   int64_t staleness;    /* the largest in the buffer */
   int64_t n_arrays;     /* what the rule keeps beside first and second */
   fb_array* arrays;     /* (n_arrays) of the caller's, as `due`; may be null to read the rest alone */

@@ -25,7 +25,7 @@ from ..spec import (
 from .philox import Stream, unit_double
 from .portable_math import log_positive, sincos2pi
 from .rows import RowTable
-from .rule import Kernels, WeightSums, add_contribution, initial_moments, step_model
+from .rule import Kernels, WeightSums, add_contribution, initial_moments, step_model, weight_of_numbers
 
 __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 
@@ -117,6 +117,7 @@ class SequentialReplay:
         self._record: tuple[int, int] | None = None  # every, offset
         self._gradients: tuple[float, ...] = ()
         self._moments = initial_moments(rule, w0)
+        self._last_step = np.zeros_like(w0) if rule.weight_by.by == "last_step" else None
         self._rows_of_clients = None if rule.table is None else RowTable(rule, w0.size, w0.dtype)
 
     def set_table(self, memory: NDArray[Any]) -> None:
@@ -208,7 +209,10 @@ class SequentialReplay:
             start = self._models[version]
             self._work(client, task, start, delta)
             factor = self._clip_factor(delta)
-            sums, weight = sums.weigh(s, e, self._version - version)
+            before = None if version == self._version else start
+            so_far = total if sums.arrivals > 0 else None
+            q = weight_of_numbers(self._kernels, rule, delta, w, before, self._last_step, so_far)
+            sums, weight = sums.weigh(s, e, self._version - version, q)
             if self._roles is not None:
                 whole = round(weight * self._sums.weight_unit)
                 outside = self._roles.add(client, task, version, self._version, whole, factor, delta)
@@ -255,6 +259,7 @@ class SequentialReplay:
             "_done": self._done + sums.arrivals,
             "_cut": self._cut + cut,
             "_moments": moments,
+            "_last_step": w - new if rule.weight_by.by == "last_step" else None,
             "_gradients": gradients,
         }
         if table is not None:
@@ -355,6 +360,8 @@ class SequentialReplay:
     def rule_state(self) -> dict[str, NDArray[Any]]:
         self._settle()
         state = dict(zip(MOMENTS, (moment.copy() for moment in self._moments), strict=False))
+        if self._last_step is not None:
+            state["last_step"] = self._last_step.copy()
         return state if self._rows_of_clients is None else state | self._rows_of_clients.state()
 
     def divergence(self) -> tuple[int, int]:
@@ -401,6 +408,8 @@ class SequentialReplay:
                 raise ValueError(f"live: the model of version {v} is not there, and a later row needs it")
         self._models = needed | {self._version: w.copy()}
         self._moments = tuple(rule_state[name].copy() for name in MOMENTS[: len(self._moments)])
+        if self._last_step is not None:
+            self._last_step = rule_state["last_step"].copy()
         if self._rows_of_clients is not None:
             self._rows_of_clients.restore(rule_state)
         self._most, self._passing = len(self._models), False

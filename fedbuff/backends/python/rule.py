@@ -7,6 +7,7 @@ is rounded to the model's dtype before it multiplies a delta.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -60,10 +61,12 @@ class WeightSums(NamedTuple):
     se: float = 0.0
     staleness: int = 0
 
-    def weigh(self, s: float, e: float, staleness: int, *, fixed: bool = False) -> tuple[WeightSums, float]:
+    def weigh(
+        self, s: float, e: float, staleness: int, q: float = 1.0, *, fixed: bool = False
+    ) -> tuple[WeightSums, float]:
         """The sums with one more arrival, and its weight; `fixed`: deltas are integers, and weights multiples of
         2**-24, whose sums must be exact."""
-        weight = s * e
+        weight = s * e * q
         if fixed:
             e, weight = fixed_weight(e), fixed_weight(weight)
         sums = WeightSums(self.arrivals + 1, self.e + e, self.se + weight, max(self.staleness, staleness))
@@ -81,6 +84,39 @@ def add_contribution(
 ) -> bool:
     """out = total + weight * (delta + w - start), where `start` is None without the last two; whether it is finite."""
     return kernels.accumulate(total, delta, weight, None if start is None else w, start, out)
+
+
+def weight_of_numbers(
+    kernels: Kernels,
+    rule: Rule,
+    delta: Vector,
+    w: Vector,
+    start: Vector | None,
+    last_step: Vector | None,
+    total: Vector | None,
+) -> float:
+    """q of a delta: `start` is None where it is w, `total` for the first arrival of a buffer."""
+    made = rule.weight_by
+    if not rule.weighs_numbers:
+        return 1.0
+    norm = math.sqrt(kernels.dot(delta, delta))
+    q = 1.0
+    if made.by == "norm":
+        q = 1.0 / (norm + made.epsilon)
+    elif made.needs_start:
+        moved = np.zeros_like(w) if start is None else w - start
+        way = math.sqrt(kernels.dot(moved, moved))
+        if made.by == "ratio" and way > 0:
+            way = way / norm if norm > 0 else math.inf
+        q = 1.0 / (way + made.epsilon)
+    elif made.by in ("last_step", "sum"):
+        other = last_step if made.by == "last_step" else total
+        length = 0.0 if other is None else norm * math.sqrt(kernels.dot(other, other))
+        if other is not None and length > 0:
+            q = 0.5 * (1.0 + kernels.dot(delta, other) / length)
+    if made.clip is not None and norm > made.clip:
+        q *= made.clip / norm
+    return q
 
 
 def initial_moments(rule: Rule, w: Vector) -> tuple[Vector, ...]:

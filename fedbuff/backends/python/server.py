@@ -53,6 +53,7 @@ from .rule import (
     from_units,
     initial_moments,
     step_model,
+    weight_of_numbers,
 )
 
 __all__ = ["DeltaBuffer", "Kernels", "Server"]
@@ -164,7 +165,7 @@ class Server:
     def __init__(self, w0: Any, strategy: object, *, unit: float | None = None) -> None:
         w = as_model("w0", w0)
         rule = plain_rule_of(strategy)
-        size = unit_of(unit, rule.base, rule.table)
+        size = unit_of(unit, rule)
         dim, dtype = w.size, w.dtype
         self._restore(
             ServerState(
@@ -172,7 +173,10 @@ class Server:
                 w=w,
                 unit=size,
                 total=np.zeros(dim, dtype if size is None else np.int64),
-                kept_by_rule=dict(zip(MOMENTS, initial_moments(rule, w), strict=False)),
+                kept_by_rule={
+                    **dict(zip(MOMENTS, initial_moments(rule, w), strict=False)),
+                    **({"last_step": np.zeros(dim, dtype)} if rule.weight_by.by == "last_step" else {}),
+                },
             )
         )
 
@@ -279,12 +283,13 @@ class Server:
                 return False
             e = rule.sample_weight(samples)
             before = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness)
-            s = rule.staleness_weight(staleness)
-            sums, weight = before.weigh(s, e, staleness, fixed=state.unit is not None)
+            s, q = rule.staleness_weight(staleness), self._weight_of_numbers(array, number)
+            sums, weight = before.weigh(s, e, staleness, q, fixed=state.unit is not None)
             full = sums.arrivals == rule.buffer_size
             if full and sums.norm(rule) == 0.0:
                 raise norm_error()
-            total, change = self._added(array, weight, state.kept.get(number), who)
+            start = state.kept.get(number) if rule.base == "current" else None
+            total, change = self._added(array, weight, start, who)
             following = self._stepped(total, sums, who) if full else None  # all that may raise comes before any change
             state.total, self._spare = total, state.total
             state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness = sums
@@ -296,6 +301,14 @@ class Server:
                 self._advance(*following)
             self._return_download(number)
             return full
+
+    def _weight_of_numbers(self, delta: NDArray[Any], version: int) -> float:
+        state = self._state
+        if state.unit is not None:
+            return 1.0
+        total = state.total if state.fill > 0 else None
+        last = state.kept_by_rule.get("last_step")
+        return weight_of_numbers(self.kernels, self._rule, delta, state.w, state.kept.get(version), last, total)
 
     def _added(
         self, array: NDArray[Any], weight: float, start: Vector | None, client: int
@@ -378,8 +391,10 @@ class Server:
 
     def _advance(self, w: Vector, moments: tuple[Vector, ...]) -> None:
         state = self._state
-        if self._rule.base == "current" and state.version in state.outstanding:
+        if self._rule.needs_start and state.version in state.outstanding:
             state.kept[state.version] = state.w
+        if self._rule.weight_by.by == "last_step":
+            state.kept_by_rule["last_step"] = state.w - w
         state.w = w
         state.kept_by_rule.update(zip(MOMENTS, moments, strict=False))
         if (rows := self._rows) is not None:
@@ -407,7 +422,7 @@ class DeltaBuffer:
     def __init__(self, dim: int, dtype: DTypeLike = np.float64, *, unit: float | None = None) -> None:
         size = checked_dim(dim)
         self._dtype = model_dtype("dtype", dtype)
-        self._unit = unit_of(unit, "start")
+        self._unit = unit_of(unit, None)
         self._sum: NDArray[Any] = np.zeros(size, self._dtype if unit is None else np.int64)
         self._spare = np.empty_like(self._sum)
         self._count = 0

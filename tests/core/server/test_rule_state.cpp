@@ -42,7 +42,7 @@ struct Arrivals {
     std::vector<typename RuleState<T>::Term> terms;
     for (const auto& delta : deltas) {
       double weight = 0;
-      CHECK_EQ(state.weigh(0.5, 1.0 + static_cast<double>(terms.size()), 0, sums, weight), FB_OK);
+      CHECK_EQ(state.weigh(0.5, 1.0 + static_cast<double>(terms.size()), 0, 1.0, sums, weight), FB_OK);
       terms.emplace_back(delta.data(), kDtype<T>, weight, nullptr);
     }
     return terms;
@@ -129,9 +129,9 @@ TEST(rule_state_integer_weights_are_exact_or_refused) {
   const RuleState<float> state(rule, 1, OnFailure::Restore);
   WeightSums sums;
   double weight = 0;
-  CHECK_EQ(state.weigh(1.0, 0.1, 0, sums, weight), FB_OK);
+  CHECK_EQ(state.weigh(1.0, 0.1, 0, 1.0, sums, weight), FB_OK);
   CHECK_EQ(weight, fixed_weight(0.1));
-  CHECK_EQ(state.weigh(1.0, kMostFixedWeight, 0, sums, weight), FB_ERR_OVERFLOW);
+  CHECK_EQ(state.weigh(1.0, kMostFixedWeight, 0, 1.0, sums, weight), FB_ERR_OVERFLOW);
 }
 
 namespace {
