@@ -22,7 +22,8 @@ from .._problems.external import Callback
 from .._problems.local import LocalSGD
 from .._rule.server_file import rule_from_json, rule_is_known, rule_to_json
 from .._rule.strategies import (
-    INVERSE_FREQUENCY,
+    OF_SCHEDULE,
+    PER_CLIENT,
     FedBuff,
     Rule,
     rule_of,
@@ -410,13 +411,15 @@ def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
 
 def _update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> NDArray[np.float64]:
     """e of every client's updates. A client that never arrives has no share to correct, and no update to weigh."""
-    if rule.weighting != INVERSE_FREQUENCY:
+    if rule.weighting not in OF_SCHEDULE:
         sizes, which = np.unique(problem.n_samples, return_inverse=True)
         return np.array([rule.sample_weight(float(n)) for n in sizes])[which]
     if not isinstance(schedule, Schedule):
         raise ValueError(
-            f'schedule: weights="{INVERSE_FREQUENCY}" counts its arrivals first, and this one comes in chunks'
+            f'schedule: weights="{rule.weighting}" counts its arrivals first, and this one comes in chunks'
         )
+    if rule.weighting == PER_CLIENT:
+        return np.full(problem.n_clients, rule.weight_scale)
     arrivals = np.bincount(schedule.client[schedule.status == Status.USED], minlength=problem.n_clients)
     share = arrivals / max(int(arrivals.sum()), 1)
     return np.divide(rule.weight_scale, problem.n_clients * share, out=np.zeros(len(share)), where=share > 0)

@@ -32,11 +32,13 @@ from .table import NO_TABLE, ClientTable
 __all__ = ["FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of"]
 
 INVERSE_FREQUENCY = "inverse_frequency"
+PER_CLIENT = "per_client"
+OF_SCHEDULE = (INVERSE_FREQUENCY, PER_CLIENT)  # weights that only a whole schedule tells
 
 Base = Literal["start", "current"]
 Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
 DelayLR = Literal["min", "divide"]
-Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency"]
+Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency", "per_client"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +131,8 @@ class Rule:
 
     def sample_weight(self, n_samples: float) -> float:
         """e_j of an update made from n_samples samples; an error where only a schedule could tell."""
-        if self.weighting == INVERSE_FREQUENCY:
-            raise ValueError(f'weights: "{INVERSE_FREQUENCY}" is known from a whole schedule only, which `replay` has')
+        if self.weighting in OF_SCHEDULE:
+            raise ValueError(f'weights: "{self.weighting}" is known from a whole schedule only, which `replay` has')
         return _RAW_WEIGHT[self.weighting](n_samples) * self.weight_scale
 
     def norm_of(self, arrivals: int, weight_sum: float, scaled_weight_sum: float) -> float:
@@ -200,6 +202,7 @@ class FedBuff:
     base           an update is "start" (model downloaded) or "current" (model now) minus the client's model
     norm           what the sum is divided by: "one", "arrivals", "weights", "scaled_weights" or "clients"
     weights        e_j: "equal", "samples", "sqrt_samples" or "log_samples", times weight_scale; or
+                   "per_client", 1 / (arrivals of the client in the step), so that each client's mean counts once; or
                    "inverse_frequency", 1 / (n p_i) with p_i the client's share of the schedule's used arrivals, so that
                    fast clients do not pull the model to their own optimum
     optimizer      `SGD(momentum)`, `Nesterov(momentum)`, `DelayedNesterov(period)`, `Adam(...)`, `Adagrad(...)`,
@@ -295,7 +298,7 @@ def _preset_flsim(options: dict[str, Any]) -> FedBuff:
     average = number("average_samples", options.pop("average_samples", 1), open_low=True)
     weights = options.get("weights", "equal")
     choice("weights", weights, get_args(Weighting))
-    scale = 1.0 if weights == INVERSE_FREQUENCY else 1.0 / _RAW_WEIGHT[weights](average)
+    scale = 1.0 if weights in OF_SCHEDULE else 1.0 / _RAW_WEIGHT[weights](average)
     return FedBuff(**{"buffer_size": 1, "server_lr": 0.001, "norm": "one", "weight_scale": scale, **options})
 
 
@@ -418,7 +421,7 @@ def plain_rule_of(strategy: object) -> Rule:
     if rule.secure is not None or rule.privacy is not None:
         name = "privacy" if rule.secure is None else "secure"
         raise ValueError(f"{name}: this server sees every update; use fedbuff.secure.Server, or a replay")
-    if rule.weighting == INVERSE_FREQUENCY:
+    if rule.weighting in OF_SCHEDULE:
         rule.sample_weight(1.0)  # raises, in the rule's own words
     return rule
 

@@ -118,3 +118,27 @@ def test_the_documentation_has_each_as_it_is() -> None:
         assert f"| `{entry.name}` | {options} | {entry.formula} | {entry.memory} |" in text
         assert f"| `{entry.name}` | {entry.paper} | {entry.variant} |" in text
     assert text.count("\n| `") == 2 * len(fb.algorithms())
+
+
+def test_weights_per_client_are_means_of_each_clients_deltas() -> None:
+    """Malenia's direction: the mean over clients of the mean of their deltas in the step."""
+    problem = fb.Quadratic(np.arange(6.0).reshape(3, 2))
+    delays = fb.DelayModel(n_clients=3, compute=fb.Exponential(1.0), client_speed=np.array([1.0, 1.0, 5.0]))
+    strategy = fb.FedBuff(6, 0.5, norm="clients", n_clients=3, weights="per_client")
+    schedule = fb.schedule(delays, strategy, server_steps=12, seed=1)
+    local, models = fb.LocalSGD(steps=2, lr=0.1), [np.zeros(2)]
+    for t in range(12):
+        of_client: dict[int, list[Any]] = {}
+        for row in np.flatnonzero((schedule.status == fb.Status.USED) & (schedule.step == t)):
+            client, w = int(schedule.client[row]), models[schedule.version[row]]
+            delta = problem.delta(w, client, local, task=int(schedule.task[row]), seed=0)
+            of_client.setdefault(client, []).append(delta)
+        models.append(models[-1] - 0.5 * sum(np.mean(deltas, axis=0) for deltas in of_client.values()) / 3)
+    assert max(len(deltas) for deltas in of_client.values()) > 1
+    run = fb.replay(problem, schedule, local, strategy=strategy, w0=np.zeros(2))
+    np.testing.assert_allclose(run.w, models[-1], rtol=0, atol=1e-10)
+    with pytest.raises(ValueError, match=r'^weights: "per_client" is known from a whole schedule'):
+        fb.Server(np.zeros(2), strategy)
+    chunks = fb.iter_schedule(delays, strategy, server_steps=12, seed=1)
+    with pytest.raises(ValueError, match=r'^schedule: weights="per_client" counts its arrivals'):
+        fb.replay(problem, chunks, local, strategy=strategy)
