@@ -10,7 +10,8 @@ EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.to
 
 PYTEST_ARGS ?=
 JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
-CORE := $(CURDIR)/fedbuff/libfedbuff.$(if $(filter Darwin,$(shell uname)),dylib,so)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedbuff/_version.py)
+CORE := $(CURDIR)/fedbuff/$(if $(filter Darwin,$(shell uname)),libfedbuff.dylib,libfedbuff-$(VERSION).so)
 COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd src/*.pyx) \
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 

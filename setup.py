@@ -1,8 +1,9 @@
 """Build of the compiled parts: one shared core, and the extension modules that link it.
 
-FEDBUFF_BUILD = auto     compile; where that fails install the Python parts and record why (the default)
+FEDBUFF_BUILD = auto     compile, or fail; where there is no compiler install the Python parts alone (the default)
                 require  compile, or fail
                 pure     do not compile
+FEDBUFF_DEBUG = 1                      keep debugging symbols
 FEDBUFF_WERROR = 1                     warnings are errors, for development
 FEDBUFF_SANITIZE = address,undefined   build with these sanitizers, for development
 """
@@ -12,23 +13,37 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.errors import CompileError
 
 ROOT = Path(__file__).parent
 MODE = os.environ.get("FEDBUFF_BUILD", "auto")
 if MODE not in ("auto", "require", "pure"):
     raise SystemExit(f"FEDBUFF_BUILD={MODE!r}: expected auto, require or pure")
 SANITIZE = os.environ.get("FEDBUFF_SANITIZE", "")
+if sys.platform == "win32":
+    raise SystemExit("fedbuff runs on Linux and macOS; on Windows, install it inside WSL")
+if sys.maxsize < 2**32:
+    raise SystemExit("fedbuff needs a 64-bit Python")
 
+VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "fedbuff" / "_version.py").read_text())[1]  # type: ignore[index]
 MACOS = sys.platform == "darwin"
-CORE_NAME = "libfedbuff.dylib" if MACOS else "libfedbuff.so"
+if MACOS:
+    os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", str(sysconfig.get_config_var("MACOSX_DEPLOYMENT_TARGET")))
+# On Linux the version is part of the name: another libfedbuff in the process is not taken for this one. libfedbuff.so
+# is a text that leads linkers to it. macOS tells libraries apart by their paths.
+CORE_NAME = "libfedbuff.dylib" if MACOS else f"libfedbuff-{VERSION}.so"
+CORE_FILES = [CORE_NAME] if MACOS else [CORE_NAME, "libfedbuff.so"]
 ORIGIN = "@loader_path" if MACOS else "$ORIGIN"
 
 INCLUDE = ["csrc/include", "csrc/core"]  # relative, so that a copy of the tree looks at its own headers
@@ -42,8 +57,12 @@ FLAGS = [
     "-fvisibility=hidden",
     "-pthread",
 ]
+if not os.environ.get("FEDBUFF_DEBUG"):
+    FLAGS.append("-g0")  # Python's own flags ask for symbols, which would be nine tenths of the wheel
 FLAGS += ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
-CYTHON_FLAGS = ["-O1" if SANITIZE else "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
+CYTHON_FLAGS = [
+    flag for flag in FLAGS if flag[:2] == "-O" or flag in ("-ffp-contract=off", "-fvisibility=hidden", "-g0")
+]
 LINK_FLAGS = ["-pthread"]
 if os.environ.get("FEDBUFF_WERROR"):
     FLAGS.append("-Werror")
@@ -92,13 +111,11 @@ class BuildCore(build_ext):
     def run(self) -> None:
         try:
             super().run()
-        except Exception as error:  # distutils raises several unrelated classes; every one means "no compiler"
+        except NoCompiler as error:
             if MODE != "auto":
                 raise
-            self.reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-            print(f"fedbuff: nothing was compiled ({self.reason}); installing the Python parts only")
-            for built in Path(self.build_lib, "fedbuff").glob("*.so"):
-                built.unlink()
+            self.reason = str(error)
+            print(f"fedbuff: nothing was compiled ({self.reason}); installing the Python parts only", file=sys.stderr)
             self.extensions = []
         self.write_build_info()
 
@@ -110,15 +127,16 @@ class BuildCore(build_ext):
         self.build_temp = str(ROOT / "build" / f"objects-{hashlib.sha256(repr(how).encode()).hexdigest()[:12]}")
 
     def build_extensions(self) -> None:
+        compiler = self.compiler.compiler_so_cxx[0]
+        if shutil.which(compiler) is None:
+            raise NoCompiler(f"there is no C++ compiler: {compiler} was not found")
+        self.compiler.spawn = self.compiler.call = run_compiler  # setuptools calls the one or the other
         output = Path(self.build_lib) / "fedbuff"
         output.mkdir(parents=True, exist_ok=True)
         core_sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "core").rglob("*.cpp"))
         core = Extension("core", core_sources, include_dirs=INCLUDE, extra_compile_args=[*FLAGS, "-DFB_BUILDING_CORE"])
         objects = self.compile_objects([core, *self.extensions])
-        extra = [*LINK_FLAGS, f"-Wl,-install_name,@rpath/{CORE_NAME}" if MACOS else f"-Wl,-soname,{CORE_NAME}"]
-        self.compiler.link_shared_object(
-            objects[0], str(output / CORE_NAME), extra_postargs=extra, target_lang="c++", build_temp=self.build_temp
-        )
+        self.link_core(objects[0], output / CORE_NAME)
         self.force = True  # all that is left is to link, which takes no time
         for extension, compiled in zip(self.extensions, objects[1:], strict=True):
             extension.language = extension.language or "c"
@@ -129,9 +147,29 @@ class BuildCore(build_ext):
             extension.extra_link_args = [*extension.extra_link_args, f"-Wl,-rpath,{ORIGIN}"]
         super().build_extensions()
 
+    def link_core(self, objects: list[str], library: Path) -> None:
+        linker = list(self.compiler.linker_so_cxx)
+        if MACOS:
+            extra = [f"-Wl,-install_name,@rpath/{CORE_NAME}"]
+            # Python links bundles, which nothing can be linked with.
+            self.compiler.linker_so_cxx = ["-dynamiclib" if flag == "-bundle" else flag for flag in linker]
+        else:
+            script = Path(self.build_temp) / "symbols.map"
+            script.write_text(
+                "FEDBUFF_1 { global: fb_*; local: *; };\n"
+                f'FEDBUFF_PRIVATE_{VERSION} {{ global: extern "C++" {{ *fedbuff::*; }}; }};\n'
+            )
+            extra = [f"-Wl,-soname,{CORE_NAME}", f"-Wl,--version-script={script}"]
+            library.with_name("libfedbuff.so").write_text(f"INPUT({CORE_NAME})\n")
+        self.compiler.link_shared_object(
+            objects, str(library), extra_postargs=[*LINK_FLAGS, *extra], target_lang="c++", build_temp=self.build_temp
+        )
+        self.compiler.linker_so_cxx = linker
+
     def copy_extensions_to_source(self) -> None:
         super().copy_extensions_to_source()
-        self.copy_file(str(Path(self.build_lib) / "fedbuff" / CORE_NAME), str(ROOT / "fedbuff" / CORE_NAME))
+        for name in CORE_FILES:
+            self.copy_file(str(Path(self.build_lib) / "fedbuff" / name), str(ROOT / "fedbuff" / name))
 
     def compile_objects(self, parts: list[Extension]) -> list[list[str]]:
         """Objects of each part, made anew where older than a file that went into them; a thread for each."""
@@ -150,17 +188,23 @@ class BuildCore(build_ext):
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             jobs = [[pool.submit(compile_one, part, source) for source in part.sources] for part in parts]
-            return [[job.result() for job in of_part] for of_part in jobs]
+            try:
+                return [[job.result() for job in of_part] for of_part in jobs]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def core_files(self) -> list[Path]:
+        built = [Path(self.build_lib) / "fedbuff" / name for name in CORE_FILES]
+        return [path for path in built if path.exists()]
 
     def get_outputs(self) -> list[str]:
-        built = Path(self.build_lib) / "fedbuff" / CORE_NAME
-        return [*super().get_outputs(), *([str(built)] if built.exists() else [])]
+        return [*super().get_outputs(), *map(str, self.core_files())]
 
     def get_output_mapping(self) -> dict[str, str]:
         mapping: dict[str, str] = super().get_output_mapping()
-        built = Path(self.build_lib) / "fedbuff" / CORE_NAME
-        if self.inplace and built.exists():
-            mapping[str(built)] = str(ROOT / "fedbuff" / CORE_NAME)
+        if self.inplace:
+            mapping |= {str(path): str(ROOT / "fedbuff" / path.name) for path in self.core_files()}
         return mapping
 
     def write_build_info(self) -> None:
@@ -171,6 +215,20 @@ class BuildCore(build_ext):
         write_build_info(Path(self.build_lib) / "fedbuff", bool(self.extensions), self.reason, compiler)
         if self.inplace or self.editable_mode:
             write_build_info(ROOT / "fedbuff", bool(self.extensions), self.reason, compiler)
+
+
+class NoCompiler(CompileError):
+    """There is nothing to compile with."""
+
+
+def run_compiler(command: list[str], **_: object) -> None:
+    """Runs a compiler or linker. Where it fails, the error begins with the first error of its own."""
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
+    sys.stderr.write(done.stderr)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if re.search(r"\berror\b|undefined|cannot find", line)]
+        said = lines[0].strip() if lines else f"{command[0]} ended with {done.returncode}"
+        raise CompileError(f"{said}\nfedbuff was not compiled; FEDBUFF_BUILD=pure installs it without compiled parts")
 
 
 def is_stale(compiled: Path) -> bool:

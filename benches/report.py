@@ -34,7 +34,7 @@ from compare import SECONDS, Failed, Missing, compare, contenders, interpreters,
 from page import bars, write_page
 from rivals.data import A_SECOND, workload
 
-import fedbuff
+from fedbuff._machine.embedding import library
 
 HERE = Path(__file__).resolve().parent
 STORE = HERE.parent / ".benchmarks" / "report"
@@ -302,8 +302,7 @@ def others_seconds() -> float:
 
 
 def core_hash() -> str:
-    (library,) = Path(fedbuff.__file__).parent.glob("libfedbuff.*")
-    return hashlib.sha256(library.read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(Path(library()).read_bytes()).hexdigest()[:16]
 
 
 def stored(name: str) -> Section | None:

@@ -5,8 +5,12 @@ Names are grouped as in docs/api.md.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError("fedbuff runs on Linux and macOS; on Windows, install it inside WSL")
 
 # Problems
 from ._problems.base import Problem

@@ -44,3 +44,8 @@ def run(*command: str, cwd: Path, ok: bool = True, **changes: str) -> subprocess
 def pip(*command: str, cwd: Path, ok: bool = True, **changes: str) -> subprocess.CompletedProcess[str]:
     quiet = {"PYTHONWARNINGS": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1", **changes}
     return run("-m", "pip", *command, "--no-deps", "--no-build-isolation", cwd=cwd, ok=ok, **quiet)
+
+
+def tool(*command: str) -> str:
+    """What a program of the system prints."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

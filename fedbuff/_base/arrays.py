@@ -17,6 +17,7 @@ __all__ = [
     "as_output",
     "as_units",
     "as_vector",
+    "little_endian",
     "model_dtype",
     "number_by_client",
     "pick_lists",
@@ -42,6 +43,11 @@ def model_dtype(name: str, dtype: DTypeLike) -> np.dtype[np.floating]:
     if not given.isnative:
         raise TypeError(f"{name}: {given.str} is byte-swapped; pass {name}.astype(np.{given.newbyteorder('=')})")
     return given
+
+
+def little_endian(array: NDArray[Any]) -> NDArray[Any]:
+    """The array with the byte order that files and hashes have on every machine; itself where it has it already."""
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
 def to_array(name: str, value: Any, dtype: DTypeLike | None = None) -> NDArray[Any]:

@@ -30,6 +30,7 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import little_endian
 from .checks import path_of, shortened, shown
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "read_rest",
     "reading",
     "replacing",
+    "save_npz",
     "sync_folder",
     "unguarded",
     "write_npz",
@@ -221,9 +223,14 @@ def _is_number(text: str) -> bool:
 
 def write_npz(path: PathLike, arrays: Mapping[str, Any], *, compressed: bool = False) -> None:
     """Writes arrays as .npz, in the place of what is there."""
-    save: Any = np.savez_compressed if compressed else np.savez
     with replacing(path) as beside, beside.open("wb") as file:
-        save(file, allow_pickle=False, **arrays)
+        save_npz(file, arrays, compressed=compressed)
+
+
+def save_npz(file: IO[bytes], arrays: Mapping[str, Any], *, compressed: bool = False) -> None:
+    """Arrays as .npz into an open file: little-endian, whatever machine this is."""
+    save: Any = np.savez_compressed if compressed else np.savez
+    save(file, allow_pickle=False, **{name: little_endian(np.asarray(array)) for name, array in arrays.items()})
 
 
 # ---- reading ----
@@ -380,6 +387,8 @@ def _read_array(stream: IO[bytes] | zipfile.ZipExtFile, size: int) -> NDArray[An
         raise ValueError(f"{dtype} {shape} takes {n_bytes} bytes, and {size - stream.tell()} are there")
     flat = read_rest(stream, n_bytes)
     array: NDArray[Any] = flat.view(dtype) if n_bytes else np.empty(0, dtype)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._base.arrays import to_array
 from .._base.checks import count
+from .._base.cpus import usable_cpus
 from .bad_rows import TraceError, bad_rows
 from .immutable import check_vector, refuse_rows
 from .table import Labels
@@ -115,7 +115,7 @@ def reordered(columns: list[NDArray[Any]], order: NDArray[np.int64] | None) -> l
     """A copy of each column, its rows in the given order; NumPy lets other threads run while it gathers."""
     if order is None:
         return [values.copy() for values in columns]
-    with ThreadPoolExecutor(min(len(columns), os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(len(columns), usable_cpus())) as pool:
         return list(pool.map(lambda values: values.take(order, mode="clip"), columns))
 
 

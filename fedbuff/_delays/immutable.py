@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._base.arrays import to_array
-from .._base.files import guarded, open_text, optional
+from .._base.arrays import little_endian, to_array
+from .._base.files import guarded, open_text, optional, save_npz
 from .bad_rows import bad_rows
 
 _HASH_BLOCK = 1 << 24  # bytes
@@ -40,7 +40,7 @@ def digest(*arrays: NDArray[Any] | None) -> str:
         if array is None:
             state.update(b"none;")
             continue
-        plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        plain = np.ascontiguousarray(little_endian(array))
         state.update(f"{plain.dtype.str}{plain.shape};".encode())
         update_hash(state, plain)
     return state.hexdigest()
@@ -98,7 +98,7 @@ def write_columns(beside: Path, form: str, columns: Mapping[str, NDArray[Any]], 
     """Writes columns as CSV (tabs for .tsv, compressed for .gz), NPZ or Parquet beside the path that they will have."""
     if form == "npz":
         with beside.open("wb") as file:
-            np.savez(file, **columns)  # type: ignore[arg-type]
+            save_npz(file, columns)
     elif form == "parquet":
         pa = optional("pyarrow", "parquet", "writing Parquet")
         pq = optional("pyarrow.parquet", "parquet", "writing Parquet")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from .._version import __version__
+
 __all__ = ["cflags", "get_cmake_dir", "get_include", "libs"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -33,7 +35,7 @@ def get_cmake_dir() -> str:
 
 def library() -> str:
     """The path of the shared library. ImportError where nothing was compiled."""
-    path = _PACKAGE / ("libfedbuff.dylib" if sys.platform == "darwin" else "libfedbuff.so")
+    path = _PACKAGE / ("libfedbuff.dylib" if sys.platform == "darwin" else f"libfedbuff-{__version__}.so")
     if not path.is_file():
         raise ImportError(f"{path.name} is not there: nothing was compiled; fedbuff.show_config() says why")
     return str(path)

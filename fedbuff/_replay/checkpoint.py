@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import backends
+from .._base.arrays import little_endian
 from .._base.files import open_npz, reading
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
@@ -191,7 +192,7 @@ def _digest(arrays: dict[str, NDArray[Any]]) -> bytes:
     digest = hashlib.sha256()
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+        digest.update(little_endian(arrays[name]).tobytes())
     return digest.digest()
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import backends
 from .._base.alone import alone
-from .._base.arrays import as_model
+from .._base.arrays import as_model, little_endian
 from .._base.checks import count, instance, seed_of
 from .._base.files import reading, write_npz
 from .._problems.base import Problem
@@ -91,7 +91,7 @@ class Replay:
         if start.shape != (problem.dim,):
             raise ValueError(f"w0: expected shape ({problem.dim},), got {start.shape}")
         check_schedule(schedule, problem)
-        self._w0_hash = hashlib.sha256(start.tobytes()).hexdigest()
+        self._w0_hash = hashlib.sha256(little_endian(start).tobytes()).hexdigest()
         self._metrics: list[str] | None = None  # of the evaluations in the history
         e_by_client = _update_weights(self.rule, problem, schedule)
         self._feed = _Feed(schedule, self.rule, e_by_client, problem.n_clients)
@@ -297,7 +297,7 @@ class Replay:
             whole = self._feed.whole
             needed = len(self._feed._s) if whole is None else int(whole.staleness.max(initial=-1)) + 1
         values = self._feed.staleness_weights(needed)[:needed]
-        return [needed, hashlib.sha256(values.tobytes()).hexdigest()]
+        return [needed, hashlib.sha256(little_endian(values).tobytes()).hexdigest()]
 
     @classmethod
     def load(

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._base.arrays import little_endian
 from .._base.files import (
     FileError,
     guarded,
@@ -213,7 +214,7 @@ def summary(result: Result, schedule: Schedule, seconds: float) -> dict[str, Any
         "message": result.message,
         "server_steps": result.version,
         "seconds": seconds,
-        "model_sha256": hashlib.sha256(result.w.tobytes()).hexdigest(),
+        "model_sha256": hashlib.sha256(little_endian(result.w).tobytes()).hexdigest(),
         "repeatable": result.repeatable,
         "last": {name: values[-1].item() for name, values in result.history.items()},
         "staleness": _staleness(schedule, result.version),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+from .._base.cpus import usable_cpus
 from .._study.data import save_rows
 from .._study.tables import ConfigError
 from .arms import Pair
@@ -21,7 +21,7 @@ __all__ = ["MappedRows", "executor_of"]
 def executor_of(given: Any) -> tuple[Executor, int]:
     """An executor as the standard library has it, and how many workers it has."""
     if isinstance(given, Executor):
-        return given, getattr(given, "_max_workers", None) or os.cpu_count() or 1
+        return given, getattr(given, "_max_workers", None) or usable_cpus()
     if type(given).__module__.partition(".")[0] == "distributed" and hasattr(given, "get_executor"):
         return given.get_executor(pure=False), max(1, sum(given.nthreads().values()))
     raise TypeError(

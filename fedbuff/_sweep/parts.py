@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .._base.files import check_parquet, open_npz, optional, reading
+from .._base.files import check_parquet, open_npz, optional, reading, save_npz
 from .columns import MISSING, TYPES, Column, Kind, Ragged, Row, Schema, column_of, is_list
 
 __all__ = ["PartFormat", "default_format", "part_format", "read_part"]
@@ -77,7 +77,7 @@ class NpzParts:
             else:
                 arrays[f"{name}/values"] = column.astype(np.str_) if kind == "text" else column
         with path.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            save_npz(file, arrays, compressed=True)
 
     def read(self, path: Path, schema: Schema) -> dict[str, Column]:
         with open_npz(path, _A_PART) as file:

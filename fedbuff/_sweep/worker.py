@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import backends
+from .._base.arrays import little_endian
 from .._delays.arrival_log import ArrivalLog
 from .._delays.trace import PARTS, Trace
 from .._problems.base import Problem
@@ -377,7 +378,7 @@ def _packed_row(
         "time": time,
         "updates": updates,
         "seconds": seconds,
-        "model_sha256": hashlib.sha256(w.tobytes()).hexdigest(),
+        "model_sha256": hashlib.sha256(little_endian(w).tobytes()).hexdigest(),
         **{name: float(values[-1, len(HISTORY_COLUMNS) + at]) for at, name in enumerate(metrics)},
         **{HISTORY + name: column for name, column in history.items()},
     }
@@ -410,7 +411,7 @@ def row_of(result: Result, schedule: Schedule) -> Row:
         "server_steps": steps,
         "time": float(schedule.step_time[steps - 1]) if steps else 0.0,
         "updates": int(np.count_nonzero((schedule.status == Status.USED) & (schedule.step < steps))),
-        "model_sha256": hashlib.sha256(result.w.tobytes()).hexdigest(),
+        "model_sha256": hashlib.sha256(little_endian(result.w).tobytes()).hexdigest(),
         **{name: float(values[-1]) for name, values in history.items() if name not in known},
         **{HISTORY + name: values for name, values in history.items()},
     }

@@ -14,6 +14,7 @@ import warnings
 from functools import cache
 from typing import Any
 
+from .._base.cpus import usable_cpus
 from .spec import Backend, CompiledBackend
 
 __all__ = ["NAMES", "build_info", "compiled", "current", "default_threads"]
@@ -81,17 +82,18 @@ def _default() -> str:
     reason = f"fedbuff's compiled kernels are missing ({info['reason']})"
     if importlib.util.find_spec("numba") is None:
         raise ImportError(
-            f"{reason}, and so is Numba: pip install fedbuff[numba], or reinstall fedbuff where there is a C++ compiler"
+            f"{reason}, and so is Numba: pip install fedbuff[numba], or, where there is a C++ compiler,"
+            " pip install --no-cache-dir --force-reinstall --no-binary fedbuff fedbuff"
         )
     warnings.warn(f"{reason}; the slower numba backend runs instead", RuntimeWarning, stacklevel=4)
     return "numba"
 
 
 def default_threads() -> int:
-    """FEDBUFF_NUM_THREADS, or the cores that this process may use."""
+    """FEDBUFF_NUM_THREADS, or the CPUs that this process may use: by its affinity and its control groups' quota."""
     text = os.environ.get("FEDBUFF_NUM_THREADS")
     if text is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return usable_cpus()
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"FEDBUFF_NUM_THREADS={text!r}: expected a whole number of at least 1")
     return int(text)

@@ -14,7 +14,7 @@ import pytest
 import fedbuff
 from fedbuff import _build_info
 
-LIBRARY = Path(fedbuff.__file__).parent / "libfedbuff.so"
+LIBRARY = Path(fedbuff.__file__).parent / f"libfedbuff-{fedbuff.__version__}.so"
 CHAINS, READS, ADDITIONS = 12, 8, 16  # csrc/core/kernels/level/limits.inl
 LEVELS = ("baseline", "avx2", "avx512")
 TYPES = ("float", "double")

@@ -277,7 +277,7 @@ def test_arrays_come_back_as_they_were(tmp_path: Path) -> None:
             for name, want in arrays.items():
                 got = file[name]
                 np.testing.assert_array_equal(got, want)
-                assert got.dtype == np.asarray(want).dtype
+                assert got.dtype == np.asarray(want).dtype.newbyteorder("=") and got.dtype.isnative
                 assert got.shape == np.shape(want)
                 assert got.flags.writeable
 
@@ -360,3 +360,31 @@ def test_errors_pickle() -> None:
     row = pickle.loads(pickle.dumps(fb.TraceError("why", 3, "a.csv")))
     assert (str(row), row.row) == ("row 3: why (a.csv)", 3)
     assert isinstance(row, fb.FileError)
+
+
+def test_arrays_are_little_endian_in_files_and_native_in_memory(tmp_path: Path) -> None:
+    swapped = np.arange(6, dtype=">f8").reshape(2, 3)
+    write_npz(tmp_path / "ours.npz", {"a": swapped, "name": np.array("x")})
+    with zipfile.ZipFile(tmp_path / "ours.npz") as file:
+        assert b"'<f8'" in file.read("a.npy")
+    np.savez(tmp_path / "theirs.npz", a=swapped, f=np.asfortranarray(swapped))
+    for name, members in (("ours", "a"), ("theirs", "af")):
+        with open_npz(tmp_path / f"{name}.npz", "a test") as file:
+            for member in members:
+                read = file[member]
+                assert read.dtype == np.dtype("=f8") and read.dtype.isnative and (read == swapped).all()
+
+
+def test_a_checkpoint_of_a_big_endian_machine_is_read(tmp_path: Path) -> None:
+    problem = fb.Quadratic(np.ones((4, 3)))
+    schedule = fb.schedule(fb.DelayModel(n_clients=4), fb.FedBuff(buffer_size=2), server_steps=20, seed=1)
+    replay = fb.Replay(problem, schedule, fb.LocalSGD(steps=2, lr=0.1))
+    replay.run(max_steps=7)
+    replay.save(tmp_path / "here.npz")
+    with np.load(tmp_path / "here.npz") as file:
+        there = {name: file[name].astype(file[name].dtype.newbyteorder(">")) for name in file.files}
+    np.savez(tmp_path / "there.npz", **there)
+    resumed = fb.Replay.load(tmp_path / "there.npz", problem, schedule)
+    resumed.run()
+    replay.run()
+    assert resumed.w.tobytes() == replay.w.tobytes()

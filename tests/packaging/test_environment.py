@@ -102,7 +102,7 @@ def test_level_in_force(level: str) -> None:
 def registers() -> dict[str, set[str]]:
     """Kinds of vector registers by namespace, from the library's machine code."""
     objdump = shutil.which("objdump")
-    library = Path(fb.__file__).parent / "libfedbuff.so"
+    library = Path(fb.__file__).parent / f"libfedbuff-{fb.__version__}.so"
     if objdump is None or not library.exists():
         pytest.skip("no objdump")
     listing = subprocess.run(

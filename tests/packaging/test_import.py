@@ -44,3 +44,10 @@ def run(code: str) -> str:
 def test_nothing_heavy() -> None:
     loaded = run(f"import sys, fedbuff; print(*[name for name in {HEAVY!r} if name in sys.modules])")
     assert loaded.split() == []
+
+
+def test_windows_is_refused_in_one_sentence() -> None:
+    done = installs.run("-c", "import sys; sys.platform = 'win32'; import fedbuff", cwd=PACKAGE, ok=False)
+    assert done.stderr.strip().splitlines()[-1] == (
+        "ImportError: fedbuff runs on Linux and macOS; on Windows, install it inside WSL"
+    )

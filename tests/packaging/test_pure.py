@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import installs
@@ -48,8 +49,8 @@ def pure(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(tmp_path_factory.mktemp("failed"), CC="/bin/false", CXX="/bin/false")
+def without_compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("none"), CC="/nowhere/cc", CXX="/nowhere/c++")
 
 
 def numba_works(site: Path) -> None:
@@ -66,11 +67,23 @@ def test_numba_runs_and_one_warning_says_why(pure: Path) -> None:
     assert re.search(r"^reason +FEDBUFF_BUILD=pure$", shown, re.MULTILINE)
 
 
-def test_a_failed_compiler_is_recorded(failed: Path) -> None:
-    numba_works(failed)
-    shown = installs.run("-c", SHOW, cwd=failed, PYTHONPATH=str(failed), PYTHONWARNINGS="ignore").stdout
-    assert re.search(r"^compiled +False$", shown, re.MULTILINE)
-    assert re.search(r"^reason +.*/bin/false", shown, re.MULTILINE)
+def test_a_missing_compiler_is_recorded(without_compiler: Path) -> None:
+    numba_works(without_compiler)
+    shown = installs.run("-c", SHOW, cwd=without_compiler, PYTHONPATH=str(without_compiler), PYTHONWARNINGS="ignore")
+    assert re.search(r"^compiled +False$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^reason +there is no C\+\+ compiler: /nowhere/c\+\+ was not found$", shown.stdout, re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_a_failed_compilation_is_loud_and_shows_the_first_error(tmp_path: Path) -> None:
+    tree = installs.copy_tree(tmp_path / "tree")
+    flags = {"CFLAGS": "-include no_such_header.h", "CXXFLAGS": "-include no_such_header.h"}
+    target = str(tmp_path / "site")
+    done = installs.pip("install", "--quiet", "--target", target, ".", cwd=tree, ok=False, **flags)
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if line.strip().startswith("error: ")]
+    assert any("no_such_header.h: No such file" in line and "-include" not in line for line in said), done.stderr
+    assert "FEDBUFF_BUILD=pure" in done.stderr
 
 
 def test_without_numba_the_error_names_the_extra(pure: Path) -> None:
@@ -78,7 +91,7 @@ def test_without_numba_the_error_names_the_extra(pure: Path) -> None:
     done = installs.run("-c", code, cwd=pure, ok=False, PYTHONPATH=str(pure))
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: fedbuff's compiled kernels are missing (FEDBUFF_BUILD=pure)")
-    assert "pip install fedbuff[numba]" in last
+    assert "pip install fedbuff[numba]" in last and "--no-cache-dir" in last
     forced = installs.run("-c", code, cwd=pure, ok=False, PYTHONPATH=str(pure), FEDBUFF_BACKEND="numba")
     assert "pip install fedbuff[numba]" in forced.stderr.strip().splitlines()[-1]
 

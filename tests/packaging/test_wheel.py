@@ -10,6 +10,9 @@ from pathlib import Path
 import installs
 import pytest
 
+import fedbuff
+from fedbuff import _build_info
+
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 
 
@@ -34,6 +37,7 @@ def test_the_source_archive_holds_what_a_build_needs(unpacked: Path) -> None:
         needed |= sources(pattern)
     assert needed <= held
     assert not [name for name in held if name.endswith((".so", ".o", ".pyc")) or "_build_info" in name]
+    assert not [name for name in held if name.startswith("src/") and not name.endswith((".pyx", ".md"))]
 
 
 def test_what_the_wheel_holds(wheel: Path) -> None:
@@ -45,11 +49,37 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     expected = sources("fedbuff/**/*.py") | sources("fedbuff/*.pxd") | sources("fedbuff/*.pyi")
     expected |= {name.replace("csrc/include", "fedbuff/include") for name in sources("csrc/include/fedbuff/*.h*")}
     expected |= sources("fedbuff/data/*.*") | sources("fedbuff/_report/page.*")
-    expected |= {"fedbuff/py.typed", "fedbuff/_build_info.py", "fedbuff/libfedbuff.so"}
+    expected |= {
+        "fedbuff/py.typed",
+        "fedbuff/_build_info.py",
+        "fedbuff/libfedbuff.so",
+        f"fedbuff/libfedbuff-{fedbuff.__version__}.so",
+    }
     expected |= {f"fedbuff/{name}.so" for name in ("_core", "_event_queue", "_local_sgd", "_server")}
     expected |= sources("fedbuff/cmake/*") | sources("fedbuff/pkgconfig/*")
     assert plain == expected
     assert {"METADATA", "LICENSE", "RECORD", "WHEEL"} <= record
+
+
+@pytest.mark.skipif("-fsanitize" in _build_info.FLAGS, reason="sanitizers are large")
+def test_the_wheel_is_small(wheel: Path) -> None:
+    assert wheel.stat().st_size < 3_000_000
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
+def test_names_of_the_core_carry_its_version(wheel: Path, tmp_path: Path) -> None:
+    core = f"libfedbuff-{fedbuff.__version__}.so"
+    with zipfile.ZipFile(wheel) as file:
+        path = file.extract(f"fedbuff/{core}", tmp_path)
+    told = [installs.tool("readelf", "-W", option, path) for option in ("-d", "--dyn-syms")]
+    assert f"Library soname: [{core}]" in told[0]
+    symbols = [line.split() for line in told[1].splitlines() if " UND " not in line and "@@" in line]
+    names = dict(symbol[7].split("@@") for symbol in symbols)
+    assert names["fb_server_create"] == "FEDBUFF_1"
+    assert {version for name, version in names.items() if name.startswith("_Z")} == {
+        f"FEDBUFF_PRIVATE_{fedbuff.__version__}"
+    }
+    assert all(name.startswith("fb_") for name in names if not name.startswith(("_Z", "FEDBUFF_")))
 
 
 def test_the_installed_package_works(installed: Path) -> None:

@@ -20,6 +20,8 @@
 #include "server/server.hpp"
 #include "threads/ticket_queue.hpp"
 
+static_assert(sizeof(std::size_t) >= 8, "sizes of the C ABI have 64 bits, and so must addresses");
+
 namespace {
 
 // The one place where exceptions end: ours are about memory, the others come out of the host's functions.
