@@ -453,7 +453,8 @@ cdef class Server:
             elif name == b"second":
                 state.second = address(array)
             else:
-                state.arrays[state.n_arrays] = fb_array(<const char*> name, -1, array.size, self.dtype_code, address(array))
+                state.arrays[state.n_arrays] = fb_array(
+                    <const char*> name, -1, array.size, self.dtype_code, address(array))
                 state.n_arrays += 1
         due = sorted(saved.outstanding.items())
         versions = np.array([v for v, _ in due], np.int64)
