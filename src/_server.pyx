@@ -186,9 +186,11 @@ cdef class Server:
         array = as_model("w0", w0)
         rule = plain_rule_of(strategy)
         self._prepare(rule, array, unit_of(unit, rule))
+        self._check_rows()
         cdef fb_rule c = c_rule(rule, self.unit)
         check(fb_server_create(&c, self.dtype_code, self.dim, address(array), &self.server))
-        self._use_rows()
+        if self.rows is not None:
+            check(fb_server_set_table(self.server, address(self.rows), self.rows.nbytes))
 
     def __dealloc__(self):
         fb_server_destroy(&self.server)
@@ -205,15 +207,13 @@ cdef class Server:
         self.weight_scale = rule.weight_scale
         self.n_clients = 0 if rule.table is None else rule.n_clients
 
-    def _use_rows(self):
-        """Memory of a file for the rows of the rule's table, where it has a path."""
+    def _check_rows(self):
+        """Refuses a table that does not fit the memory; makes that of a file, where the table has a path."""
         if self.rule.table is None:
             return
         size = (self.rule.n_clients, self.dim, self.dtype)
         check_memory(self.rule.table, *size)
         self.rows = make_rows(self.rule.table, *size)
-        if self.rows is not None:
-            check(fb_server_set_table(self.server, address(self.rows), self.rows.nbytes))
 
     cdef fb_status upload_from_raw(
         self, const void* delta, int64_t version, double e, int64_t client, int32_t* outcome_out
@@ -393,6 +393,7 @@ cdef class Server:
         state = read_server(path, None if strategy is None else rule_of(strategy))
         cdef Server server = cls.__new__(cls)
         server._prepare(state.rule, state.w, state.unit)
+        server._check_rows()
         server._set_state(state)
         return server
 
