@@ -112,8 +112,63 @@ bool add_row(std::int64_t dim, const T* sum, const T* change, const RowTerm<T>& 
   return poison.is_none();
 }
 
+// How many terms are read side by side: a core follows so many streams of memory, and no more.
+inline constexpr int kRowsAtOnce = 5;
 template <class T>
-inline constexpr std::int64_t kRowBlock = 8192 / sizeof(T);
+inline constexpr std::int64_t kRowBlock = 16384 / sizeof(T);
+
+// Elements begin .. begin + n of G terms that all have a row and no start, as add_row_part of one after the other; the
+// sums stay in registers between them.
+template <class T, int G>
+void add_row_group(std::int64_t begin, std::int64_t n, bool from_zero, const RowTerm<T>* terms,
+                   const RowConfig<T>& config, T* sum, T* change, Poison<T>& poison) {
+  using V = Vec<T>;
+  const V own = V::set(config.own);
+  const T* delta[G];
+  const T* row[G];
+  T* row_out[G];
+  V factor[G];
+  for (int k = 0; k < G; ++k) {
+    delta[k] = terms[k].delta + begin;
+    row[k] = static_cast<const T*>(terms[k].row) + begin;
+    row_out[k] = static_cast<T*>(terms[k].row_out) + begin;
+    factor[k] = V::set(terms[k].weight);
+  }
+  for_each_vec<T>(n, [&](std::int64_t j, auto lanes) {
+    V all = from_zero ? V::zero() : load(sum + j, lanes);
+    V changed = from_zero ? V::zero() : load(change + j, lanes);
+#pragma GCC unroll 5
+    for (int k = 0; k < G; ++k) {
+      const V d = load(delta[k] + j, lanes), before = load(row[k] + j, lanes);
+      all = poison.see(madd(factor[k], madd(own, before, d), all));
+      changed = poison.see(changed + (d - before));
+      store(d, row_out[k] + j, lanes);
+    }
+    store(all, sum + j, lanes);
+    store(changed, change + j, lanes);
+  });
+}
+
+// The first of n_terms terms, as many as go together; how many they were.
+template <class T>
+std::int64_t add_row_terms(std::int64_t begin, std::int64_t n, bool from_zero, const RowTerm<T>* terms,
+                           std::int64_t n_terms, const RowConfig<T>& config, T* sum, T* change, Poison<T>& poison) {
+  int together = 0;
+  while (!config.half && together < kRowsAtOnce && together < n_terms && terms[together].row != nullptr &&
+         terms[together].row_out != nullptr && terms[together].start == nullptr) {
+    ++together;
+  }
+  switch (together) {
+    case 2: add_row_group<T, 2>(begin, n, from_zero, terms, config, sum, change, poison); return 2;
+    case 3: add_row_group<T, 3>(begin, n, from_zero, terms, config, sum, change, poison); return 3;
+    case 4: add_row_group<T, 4>(begin, n, from_zero, terms, config, sum, change, poison); return 4;
+    case 5: add_row_group<T, 5>(begin, n, from_zero, terms, config, sum, change, poison); return 5;
+    default: break;
+  }
+  add_row_part(begin, n, from_zero ? nullptr : sum, from_zero ? nullptr : change, terms[0], config, sum, change,
+               poison);
+  return 1;
+}
 
 template <class T>
 bool step_rows(std::int64_t dim, const T* w, std::int64_t n_terms, const RowTerm<T>* terms, const RowConfig<T>& config,
@@ -123,9 +178,8 @@ bool step_rows(std::int64_t dim, const T* w, std::int64_t n_terms, const RowTerm
   Poison<T> of_terms, of_model;
   for (std::int64_t begin = 0; begin < dim; begin += kRowBlock<T>) {
     const std::int64_t n = dim - begin < kRowBlock<T> ? dim - begin : kRowBlock<T>;
-    for (std::int64_t k = 0; k < n_terms; ++k) {
-      const T* before = k == 0 ? nullptr : sum;
-      add_row_part(begin, n, before, k == 0 ? nullptr : change, terms[k], config, sum, change, of_terms);
+    for (std::int64_t k = 0; k < n_terms;) {
+      k += add_row_terms(begin, n, k == 0, terms + k, n_terms - k, config, sum, change, of_terms);
     }
     for_each_vec<T>(n, [=, &of_model, &sum, &change](std::int64_t j, auto lanes) {
       const V rows = load(total + begin + j, lanes);
