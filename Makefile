@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 
 PYTEST_ARGS ?=
+FLWR ?= 1.41.*
+FLOWER := .venv-flower
 JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedbuff/_version.py)
 CORE := $(CURDIR)/fedbuff/$(if $(filter Darwin,$(shell uname)),libfedbuff.dylib,libfedbuff-$(VERSION).so)
@@ -16,7 +18,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs dist wheels core-test sanitize bench bench-full clean
+.PHONY: help demo test test-flower lint format docs dist wheels core-test sanitize bench bench-full clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -28,6 +30,9 @@ demo: $(VENV)/.built  ## FedBuff, FedAsync and FedAvg on recorded delays: a tabl
 test: $(VENV)/.built  ## all tests, of C++ and of Python
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core LIB=$(CORE) run
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-flower: $(VENV)/.built $(FLOWER)/.made  ## tests of fedbuff.flower, in .venv-flower; FLWR="1.21.*" chooses another flwr
+	PYTHONPATH=$(CURDIR) $(FLOWER)/bin/python -m pytest -W ignore::DeprecationWarning -p no:cacheprovider $(PYTEST_ARGS) tests/flower
 
 lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
@@ -71,7 +76,7 @@ bench-full: $(VENV)/.built  ## all benchmarks, and docs/performance.md written a
 	$(BIN)/python benches/report.py
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(VENV) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
+	rm -rf $(VENV) $(FLOWER) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.made: pyproject.toml
@@ -83,6 +88,15 @@ $(VENV)/.made: pyproject.toml
 $(VENV)/.built: $(VENV)/.made $(COMPILED)
 	FEDBUFF_BUILD=require $(PIP) install --no-build-isolation -e ".[test]"
 	@touch $@
+
+# flwr pins other packages than ours: it has an environment of its own, made anew where FLWR changes
+ifneq ($(shell cat $(FLOWER)/.made 2>/dev/null),$(FLWR))
+.PHONY: $(FLOWER)/.made
+endif
+$(FLOWER)/.made:
+	rm -rf $(FLOWER) && $(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip --disable-pip-version-check --quiet install "flwr==$(FLWR)" numpy tqdm click "pytest>=8"
+	@echo "$(FLWR)" > $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made
 	$(call EXTRA,$*) > $@.txt

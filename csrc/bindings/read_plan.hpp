@@ -78,6 +78,12 @@ inline SchedulePlan read_plan(const py::object& object) {
   plan.max_wait = in.number<double>("max_wait");
   plan.timeout = in.number<double>("timeout");
   plan.distinct_clients = in.number<bool>("distinct_clients");
+  plan.trigger = static_cast<Trigger>(in.number<int>("trigger"));
+  plan.per_client = in.number<double>("per_client");
+  plan.step_period = in.number<double>("step_period");
+  plan.refill = in.number<std::int64_t>("refill");
+  plan.stop_stale = in.number<std::int64_t>("stop_stale");
+  plan.restart = in.number<bool>("restart");
   plan.server_steps = in.number<std::int64_t>("server_steps");
   plan.max_time = in.number<double>("max_time");
   plan.arrivals = in.number<std::int64_t>("arrivals");

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import click
 import numpy as np
@@ -18,7 +18,7 @@ from .._delays.arrival_log import ArrivalLog
 from .._delays.read import read_arrival_log, read_trace
 from .._delays.table import labels_from_text
 from .._delays.trace import Trace
-from .._rule.strategies import FedAsync, FedAvg, FedBuff
+from .._rule.strategies import FedAsync, FedAvg, FedBuff, Refill, Trigger
 from .._schedule.file import load_schedule
 from .._schedule.resolve import schedule as resolve
 from .._schedule.schedule import Schedule
@@ -109,6 +109,11 @@ timing_options = several(
     click.option("--arrivals", type=int, help="End after so many ended tasks."),
     click.option("--timeout", type=float, help="Give a task up after so many seconds."),
     click.option("--max-wait", type=float, help="For fedbuff: step after so many seconds, the buffer full or not."),
+    click.option("--period", type=float, help="For fedbuff: step every so many seconds too."),
+    click.option("--trigger", type=click.Choice(get_args(Trigger)), help="For fedbuff: what makes a server step."),
+    click.option("--refill", metavar="arrival|step|N", help="For fedbuff: when the slots of ended tasks start others."),
+    click.option("--stop-stale", type=int, help="For fedbuff: stop tasks at work at this staleness."),
+    click.option("--restart", type=click.Choice(["step"]), help="For fedbuff: stop all tasks at work at every step."),
 )
 
 
@@ -153,10 +158,24 @@ class Timing:
     arrivals: int | None
     timeout: float | None
     max_wait: float | None = None
+    period: float | None = None
+    trigger: Trigger | None = None
+    refill: str | None = None
+    stop_stale: int | None = None
+    restart: Literal["step"] | None = None
 
     def make(self) -> FedBuff | FedAsync | FedAvg:
         if self.strategy == "fedbuff":
-            return FedBuff(self.buffer_size, max_wait=self.max_wait)
+            refill = self.refill or "arrival"
+            return FedBuff(
+                self.buffer_size,
+                max_wait=self.max_wait,
+                period=self.period,
+                trigger=self.trigger or "buffer",
+                refill=cast(Refill, int(refill) if refill.isdecimal() else refill),
+                stop_stale=self.stop_stale,
+                restart=self.restart,
+            )
         if self.strategy == "fedasync":
             return FedAsync()
         size = self.concurrency if self.clients_per_round is None else self.clients_per_round

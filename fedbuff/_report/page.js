@@ -5,7 +5,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const COLOURS = ["#3a8fd0", "#d9702a", "#19a07c", "#c977ab", "#d69a00", "#8f8f8f", "#7566c9"];
 const DASHES = ["solid", "dash", "dashdot", "dot", "longdash", "longdashdot", "solid"];
-const STATUS = ["used", "left in the buffer", "too stale", "discarded", "timed out", "failed", "in flight at the end"];
+const STATUS = ["used", "left in the buffer", "too stale", "discarded", "timed out", "failed", "stopped", "in flight at the end"];
 const STALE = ["#2c4a8a", "#4f78b8", "#8aa68c", "#c9b458", "#f0d43a"]; // fresh to stale; also apart in grey
 const METRICS = { accuracy: "accuracy", loss: "loss", grad_norm_sq: "squared gradient norm" };
 const AXES = { time: "virtual time (s)", step: "server steps", updates: "client updates" };
@@ -223,7 +223,7 @@ function paintTasks(t, found, context, X, Y) {
   const unused = [], flying = [];
   for (const i of found) {
     const shade = Math.min(STALE.length - 1, Math.floor(STALE.length * shadeOf(t.staleness[i], t.cap)));
-    (t.status[i] <= 1 ? groups[shade] : t.status[i] === 6 ? flying : unused).push(i);
+    (t.status[i] <= 1 ? groups[shade] : t.status[i] === STATUS.length - 1 ? flying : unused).push(i);
   }
   const boxes = (rows, inset) => {
     context.beginPath();

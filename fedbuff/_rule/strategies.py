@@ -29,7 +29,7 @@ from .optimizers import SGD, LearningRate, Optimizer, optimizer_fields
 from .secure_values import Gaussian, Simulate, secure_of
 from .table import NO_TABLE, ClientTable
 
-__all__ = ["FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of"]
+__all__ = ["TIMING", "FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of", "timing_of"]
 
 INVERSE_FREQUENCY = "inverse_frequency"
 PER_CLIENT = "per_client"
@@ -38,6 +38,8 @@ OF_SCHEDULE = (INVERSE_FREQUENCY, PER_CLIENT)  # weights that only a whole sched
 Base = Literal["start", "current"]
 Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
 DelayLR = Literal["min", "divide"]
+Trigger = Literal["buffer", "every_client", "ringleader"]
+Refill = Literal["arrival", "step"] | int
 Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency", "per_client"]
 
 
@@ -209,6 +211,14 @@ class FedBuff:
                    `Yogi(...)` or `AMSGrad(...)`
     max_staleness  an arrival staler than this is dropped
     max_wait       also step at the ticks, every so many seconds from the last step on, where the buffer is not empty
+    period         also step at the ticks, every so many seconds from time 0 on, where the buffer is not empty
+    trigger        what makes a step: "buffer", buffer_size arrivals; "every_client", at least so many, and all clients
+                   heard (Malenia); "ringleader", Ringleader's rounds, which do not look at buffer_size
+    per_client     all clients are heard when the harmonic mean of their arrivals is at least this; 1: each once
+    refill         when the slot of a task that ended starts the next one: at the "arrival", at the next server "step"
+                   together with all others, or when this number of slots are open
+    stop_stale     a task at work is stopped when a server step brings its staleness to this; its client starts again
+    restart        "step": every server step stops all tasks at work, and their clients start again
     secure         "simulate", or `secure.Simulate(...)` or `secure.OneTimePad(...)`: the server sees sums only
     privacy        `secure.Gaussian(...)`: updates are clipped, and noise is added to each sum
     distinct_clients: an arrival whose client is in the buffer already waits for the next one
@@ -238,6 +248,12 @@ class FedBuff:
     delay_lr: DelayLR = "min"
     table: ClientTable | None = None
     weight_by: DeltaWeight = field(default_factory=DeltaWeight)
+    period: float | None = None
+    trigger: Trigger = "buffer"
+    per_client: float = 1.0
+    refill: Refill = "arrival"
+    stop_stale: int | None = None
+    restart: Literal["step"] | None = None
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -246,9 +262,36 @@ class FedBuff:
         if self.max_wait is not None:
             number("max_wait", self.max_wait, open_low=True)
         object.__setattr__(self, "secure", secure_of(self.secure))
-        if self.secure is not None and self.max_wait is not None:
-            raise ValueError("max_wait: a secure sum is released for a full buffer only; leave it out")
+        self._check_timing()
         _ = self.rule
+
+    def _check_timing(self) -> None:
+        if self.period is not None:
+            number("period", self.period, open_low=True)
+        choice("trigger", self.trigger, get_args(Trigger))
+        if not number("per_client", self.per_client) >= 1:
+            raise ValueError(f"per_client: expected a number >= 1, got {self.per_client}")
+        if self.per_client != 1 and self.trigger == "buffer":
+            raise ValueError('per_client: trigger="buffer" does not look at it; leave it out')
+        if isinstance(self.refill, str):
+            choice("refill", self.refill, ("arrival", "step"))
+        else:
+            count("refill", self.refill)
+        if self.stop_stale is not None:
+            count("stop_stale", self.stop_stale)
+        if self.restart is not None:
+            choice("restart", self.restart, ("step",))
+            if self.stop_stale is not None:
+                raise ValueError("stop_stale, restart: give one of them; restart stops every task at every step")
+        ticks = {"max_wait": self.max_wait is not None, "period": self.period is not None}
+        others = {"trigger": self.trigger != "buffer"}
+        for name in (name for name, given in (ticks | others).items() if given):
+            if self.secure is not None:
+                raise ValueError(f"{name}: a secure sum is released for a full buffer only; leave it out")
+        for name in (name for name, given in ticks.items() if given and self.trigger == "ringleader"):
+            raise ValueError(f'{name}: trigger="ringleader" steps at arrivals only; leave it out')
+        if self.trigger != "buffer" and self.distinct_clients:
+            raise ValueError('distinct_clients: a buffer of which clients are heard needs trigger="buffer"')
 
     @property
     def rule(self) -> Rule:
@@ -413,6 +456,21 @@ def _initial(lr: float | LearningRate) -> float:
 
 def _rate(lr: float | LearningRate) -> LearningRate | None:
     return lr if isinstance(lr, LearningRate) else None
+
+
+# What decides when a strategy's server steps and its clients start. Of those that have one the default stands for all
+# strategies that lack it.
+TIMING: dict[str, Any] = {
+    "buffer_size": None, "max_staleness": None, "max_wait": None, "clients_per_round": None, "rate": None,
+    "over_selection": None, "distinct_clients": False, "period": None, "trigger": "buffer", "per_client": 1.0,
+    "refill": "arrival", "stop_stale": None, "restart": None,
+}  # fmt: skip
+
+
+def timing_of(strategy: object) -> dict[str, Any]:
+    """The fields of `TIMING` in which a strategy is not the default."""
+    values = {name: getattr(strategy, name, default) for name, default in TIMING.items()}
+    return {name: value for name, value in values.items() if value != TIMING[name]}
 
 
 def plain_rule_of(strategy: object) -> Rule:

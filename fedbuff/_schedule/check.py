@@ -3,9 +3,9 @@
 `ChunkCheck` is given a schedule, or one chunk of it after the other, and finds what could lead a replay astray: the
 backend's `schedule_check`. `check_schedule` verifies more: all that the event loop promises.
 
-The description tells strategy.max_wait (a time trigger), strategy.max_staleness, strategy.distinct_clients, and whether
-in_flight is "allow" (a client may have several tasks at once); source.kind "arrival_log" or "uniform_arrivals" leaves
-out what only an event loop promises.
+The description tells the strategy's triggers (max_wait, period, trigger, per_client), max_staleness, stop_stale,
+restart and distinct_clients, and whether in_flight is "allow" (a client may have several tasks at once); source.kind
+"arrival_log" or "uniform_arrivals" leaves out what only an event loop promises.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..backends.spec import ScheduleChunk
 if TYPE_CHECKING:
     from .schedule import Schedule
 
-USED, LEFT_IN_BUFFER, TOO_STALE = 0, 1, 2
+USED, LEFT_IN_BUFFER, TOO_STALE, STOPPED = 0, 1, 2, 6
 
 # In the order of ScheduleFault in csrc/core/schedule/check_schedule.hpp: of several faults the first one is reported.
 FAULTS = (
@@ -120,13 +120,19 @@ def _check_steps(s: Schedule) -> None:
         twice = np.zeros(s.n_arrivals, dtype=np.bool_)
         twice[used[order[1:][again]]] = True
         _refuse(twice, "its client is in its buffer already")
-    triggered = s.description.get("strategy", {}).get("max_wait") is not None
+    timing = s.description.get("strategy", {})
+    triggered = timing.get("max_wait") is not None or timing.get("period") is not None
+    fills = timing.get("trigger", "buffer") == "buffer"  # a full buffer makes a step
     if s.buffer_size:
-        _refuse(count > s.buffer_size, f"more than {s.buffer_size} arrivals enter it", "step")
         _refuse(count == 0, "no arrival enters it", "step")
+    if s.buffer_size and fills:
+        _refuse(count > s.buffer_size, f"more than {s.buffer_size} arrivals enter it", "step")
         if left.size >= s.buffer_size:
             raise ValueError(f"{left.size} arrivals are left in a buffer of {s.buffer_size}")
-    if s.buffer_size and not triggered:
+    if timing.get("trigger") == "every_client" and not triggered:
+        _refuse(count < s.buffer_size, f"fewer than {s.buffer_size} arrivals enter it", "step")
+        _refuse_unheard(s, step, s.client[used], float(timing.get("per_client", 1.0)))
+    if s.buffer_size and fills and not triggered:
         _refuse(count < s.buffer_size, f"fewer than {s.buffer_size} arrivals enter it", "step")
     if not triggered and step.size:
         last = np.append(step[1:] != step[:-1], True)
@@ -137,8 +143,30 @@ def _check_steps(s: Schedule) -> None:
         _refuse(differs, "its time is not that of its last arrival", "step")
 
 
+def _refuse_unheard(s: Schedule, step: NDArray[np.int64], client: NDArray[np.int32], per_client: float) -> None:
+    """Every step has arrivals of all clients, and their harmonic mean is what the strategy asks for."""
+    pair, arrivals = np.unique(step * s.n_clients + client, return_counts=True)
+    heard = np.bincount(pair // s.n_clients, minlength=s.n_steps)
+    _refuse(heard < s.n_clients, "not every client was heard", "step")
+    inverses = np.bincount(pair // s.n_clients, 1.0 / arrivals, s.n_steps)
+    _refuse(
+        inverses * per_client > s.n_clients * (1 + 1e-6), f"the clients were heard less than {per_client:g}", "step"
+    )
+
+
 def _check_staleness(s: Schedule) -> None:
     used = s.status == USED
+    timing = s.description.get("strategy", {})
+    limit = 1 if timing.get("restart") else timing.get("stop_stale")
+    stopped = s.status == STOPPED
+    if limit is None:
+        _refuse(stopped, "it is stopped, and the strategy stops nothing")
+    else:
+        _refuse((s.status != STOPPED) & (s.staleness >= limit), f"it ends with a staleness of {limit} or more")
+        at_step = np.isin(s.arrive_time, s.step_time)
+        if timing.get("period") is None or not timing.get("restart"):
+            _refuse(stopped & (s.staleness != limit), f"it is stopped, and its staleness is not {limit}")
+            _refuse(stopped & ~at_step & (s.first_step == 0), "it is stopped where no step is made")
     if s.buffer_size == 0:
         _refuse(used & (s.staleness != 0), "FedAvg used an arrival of an earlier round")
     bound = s.description.get("strategy", {}).get("max_staleness")

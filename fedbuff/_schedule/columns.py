@@ -22,6 +22,7 @@ class Status(IntEnum):
     DISCARDED = 3
     TIMED_OUT = 4
     FAILED = 5
+    STOPPED = 6
 
 
 ROW_COLUMNS = {name: COLUMN_TYPES[name] for name in ROW_NAMES}

@@ -13,9 +13,11 @@ from .._base.arrays import number_by_client
 from .._base.checks import count
 from .._delays.arrival_log import ArrivalLog
 from .._delays.bad_rows import TraceError
+from .._rule.strategies import TIMING, timing_of
 from ..backends.python import resolver as reference
+from ..backends.python.hearing import Hearing
 from .columns import Status
-from .plan import Request
+from .plan import TRIGGERS, Request
 from .schedule import Schedule
 
 
@@ -24,6 +26,8 @@ def replay_log(request: Request, log: ArrivalLog) -> Schedule:
     size = count("buffer_size", request.strategy.buffer_size)
     bound = request.strategy.max_staleness
     max_wait = request.strategy.max_wait
+    timing = TIMING | timing_of(request.strategy)
+    by_arrivals = max_wait is None and timing["period"] is None and timing["trigger"] == "buffer"
     rows = int(log.client.size)
     arrive = log.arrive_time
     if request.options.max_time is not None:
@@ -31,15 +35,15 @@ def replay_log(request: Request, log: ArrivalLog) -> Schedule:
     if request.options.arrivals is not None:
         rows = min(rows, request.options.arrivals)
     if log.step is not None:
-        at, used, step_ends, step_time = _recorded_steps(log, rows, size, bound, max_wait)
-    elif bound is None and max_wait is None:
+        at, used, step_ends, step_time = _recorded_steps(log, rows, size, bound, not by_arrivals)
+    elif bound is None and by_arrivals:
         log.check_versions(size)
         step_ends = np.arange(size, rows + 1, size)
         step_time = arrive[step_ends - 1]
         at = np.arange(log.client.size) // size
         used = np.ones(rows, np.bool_)
     else:
-        at, used, step_ends, step_time = _walk_log(request, log, rows, size, bound, max_wait)
+        at, used, step_ends, step_time = _walk_log(request, log, rows, size, bound, timing)
     if request.options.server_steps is not None and step_ends.size >= request.options.server_steps:
         step_ends, step_time = step_ends[: request.options.server_steps], step_time[: request.options.server_steps]
         rows = int(step_ends[-1])
@@ -88,15 +92,15 @@ def replay_log(request: Request, log: ArrivalLog) -> Schedule:
 
 
 def _recorded_steps(
-    log: ArrivalLog, rows: int, size: int, bound: int | None, max_wait: float | None
+    log: ArrivalLog, rows: int, size: int, bound: int | None, has_ticks: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
     """The server steps that the log has, where the strategy could have made them; returns what `_walk_log` does."""
     step = cast(Any, log.step)
     sizes = np.bincount(step)
-    if sizes[-1] < size and max_wait is None:
+    if sizes[-1] < size and not has_ticks:
         sizes = sizes[:-1]  # the log ends before the buffer is full
     low, high = int(sizes.min(initial=size)), int(sizes.max(initial=size))
-    if high > size or (low < size and max_wait is None):
+    if high > size or (low < size and not has_ticks):
         low, high = int(sizes.min()), int(sizes.max())
         took = f"{low} arrivals each" if low == high else f"{low} to {high} arrivals each"
         keeps = f"FedBuff(buffer_size={high}{'' if low == high else ', max_wait=...'})"
@@ -152,9 +156,9 @@ def _warn_of_other_rule(
 
 
 def _walk_log(
-    request: Request, log: ArrivalLog, rows: int, size: int, bound: int | None, max_wait: float | None
+    request: Request, log: ArrivalLog, rows: int, size: int, bound: int | None, timing: dict[str, Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
-    """Row by row, where drops or a time trigger decide what fills the buffer.
+    """Row by row, where drops or a trigger decide what fills the buffer.
 
     Returns the server's version at every arrival, whether it entered the buffer, and rows and time of every step.
     """
@@ -163,12 +167,18 @@ def _walk_log(
     ends: list[int] = []
     times: list[float] = []
     fill, base, trigger = 0, 0.0, math.inf
+    max_wait, period = timing["max_wait"], timing["period"]
+    hearing = None
+    if timing["trigger"] != "buffer":
+        hearing = Hearing(TRIGGERS[timing["trigger"]], log.n_clients, float(timing["per_client"]))
     for row in range(rows):
         time = float(log.arrive_time[row])
         if trigger < time:
             ends.append(row)
             times.append(trigger)
             fill, base, trigger = 0, trigger, math.inf
+            if hearing is not None:
+                hearing.on_step()
         now = len(times)
         at[row] = now
         if log.version is not None:
@@ -179,12 +189,20 @@ def _walk_log(
             version = min(now, int(np.searchsorted(times, cast(Any, log.start_time)[row], side="right")))
         used[row] = bound is None or now - version <= bound
         fill += int(used[row])
-        if fill == size:
+        steps = fill == size
+        if hearing is not None:
+            steps = bool(used[row]) and hearing.enter(int(log.client[row]), fill, size)
+        if steps:
             ends.append(row + 1)
             times.append(time)
             fill, base, trigger = 0, time, math.inf
-        elif fill == 1 and used[row] and max_wait is not None:
-            trigger = float(reference.next_tick(base, float(max_wait), time, False))
+            if hearing is not None:
+                hearing.on_step()
+        elif fill == 1 and used[row]:
+            if max_wait is not None:
+                trigger = float(reference.next_tick(base, float(max_wait), time, False))
+            if period is not None:
+                trigger = min(trigger, float(reference.next_tick(0.0, float(period), time, False)))
     if trigger < math.inf and (request.options.max_time is None or trigger <= request.options.max_time):
         ends.append(rows)
         times.append(trigger)

@@ -21,7 +21,7 @@ from .._delays.distributions import Distribution
 from .._delays.model import DelayModel
 from .._delays.trace import Trace
 from .._rule.server_file import rule_to_json
-from .._rule.strategies import rule_of
+from .._rule.strategies import TIMING, rule_of, timing_of
 from ..backends.python import resolver as reference
 from ..backends.python.philox import key_words
 from ..backends.python.portable_math import COMPONENT_SPEED, KINDS, draw
@@ -34,6 +34,7 @@ Source = Trace | DelayModel | ArrivalLog
 
 _SPEED_BLOCK = 1 << 13  # temporaries stay in the cache
 _IF_BUSY = {"redraw": reference.REDRAW, "skip": reference.SKIP, "allow": reference.OVERLAP}
+TRIGGERS = {"buffer": reference.BUFFER, "every_client": reference.EVERY_CLIENT, "ringleader": reference.RINGLEADER}
 _POLICY = {"wait": reference.WAIT, "pause": reference.PAUSE, "abort": reference.ABORT}
 
 
@@ -79,8 +80,12 @@ class Request:
         options = self.options
         if options.concurrency is not None or options.start_rate is not None or options.timeout is not None:
             raise ValueError("an arrival log is replayed as it happened: no concurrency, start_rate or timeout")
-        if getattr(self.strategy, "distinct_clients", False):
-            raise ValueError("an arrival log is replayed as it happened: distinct_clients would change it")
+        timing = timing_of(self.strategy)
+        for name in ("distinct_clients", "refill", "stop_stale", "restart"):
+            if name in timing:
+                raise ValueError(f"an arrival log is replayed as it happened: {name} would change it")
+        if timing.get("trigger") is not None and getattr(self.source, "step", None) is not None:
+            raise ValueError("trigger: the log has recorded server steps, which it would change")
 
     def _make_plan(self, source: Trace | DelayModel) -> Plan:
         n = source.n_clients
@@ -115,11 +120,33 @@ class Request:
             max_wait=math.inf if max_wait is None else number("max_wait", max_wait, open_low=True),
             timeout=math.inf if self.options.timeout is None else self.options.timeout,
             distinct_clients=self._distinct(n, slots, buffer_size),
+            **self._timing_fields(slots),
             server_steps=-1 if self.options.server_steps is None else self.options.server_steps,
             max_time=math.inf if self.options.max_time is None else self.options.max_time,
             arrivals=-1 if self.options.arrivals is None else self.options.arrivals,
             stall_limit=10_000_000 + 100 * n,
         )
+
+    def _timing_fields(self, slots: int) -> dict[str, Any]:
+        """Triggers, refill and stops, where they fit the way tasks start."""
+        timing = TIMING | timing_of(self.strategy)
+        period, refill, restart = timing["period"], timing["refill"], timing["restart"]
+        if period is not None and self.options.max_time == 0:
+            raise ValueError("period: no tick comes before max_time=0")
+        if self.options.start_rate is not None:
+            for name in ("refill", "stop_stale", "restart"):
+                if timing[name] != TIMING[name]:
+                    raise ValueError(f"{name}: start_rate starts tasks whoever is at work; use concurrency")
+        if isinstance(refill, int) and refill > slots:
+            raise ValueError(f"refill: expected at most {slots}, the tasks at work, got {refill}")
+        return {
+            "trigger": TRIGGERS[timing["trigger"]],
+            "per_client": float(timing["per_client"]),
+            "step_period": math.inf if period is None else float(period),
+            "refill": {"arrival": 1, "step": 0}.get(refill, refill),
+            "stop_stale": 1 if restart else timing["stop_stale"] or 0,
+            "restart": restart is not None,
+        }
 
     def _distinct(self, n: int, slots: int, buffer_size: int) -> bool:
         """Whether no client may be in a buffer twice; refused where such a buffer might never fill."""
@@ -175,15 +202,13 @@ class Request:
             raise ValueError(stall_message(self.plan))
 
     def describe(self) -> dict[str, Any]:
-        names = ("buffer_size", "max_staleness", "max_wait", "clients_per_round", "rate", "over_selection")
-        strategy = {
-            name: getattr(self.strategy, name) for name in names if getattr(self.strategy, name, None) is not None
-        }
-        if getattr(self.strategy, "distinct_clients", False):
-            strategy["distinct_clients"] = True
         made: dict[str, Any] = {
             "source": self.source.describe(),
-            "strategy": {"kind": self.kind, **strategy, "rule": json.loads(rule_to_json(rule_of(self.strategy)))},
+            "strategy": {
+                "kind": self.kind,
+                **timing_of(self.strategy),
+                "rule": json.loads(rule_to_json(rule_of(self.strategy))),
+            },
             "concurrency": self.options.concurrency,
             "server_steps": self.options.server_steps,
             "max_time": self.options.max_time,
@@ -239,6 +264,11 @@ class Request:
 
 
 def stall_message(plan: Plan) -> str:
+    if plan.trigger != reference.BUFFER:
+        return (
+            f"trigger: no server step was made in {plan.stall_limit} events: not every client is heard, because one "
+            "never arrives in time, or seldom"
+        )
     return (
         f"no arrival has reached the buffer in {plan.stall_limit} events: every task fails, times out "
         "or is too stale, or no client is available"

@@ -215,17 +215,10 @@ class Schedule:
     def _step_ends(self) -> NDArray[np.int64]:
         """For every step, how many rows had ended when it was made."""
         steps = self.first_step + np.arange(self.n_steps)
-        # no row on a version stands before the step that made it
-        newest = np.maximum.accumulate(self.version)
-        until = np.searchsorted(newest, steps + 1)
         if self.buffer_size == 0:  # FedAvg: a round's tasks all end with it
-            return until
-        used = np.flatnonzero(self.step >= 0)
-        entered = np.searchsorted(self.step[used], steps, side="right")
-        filled = np.append(0, used + 1)[entered]  # after the last arrival of the step
-        count = np.diff(entered, prepend=0)
-        by_time = np.minimum(until, np.searchsorted(self.arrive_time, self.step_time, side="right"))
-        return np.where(count < self.buffer_size, np.maximum(filled, by_time), filled)
+            return np.searchsorted(np.maximum.accumulate(self.version), steps, side="right")
+        # A row's version plus its staleness is the version at its arrival: how many steps were made before it.
+        return np.searchsorted(np.maximum.accumulate(self.version + self.staleness), steps, side="right")
 
     def arrival_log(self) -> ArrivalLog:
         """The arrivals that reached the server, as a log that replays to the same server steps."""
@@ -331,10 +324,11 @@ class Schedule:
         start, end = self.start_time * micro, self.arrive_time * micro
         names = np.array([status.name.lower() for status in Status])[self.status]
         task = (
-            ',\n{{"name":"v{}","cat":"{}","ph":"X","pid":1,"tid":{},"ts":{:.3f},"dur":{:.3f},'
+            ',\n{{"name":"v{}{}","cat":"{}","ph":"X","pid":1,"tid":{},"ts":{:.3f},"dur":{:.3f},'
             '"args":{{"task":{},"version":{},"step":{},"staleness":{},"status":"{}"}}}}'
         )
-        columns = (self.version, names, self.client, start, end - start, self.task, self.version, self.step)
+        titles = np.where(self.status == Status.STOPPED, " stopped", "")
+        columns = (self.version, titles, names, self.client, start, end - start, self.task, self.version, self.step)
         yield from map(task.format, *(c.tolist() for c in (*columns, self.staleness, names)))
         if source is not None:
             part = ',\n{{"name":"{}","ph":"X","pid":1,"tid":{},"ts":{:.3f},"dur":{:.3f}}}'

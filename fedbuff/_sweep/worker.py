@@ -31,7 +31,7 @@ from .._replay.history import Result
 from .._replay.loop import make_loop
 from .._replay.replay import _update_weights as update_weights
 from .._rule.server_file import rule_is_known
-from .._rule.strategies import OF_SCHEDULE, Rule, rule_of
+from .._rule.strategies import OF_SCHEDULE, Rule, rule_of, timing_of
 from .._schedule.columns import Status
 from .._schedule.plan import stall_message
 from .._schedule.schedule import Schedule
@@ -394,9 +394,7 @@ def explain(changes: Changes, error: BaseException) -> str:
 
 def _timing(strategy: Any) -> dict[str, Any]:
     """The half of a strategy that a schedule follows from."""
-    either = ("kind", "buffer_size", "max_staleness", "max_wait", "distinct_clients")
-    names = (*either, "clients_per_round", "rate", "over_selection")
-    return {name: getattr(strategy, name, None) for name in names}
+    return {"kind": strategy.kind, **timing_of(strategy)}
 
 
 def row_of(result: Result, schedule: Schedule) -> Row:

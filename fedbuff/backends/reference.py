@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._rule.optimizers import Adagrad, AMSGrad, DelayedNesterov, Nesterov, Yogi
+from .python.event_loop import EventLoop
 from .python.event_queue import EventQueue
 from .python.parts import parts_over
 from .python.philox import Stream, key_words, philox_words, unit_double
 from .python.portable_math import log_positive, sincos2pi
-from .python.resolver import GeneratorResolver, resolve
 from .python.schedule_check import ScheduleCheck
 from .python.server import Kernels
 from .python.uniform_arrivals import uniform_arrivals
@@ -492,4 +492,4 @@ schedule_check = ScheduleCheck
 
 
 def make_resolver(plan: Plan) -> Resolver:
-    return GeneratorResolver(plan, resolve)
+    return EventLoop(plan)

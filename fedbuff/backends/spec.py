@@ -166,6 +166,12 @@ class Plan(NamedTuple):
     max_wait: float
     timeout: float
     distinct_clients: bool  # no client twice in a buffer
+    trigger: int  # what makes a step: a full buffer, or all clients heard
+    per_client: float  # the harmonic mean of arrivals at which all clients count as heard
+    step_period: float  # of ticks from time 0 at which the server steps too
+    refill: int  # open slots that are refilled together; 0: those that are open at a server step
+    stop_stale: int  # the staleness at which a running task is stopped; 0: none is
+    restart: bool  # running tasks are stopped at every server step and tick: stop_stale is 1
     # ends
     server_steps: int
     max_time: float

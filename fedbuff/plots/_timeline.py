@@ -19,6 +19,7 @@ __all__ = ["schedule"]
 _DOWNLOAD, _COMPUTE, _UPLOAD = "#fbe3bd", "#eda13f", "#7a4a12"
 _LINE, _LINE_EDGE = "#8fc6e8", "#3f87b5"
 _UNUSED, _UNUSED_EDGE = "#f4f4f4", "#9a9a9a"
+_STOPPED, _STOPPED_EDGE = "#cfcfcf", "#5f5f5f"
 _BAR = 0.30  # half the height of a client's bar
 
 
@@ -118,6 +119,7 @@ class _Tasks:
         self.start = np.concatenate([schedule.start_time, schedule.in_flight_start_time])
         status = np.concatenate([schedule.status, np.full(n_flying, Status.USED, dtype=np.uint8)])
         self.useful = (status == Status.USED) | (status == Status.LEFT_IN_BUFFER)
+        self.stopped = status == Status.STOPPED
         self.end = np.minimum(np.concatenate([schedule.arrive_time, np.full(n_flying, np.inf)]), horizon)
         self.loaded, self.worked, self.sent = self.start, self.end, self.end
         if source is not None:
@@ -133,11 +135,15 @@ def _draw_tasks(ax: Any, collections: Any, tasks: _Tasks, local_steps: int) -> N
     local = [(_COMPUTE, edges[q], edges[q + 1]) for q in range(local_steps)]
     for colour, begin, end in [(_DOWNLOAD, tasks.start, tasks.loaded), *local, (_UPLOAD, tasks.worked, tasks.sent)]:
         until = np.minimum(end, tasks.end)
-        for useful in (True, False):
-            rows = np.flatnonzero((until > begin) & (tasks.useful == useful))
+        unused = ~(tasks.useful | tasks.stopped)
+        for some, face, edge in (
+            (tasks.useful, colour, "white"),
+            (unused, _UNUSED, _UNUSED_EDGE),
+            (tasks.stopped, _STOPPED, _STOPPED_EDGE),
+        ):
+            rows = np.flatnonzero((until > begin) & some)
             client = tasks.client[rows]
             boxes = _boxes(begin[rows], until[rows], client - _BAR, client + _BAR)
-            face, edge = (colour, "white") if useful else (_UNUSED, _UNUSED_EDGE)
             ax.add_collection(
                 collections.PolyCollection(boxes, facecolors=face, edgecolors=edge, linewidths=0.9, zorder=3)
             )
@@ -163,7 +169,9 @@ def _add_legend(ax: Any, schedule: Schedule, has_parts: bool) -> None:
     handles = [patch(facecolor=colour, edgecolor="#bbbbbb", linewidth=0.5, label=label) for label, colour in bars]
     handles.append(patch(facecolor="white", edgecolor=_LINE_EDGE, hatch="/////", linewidth=0.6, label=waits))
     handles.append(patch(facecolor=_LINE, edgecolor=_LINE_EDGE, linewidth=0.6, label=steps))
-    unused = ~np.isin(schedule.status, [Status.USED, Status.LEFT_IN_BUFFER])
+    unused = ~np.isin(schedule.status, [Status.USED, Status.LEFT_IN_BUFFER, Status.STOPPED])
     if unused.any():
         handles.append(patch(facecolor=_UNUSED, edgecolor=_UNUSED_EDGE, linewidth=0.8, label="not used"))
+    if (schedule.status == Status.STOPPED).any():
+        handles.append(patch(facecolor=_STOPPED, edgecolor=_STOPPED_EDGE, linewidth=0.8, label="stopped"))
     ax.figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)

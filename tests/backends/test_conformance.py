@@ -744,7 +744,16 @@ def _resolved(backend: Any, plan: Plan) -> tuple[list[list[Any]], list[list[Any]
 
 
 @every_case
-@pytest.mark.parametrize("changes", [{}, {"timeout": 0.8}, {"max_wait": 0.5}, {"distinct_clients": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({}, {"timeout": 0.8}, {"max_wait": 0.5}, {"distinct_clients": True}),
+        *({"refill": 0}, {"refill": 2, "step_period": 0.7}, {"stop_stale": 2}),
+        {"stop_stale": 1, "restart": True, "step_period": 0.2},
+        *({"trigger": 1}, {"trigger": 2, "per_client": 1.5}),
+    ],
+    ids=str,
+)
 def test_make_resolver(case: Case, changes: dict[str, Any]) -> None:
     plan = _plan(**changes)
     with case.use() as backend:

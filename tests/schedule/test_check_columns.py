@@ -113,7 +113,7 @@ def test_every_fault_has_a_message_and_is_found() -> None:
 
     found = [
         changed("client", 3, -1),
-        changed("status", 3, 6),
+        changed("status", 3, 7),
         changed("version", 3, -1),
         changed("step", dropped, 1),
         changed("step", 3, 2**40),

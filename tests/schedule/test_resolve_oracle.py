@@ -17,7 +17,8 @@ from fedbuff import backends
 from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
 from fedbuff._schedule import resolve as _resolve
 from fedbuff._schedule.options import ScheduleOptions
-from fedbuff.backends.python import resolver as reference
+from fedbuff.backends.python import event_loop
+from fedbuff.backends.python import resolver as resolver_rules
 
 COLUMNS = [
     *("client", "task", "version", "step", "staleness", "start_time", "arrive_time", "status", "step_time"),
@@ -209,6 +210,86 @@ def test_a_window_that_closes_after_a_trigger_is_open_until_then() -> None:
     assert made.start_time.tolist() == [0.0, 0.5, 2.0, 4.0]
 
 
+def timing_fields(draw: Any, slots: int) -> dict[str, Any]:
+    """Refill, stops and triggers of a FedBuff, in every mix that is not refused."""
+    fields: dict[str, Any] = {"refill": draw(st.sampled_from(["arrival", "arrival", "step", *range(1, slots + 1)]))}
+    fields |= draw(st.sampled_from([{}, {"stop_stale": 1}, {"stop_stale": 2}, {"stop_stale": 3}, {"restart": "step"}]))
+    fields["trigger"] = draw(st.sampled_from(["buffer", "buffer", "every_client", "ringleader"]))
+    if fields["trigger"] != "buffer":
+        fields["per_client"] = draw(st.sampled_from([1.0, 1.0, 1.3, 2.0]))
+    if fields["trigger"] != "ringleader":
+        fields["period"] = draw(st.sampled_from([None, None, 0.3, 1.0, 2.5]))
+        fields["max_wait"] = draw(st.sampled_from([None, None, 0.7, 2.0]))
+    return fields
+
+
+@settings(EXAMPLES, max_examples=600)
+@given(st.data(), st.booleans())
+def test_refill_stops_and_triggers(data: st.DataObject, windows: bool) -> None:
+    trace = data.draw(traces(windows))
+    concurrency = data.draw(st.sampled_from([None, *range(1, trace.n_clients + 1)]))
+    slots = trace.n_clients if concurrency is None else concurrency
+    fields = timing_fields(data.draw, slots)
+    size = data.draw(st.integers(1, 4))
+    if fields["trigger"] == "buffer" and size <= slots:
+        fields["distinct_clients"] = data.draw(st.sampled_from([False, False, True]))
+    strategy = FedBuff(size, max_staleness=data.draw(st.sampled_from([None, None, 0, 2])), **fields)
+    options: dict[str, Any] = {"seed": data.draw(st.integers(0, 3)), **ends(data.draw)}
+    if fields.get("period") is not None:
+        options["max_time"] = data.draw(st.sampled_from([3.0, 6.5]))
+    options["timeout"] = data.draw(st.sampled_from([None, None, 1.0, 2.75]))
+    compare(trace, strategy, concurrency, **options)
+
+
+@settings(EXAMPLES, max_examples=100)
+@given(st.data())
+def test_triggers_of_open_loops(data: st.DataObject) -> None:
+    fields = timing_fields(data.draw, 1)
+    fields = {name: fields[name] for name in ("period", "max_wait", "trigger", "per_client") if name in fields}
+    options: dict[str, Any] = {"seed": data.draw(st.integers(0, 3)), **ends(data.draw)}
+    if fields.get("period") is not None:
+        options["max_time"] = data.draw(st.sampled_from([3.0, 6.5]))
+    options["start_rate"] = data.draw(st.sampled_from([0.5, 1.0, 3.0]))
+    options["in_flight"] = data.draw(st.sampled_from(["redraw", "skip", "allow"]))
+    compare(data.draw(traces(True)), FedBuff(data.draw(st.integers(1, 4)), **fields), **options)
+
+
+# Each is a policy of its own, or one of two that meet.
+TIMINGS: list[dict[str, Any]] = [
+    {"refill": "step"},
+    {"refill": 7},
+    {"stop_stale": 3},
+    {"restart": "step"},
+    {"period": 0.4},
+    {"period": 0.05, "restart": "step"},
+    {"period": 0.4, "refill": "step"},
+    {"stop_stale": 2, "refill": 5, "max_wait": 0.1},
+    {"trigger": "every_client", "restart": "step"},
+    {"trigger": "ringleader", "per_client": 1.2},
+]
+
+
+@pytest.mark.parametrize("concurrency", [None, 30, 500])
+@pytest.mark.parametrize("timing", TIMINGS, ids=str)
+def test_policies_with_few_and_many_in_flight(timing: dict[str, Any], concurrency: int | None) -> None:
+    """On both sides of where the list gives way to the calendar."""
+    model = fb.DelayModel(n_clients=600, wait=fb.Exponential(0.02), compute=fb.Pareto(1.5, 0.1))
+    compare_once(model, FedBuff(9, **timing), concurrency, arrivals=4000)
+
+
+def test_stops_of_events_that_nothing_parts() -> None:
+    """Ties, tasks without end and a few slots: the calendar leaves all of them to its heap."""
+    rng = np.random.default_rng(1)
+    n = 400
+    trace = fb.Trace(np.repeat(np.arange(n), 3), rng.choice([0.0, 1.0, 1.0, 50.0], 3 * n))
+    for timing in ({"stop_stale": 2}, {"restart": "step"}):
+        compare_once(trace, FedBuff(5, **timing), 390, arrivals=6000)
+    once = fb.Availability(np.arange(n), np.zeros(n), rng.choice([1.0, 4.0], n), n_clients=n, policy="pause")
+    compare_once(
+        fb.Trace(np.arange(n), rng.exponential(1.5, n), availability=once), FedBuff(5, stop_stale=2), 390, arrivals=6000
+    )
+
+
 DISTRIBUTIONS = [
     fb.Constant(0.5),
     fb.Uniform(0.0, 2.0),
@@ -257,6 +338,8 @@ def test_windows_of_differing_periods(policy: Any, concurrency: int | None) -> N
         FedBuff(4),
         FedBuff(4, max_wait=0.3),
         FedBuff(9, distinct_clients=True),
+        FedBuff(4, refill="step", stop_stale=2, period=0.5),
+        FedBuff(4, trigger="ringleader"),
         FedAvg(rate=0.5, over_selection=0.2),
     ],
 )
@@ -342,13 +425,13 @@ def test_the_oracle_gives_chunks_of_any_size() -> None:
     model = fb.DelayModel(n_clients=5, compute=fb.Exponential(1.0))
     request = _resolve.Request(model, FedBuff(2), ScheduleOptions(server_steps=9), 0)
     whole = resolved_by("reference", lambda: fb.schedule(model, FedBuff(2), server_steps=9))
-    resolver = reference.GeneratorResolver(request.plan, reference.resolve, chunk=3)
+    resolver = event_loop.EventLoop(request.plan)
     client: list[int] = []
     while True:
         columns = _resolve.new_columns(2, 4)
         rows, _, reason = resolver.run(columns)
         client += columns.client[:rows].tolist()
-        if reason != reference.FULL:
+        if reason != resolver_rules.FULL:
             break
     assert client == whole.client.tolist()
     assert resolver.in_flight()[0].size == whole.in_flight_client.size

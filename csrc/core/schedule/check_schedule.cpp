@@ -10,7 +10,7 @@ namespace fedbuff {
 namespace {
 
 constexpr int kFaults = static_cast<int>(ScheduleFault::Count_);
-constexpr std::uint8_t kUsed = 0, kStatuses = 6;
+constexpr std::uint8_t kUsed = 0, kStatuses = 7;
 
 // The first place of each kind of fault.
 class Faults {

@@ -174,7 +174,9 @@ inline ClientSelection::ClientSelection(const SchedulePlan& plan)
     n_spent_ += tasks_left(c, 0) ? 0 : 1;
   }
   is_plain_ = plan.window_policy == WindowPolicy::None && plan.max_wait == std::numeric_limits<double>::infinity() &&
-              !plan.distinct_clients && (!plan.recorded || plan.wrap) && !overlap_ && n_spent_ == 0 &&
+              !plan.distinct_clients && plan.trigger == Trigger::Buffer && plan.refill == 1 && plan.stop_stale == 0 &&
+              plan.step_period == std::numeric_limits<double>::infinity() && (!plan.recorded || plan.wrap) &&
+              !overlap_ && n_spent_ == 0 &&
               (!is_drawn || (plan.mode == Mode::Pool && plan.n_slots <= plan.n_clients / 2));
   if (!is_drawn || is_plain_) {
     return;

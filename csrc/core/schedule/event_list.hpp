@@ -73,6 +73,24 @@ class EventList {
     order_[event.slot()] = event.order;
   }
 
+  // Removes the event of a slot that has one.
+  void remove(std::uint32_t slot) {
+    --size_;
+    if (time_[slot] < kInfinity) {
+      time_[slot] = kInfinity;
+      return;
+    }
+    for (std::size_t i = head_; i < tail_; ++i) {  // an event at infinity is nowhere
+      if (sorted_[i].slot() == slot) {
+        std::copy_backward(sorted_.begin() + static_cast<std::ptrdiff_t>(head_),
+                           sorted_.begin() + static_cast<std::ptrdiff_t>(i),
+                           sorted_.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        ++head_;
+        return;
+      }
+    }
+  }
+
   void gather() {}
   void lay_out_again() {}
 

@@ -11,7 +11,8 @@
 // bucket go into a heap. So an event costs a few touches of memory instead of log n, and times that no bucket can part
 // (ties, clusters) still cost no more than the heap. A slot's payload shares a cache line with its event. Both are
 // fetched before they are due, many at a time: a bucket's chain is as slow as the memory, but many chains are no
-// slower.
+// slower. With kRemovable a slot's event can be removed: a bucket's chain then goes both ways, and copies among the
+// sorted ones and in the heap of an event that was removed are passed over when their turn comes.
 #pragma once
 
 #include <algorithm>
@@ -144,7 +145,7 @@ class EventHeap {
 };
 
 // `Near` is called with the payload of an event that will soon be due, to fetch what it will touch.
-template <class Payload, class Near>
+template <class Payload, class Near, bool kRemovable = false>
 class EventQueue {
  public:
   explicit EventQueue(const ScheduleKernels& kernels, Near near = Near()) : near_(near), rank_(kernels.rank_times) {}
@@ -172,6 +173,34 @@ class EventQueue {
     } else {
       front_.take();
     }
+    if constexpr (kRemovable) {
+      pass_removed();
+    }
+    if (first_ == last_ && front_.empty() && size_ > 0) {
+      refill();
+    }
+  }
+
+  // Removes the event of a slot that has one.
+  void remove(std::uint32_t slot) {
+    static_assert(kRemovable);
+    Node& node = nodes_[slot];
+    const double place = (node.event.time() - origin_) * scale_;
+    if (place < static_cast<double>(current_)) {
+      ++n_removed_;
+    } else if (place < static_cast<double>(n_buckets_)) {
+      (node.previous == kNil ? head(static_cast<std::int64_t>(place)) : nodes_[node.previous].next) = node.next;
+      if (node.next < kNil) {
+        nodes_[node.next].previous = node.previous;
+      }
+    }
+    node.next = kIdle;
+    --size_;
+    if (n_removed_ > 64 + 2 * size_) {
+      lay_out_again();
+      return;
+    }
+    pass_removed();
     if (first_ == last_ && front_.empty() && size_ > 0) {
       refill();
     }
@@ -196,9 +225,7 @@ class EventQueue {
     }
     Node& node = write(event);
     if (place < static_cast<double>(n_buckets_)) {
-      std::uint32_t& first = head(static_cast<std::int64_t>(place));
-      node.next = first;
-      first = event.slot();
+      chain(node, event.slot(), head(static_cast<std::int64_t>(place)));
     } else {
       node.next = kNil;
     }
@@ -231,6 +258,7 @@ class EventQueue {
     front_.clear();
     clear_sorted();
     size_ = 0;
+    n_removed_ = 0;
   }
 
  private:
@@ -247,6 +275,7 @@ class EventQueue {
   struct alignas(64) Node {
     Event event;
     std::uint32_t next = kIdle;
+    std::uint32_t previous = kNil;  // kRemovable: the one before it in its bucket; kNil where it is the first
     Payload payload;
   };
 
@@ -258,6 +287,38 @@ class EventQueue {
     node.event.time_bits = event.time_bits;
     node.event.order = event.order;
     return node;
+  }
+
+  // Puts the node at the begin of a bucket.
+  __attribute__((always_inline)) void chain(Node& node, std::uint32_t slot, std::uint32_t& first) {
+    node.next = first;
+    if constexpr (kRemovable) {
+      node.previous = kNil;
+      if (first < kNil) {
+        nodes_[first].previous = slot;
+      }
+    }
+    first = slot;
+  }
+
+  // Takes copies of removed events away, until the earliest event is one that happens.
+  void pass_removed() {
+    for (;;) {
+      const Event& earliest = top();
+      if (earliest.time_bits == kNoEvent.time_bits) {
+        return;
+      }
+      const Node& node = nodes_[earliest.slot()];
+      if (node.next != kIdle && node.event.order == earliest.order) {
+        return;
+      }
+      n_removed_ -= n_removed_ > 0 ? 1 : 0;
+      if (&earliest == &sorted_[first_]) {
+        ++first_;
+      } else {
+        front_.pop();
+      }
+    }
   }
 
   // With no other event there are no buckets, and all that comes next is the near future.
@@ -394,14 +455,13 @@ class EventQueue {
       if (scale_ == 0.0) {
         front_.put(node.event);
       } else if (place < static_cast<double>(n_buckets_)) {
-        std::uint32_t& first = head(static_cast<std::int64_t>(place));
-        node.next = first;
-        first = static_cast<std::uint32_t>(i);
+        chain(node, static_cast<std::uint32_t>(i), head(static_cast<std::int64_t>(place)));
       }
     }
     if (scale_ == 0.0) {
       current_ = 1;
     }
+    n_removed_ = 0;
     near_puts_ = 0;
     near_limit_ = 64 + nodes_.size();
     grow_size_ = 64 + 4 * size_;
@@ -422,6 +482,7 @@ class EventQueue {
   std::int64_t current_ = 1;     // the first bucket that was not emptied,
   std::int64_t fetched_ = 0;     // and the first that was not fetched
   std::size_t near_puts_ = 0;    // events put into the heap since the layout,
+  std::size_t n_removed_ = 0;    // copies of removed events, at most
   std::size_t near_limit_ = 64;  // and how many may be before it is made anew
   std::size_t grow_size_ = 64;   // so too when the queue has grown beyond this
   double origin_ = 0.0;

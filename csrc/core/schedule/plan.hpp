@@ -12,7 +12,8 @@ namespace fedbuff {
 
 enum class Mode : int { SlotIsClient, Pool, OpenLoop, Rounds };
 enum class IfBusy : int { Redraw, Skip, Overlap };
-enum class TaskStatus : std::uint8_t { Used, LeftInBuffer, TooStale, Discarded, TimedOut, Failed };
+enum class Trigger : int { Buffer, EveryClient, Ringleader };
+enum class TaskStatus : std::uint8_t { Used, LeftInBuffer, TooStale, Discarded, TimedOut, Failed, Stopped };
 enum class StopReason : int { Full, ServerSteps, MaxTime, Arrivals, Exhausted, Stalled };
 
 struct SchedulePlan {
@@ -43,6 +44,12 @@ struct SchedulePlan {
   double max_wait = std::numeric_limits<double>::infinity();
   double timeout = std::numeric_limits<double>::infinity();
   bool distinct_clients = false;  // an arrival whose client is already in the buffer waits for the next buffer
+  Trigger trigger = Trigger::Buffer;
+  double per_client = 1.0;  // the harmonic mean of arrivals at which all clients count as heard
+  double step_period = std::numeric_limits<double>::infinity();
+  std::int64_t refill = 1;      // open slots that are refilled together; 0: those that are open at a server step
+  std::int64_t stop_stale = 0;  // the staleness at which a running task is stopped; 0: none is
+  bool restart = false;         // running tasks are stopped at every server step and tick: stop_stale is 1
 
   std::int64_t server_steps = -1;
   double max_time = std::numeric_limits<double>::infinity();

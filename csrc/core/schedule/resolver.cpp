@@ -24,7 +24,7 @@ constexpr std::uint64_t kRetry = 2;
 constexpr std::uint32_t kNoSlot = 0;  // of the requests of rounds and of the open loop, and of retries; tasks have
                                       // slots from 1
 
-enum class SlotState : std::uint8_t { Free, Waiting, Running };
+enum class SlotState : std::uint8_t { Free, Waiting, Running, Restarting };
 
 struct Slot {
   double start = 0.0;  // while it waits: the duration of the task
@@ -33,7 +33,86 @@ struct Slot {
   std::uint32_t task = 0;
   TaskStatus status = TaskStatus::Used;
   SlotState state = SlotState::Free;
-  bool endless = false;  // the task never ends
+  bool endless = false;   // the task never ends
+  bool deferred = false;  // distinct clients: its arrival waits for the next buffer
+};
+
+// Where running tasks are stopped: the slots of those that started before and after this one; kNoSlot at the ends.
+struct Neighbours {
+  std::uint32_t older = kNoSlot;
+  std::uint32_t newer = kNoSlot;
+};
+
+// Which clients were heard, for the triggers that ask for all of them.
+class Hearing {
+ public:
+  Hearing(Trigger trigger, std::int64_t n_clients, double per_client)
+      : trigger_(trigger), n_clients_(n_clients), per_client_(per_client) {
+    const auto n = static_cast<std::size_t>(trigger == Trigger::Buffer ? 0 : n_clients);
+    count_.assign(n, 0);
+    round_of_.assign(n, -1);
+    stepped_in_.assign(trigger == Trigger::Ringleader ? n : 0, -1);
+  }
+
+  // An arrival enters a buffer that holds `fill` with it; whether the server steps.
+  bool enter(std::uint32_t client, std::int64_t fill, std::int64_t buffer_size) {
+    if (trigger_ == Trigger::EveryClient) {
+      hear(client);
+      return fill >= buffer_size && all_are_heard();
+    }
+    // Phase one ends, without a step, when all are heard. In phase two each client's next arrival makes a step.
+    const bool steps = n_to_step_ > 0 && stepped_in_[client] != round_;
+    if (steps) {
+      stepped_in_[client] = round_;
+      --n_to_step_;
+    } else {
+      hear(client);
+    }
+    if (n_to_step_ == 0 && all_are_heard()) {
+      n_to_step_ = n_clients_;
+      new_round();
+    }
+    return steps;
+  }
+  void on_step() {
+    if (trigger_ == Trigger::EveryClient) {
+      new_round();
+    }
+  }
+
+ private:
+  void hear(std::uint32_t client) {
+    if (round_of_[client] != round_) {
+      round_of_[client] = round_;
+      count_[client] = 1;
+      ++n_heard_;
+      inverses_ += 1.0;
+    } else {
+      const std::int64_t count = ++count_[client];
+      inverses_ -= 1.0 / (static_cast<double>(count) * static_cast<double>(count - 1));
+    }
+  }
+  // Whether the harmonic mean over clients of their arrivals in this round is per_client or more.
+  bool all_are_heard() const {
+    return n_heard_ == n_clients_ && inverses_ * per_client_ <= static_cast<double>(n_clients_) * kMeanSlack;
+  }
+  void new_round() {
+    ++round_;
+    n_heard_ = 0;
+    inverses_ = 0.0;
+  }
+
+  static constexpr double kMeanSlack = 1.0 + 1e-9;  // of the mean, whose sum is kept in doubles
+  Trigger trigger_;
+  std::int64_t n_clients_;
+  double per_client_;
+  std::int64_t round_ = 0;
+  std::int64_t n_heard_ = 0;
+  std::int64_t n_to_step_ = 0;            // Ringleader: clients without their step in this round's second phase
+  double inverses_ = 0.0;                 // sum over the clients heard of 1 / arrivals
+  std::vector<std::int64_t> count_;       // arrivals of each client in this round,
+  std::vector<std::int64_t> round_of_;    // if this is its number
+  std::vector<std::int64_t> stepped_in_;  // Ringleader: the last round in which the client made a step
 };
 
 struct FetchClient {
@@ -54,9 +133,13 @@ double next_tick(double base, double max_wait, double now, bool passed) {
   return base + k * max_wait;
 }
 
-// The two event queues. They own the slots.
+// The event queues. They own the slots.
 struct Calendar : EventQueue<Slot, FetchClient> {
   Calendar(const ScheduleKernels& kernels, const LargeVector<std::uint32_t>& states)
+      : EventQueue(kernels, FetchClient{&states}) {}
+};
+struct RemovingCalendar : EventQueue<Slot, FetchClient, true> {  // for running tasks that are stopped
+  RemovingCalendar(const ScheduleKernels& kernels, const LargeVector<std::uint32_t>& states)
       : EventQueue(kernels, FetchClient{&states}) {}
 };
 struct List : EventList<Slot> {
@@ -81,12 +164,14 @@ class EventLoop {
     std::int64_t fill = 0;     // arrivals in the buffer
     std::int64_t started = 0;  // tasks started on this version
     std::int64_t total_rows = 0;
-    std::int64_t quiet = 0;     // events since an arrival entered the buffer
+    std::int64_t quiet = 0;     // events since an arrival entered the buffer; where all must be heard: since a step
     std::uint64_t created = 0;  // events
     std::uint64_t starts = 0;   // draws of a client
     double last_step = 0.0;
-    double last_start = -1.0;    // when a task or a request started last
-    double trigger = kInfinity;  // when a buffer that is neither empty nor full makes a step
+    double last_start = -1.0;      // when a task or a request started last
+    double trigger = kInfinity;    // when a buffer that is neither empty nor full makes a step
+    double tick = kInfinity;       // the next tick of a period whose ticks always happen
+    std::int64_t stop_until = -1;  // running tasks of versions up to this are stopped before anything else happens
   };
   Counters counters_;
 };
@@ -123,6 +208,19 @@ class LoopOver final : public EventLoop {
     return first + (task < rows ? task : task % rows);
   }
 
+  static constexpr bool kCanStop = !std::is_same_v<Queue, Calendar>;
+  bool stops() const { return kCanStop && plan_.stop_stale > 0; }
+  void link(std::uint32_t slot) {
+    links_[slot] = {newest_, kNoSlot};
+    (newest_ == kNoSlot ? oldest_ : links_[newest_].newer) = slot;
+    newest_ = slot;
+  }
+  void unlink(std::uint32_t slot) {
+    const Neighbours at = links_[slot];
+    (at.older == kNoSlot ? oldest_ : links_[at.older].newer) = at.newer;
+    (at.newer == kNoSlot ? newest_ : links_[at.newer].older) = at.older;
+  }
+
   SchedulePlan plan_;
   ClientSelection clients_;
   Queue queue_;  // owns the slots
@@ -136,6 +234,12 @@ class LoopOver final : public EventLoop {
   double retry_time_ = kInfinity;          // of the pending retry
   std::vector<std::int64_t> entered_;      // distinct clients: the last buffer that each client entered
   std::vector<std::uint32_t> deferred_;    // distinct clients: slots whose arrivals wait for the next buffer
+  std::vector<std::uint32_t> open_slots_;  // that wait to be refilled, in the order in which they became free
+  std::vector<Neighbours> links_;          // where tasks are stopped: the running ones, in the order of their starts,
+  std::uint32_t oldest_ = kNoSlot;         // from this slot
+  std::uint32_t newest_ = kNoSlot;         // to this one
+  Hearing hearing_;
+  bool always_ticks_;  // ticks of the period happen with an empty buffer too
 };
 
 template <class Queue>
@@ -145,11 +249,15 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
       queue_(kernels().schedule, clients_.states()),
       has_fast_stretch_(plan.timeout == kInfinity && plan.max_staleness < 0 && plan.stall_limit > 0 &&
                         plan.model.component[kWait].kind == DistributionKind::Constant &&
-                        plan.model.component[kWait].p[0] == 0.0) {
+                        plan.model.component[kWait].p[0] == 0.0),
+      hearing_(plan.trigger, plan.n_clients, plan.per_client),
+      always_ticks_(plan.step_period < kInfinity && (plan.restart || plan.refill == 0)) {
   if (plan.n_slots >= static_cast<std::int64_t>(Event::kMaxSlots) - 1) {
     throw std::length_error("more than 67,108,862 tasks in flight: give a smaller concurrency");
   }
   entered_.assign(plan.distinct_clients ? static_cast<std::size_t>(plan.n_clients) : 0, -1);
+  links_.resize(stops() ? static_cast<std::size_t>(plan.n_slots) + 1 : 0);
+  counters_.tick = always_ticks_ ? plan.step_period : kInfinity;
   queue_.add_slots(static_cast<std::size_t>(plan.n_slots));
   if (plan.mode == Mode::SlotIsClient || plan.mode == Mode::Pool) {
     queue_.gather();
@@ -166,7 +274,11 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
         run_ = choose<Mode::OpenLoop>();
       }
       break;
-    case Mode::Rounds: run_ = choose<Mode::Rounds>(); break;
+    case Mode::Rounds:
+      if constexpr (!std::is_same_v<Queue, RemovingCalendar>) {
+        run_ = choose<Mode::Rounds>();
+      }
+      break;
   }
 }
 
@@ -174,7 +286,7 @@ template <class Queue>
 template <Mode kMode>
 typename LoopOver<Queue>::Run LoopOver<Queue>::choose() const {
   if constexpr (kMode == Mode::SlotIsClient || kMode == Mode::Pool) {
-    if (clients_.is_plain()) {
+    if (!std::is_same_v<Queue, RemovingCalendar> && clients_.is_plain()) {
       return plan_.recorded ? &LoopOver::run_call<kMode, true, true> : &LoopOver::run_call<kMode, false, true>;
     }
   }
@@ -209,9 +321,10 @@ std::uint32_t LoopOver<Queue>::free_slot() {
 
 // One call of `run`: the event loop, for one mode and one kind of delays.
 //
-// kPlain: no windows, no time trigger, no distinct clients, no recorded client runs out of tasks, and an idle client is
-// eligible. Every member function is inlined into `run`, and the object does not leave it: so the compiler keeps the
-// counters in registers. A member function that is not inlined would put all of them into memory.
+// kPlain: no windows, no trigger but a full buffer, slots are refilled at arrivals, no task is stopped, no distinct
+// clients, no recorded client runs out of tasks, and an idle client is eligible. Every member function is inlined into
+// `run`, and the object does not leave it: so the compiler keeps the counters in registers. A member function that is
+// not inlined would put all of them into memory.
 template <class Queue>
 template <Mode kMode, bool kRecorded, bool kPlain>
 class LoopOver<Queue>::Call {
@@ -234,6 +347,14 @@ class LoopOver<Queue>::Call {
       throw std::length_error("more than 68,719,476,735 events in one schedule");
     }
     for (std::int64_t turn = 0; has_room() && turn + rows_ <= kEventsPerCall; ++turn) {
+      if constexpr (kStops) {
+        if (s_.stop_until >= 0) {
+          if (stop_next()) {
+            break;
+          }
+          continue;
+        }
+      }
       if constexpr (kClosed) {
         if (!all_have_asked() && ask_first()) {
           continue;
@@ -250,11 +371,18 @@ class LoopOver<Queue>::Call {
       const Event top = queue_.top();
       bool round_is_over = false;
       if constexpr (!kPlain) {
-        if (trigger_is_due(top)) {
-          if (on_trigger()) {
+        const double due = next_tick_time();
+        if (tick_is_due(top, due)) {
+          if (on_tick(due)) {
             break;
           }
           continue;
+        }
+        if constexpr (kClosed) {
+          if (top.time_bits >= kInfinityBits && due == kInfinity && !loop_.open_slots_.empty()) {
+            refill();  // nothing else would ever happen
+            continue;
+          }
         }
         // A round whose last tasks never end is over.
         round_is_over = kMode == Mode::Rounds && loop_.n_taken_ > 0 && (queue_.empty() || top.time() == kInfinity);
@@ -289,6 +417,8 @@ class LoopOver<Queue>::Call {
  private:
   static constexpr bool kClosed = kMode == Mode::SlotIsClient || kMode == Mode::Pool;
   static constexpr bool kDrawn = kMode != Mode::SlotIsClient;
+  static constexpr bool kStops = kClosed && !kPlain && LoopOver::kCanStop;
+  static constexpr std::uint64_t kInfinityBits = std::uint64_t{0x7FF} << 52;
 
   FB_ALWAYS_INLINE bool has_room() const {
     const std::int64_t rows_per_event = kMode == Mode::Rounds ? plan_.n_slots : 1;
@@ -317,18 +447,76 @@ class LoopOver<Queue>::Call {
     return true;
   }
 
-  // The time trigger comes after the arrivals and before the starts of its time.
-  FB_ALWAYS_INLINE bool trigger_is_due(const Event& top) {
-    if (s_.trigger == kInfinity || s_.trigger > plan_.max_time) {
+  FB_ALWAYS_INLINE double next_tick_time() const { return std::min(s_.trigger, s_.tick); }
+
+  // A tick comes after the arrivals and before the starts of its time.
+  FB_ALWAYS_INLINE bool tick_is_due(const Event& top, double due) {
+    if (due == kInfinity || due > plan_.max_time) {
       return false;
     }
     const double time = queue_.empty() ? kInfinity : top.time();
-    return s_.trigger < time || (s_.trigger == time && top.kind() != static_cast<int>(kEnd));
+    return due < time || (due == time && top.kind() != static_cast<int>(kEnd));
   }
 
-  FB_ALWAYS_INLINE bool on_trigger() {
-    s_.now = s_.trigger;
-    return make_step() && stop(StopReason::ServerSteps);
+  FB_ALWAYS_INLINE bool on_tick(double due) {
+    s_.now = due;
+    const bool is_period = due == s_.tick;
+    if (is_period) {
+      s_.tick = next_tick(0.0, plan_.step_period, due, true);
+    }
+    if (s_.fill > 0) {
+      return make_step() && stop(StopReason::ServerSteps);
+    }
+    if (is_stalled()) {
+      return true;
+    }
+    if (is_period) {
+      s_.stop_until = plan_.restart ? s_.version : -1;
+      if (plan_.refill == 0) {
+        refill();
+      }
+    }
+    return false;
+  }
+
+  // Counts what happens while nothing arrives in the buffer, or no step is made where all must be heard.
+  FB_ALWAYS_INLINE bool is_stalled() { return ++s_.quiet > plan_.stall_limit && stop(StopReason::Stalled); }
+
+  // Stops the running task that started first, if it is one of those to stop; its client starts again.
+  FB_ALWAYS_INLINE bool stop_next() {
+    const std::uint32_t slot_index = loop_.oldest_;
+    if (slot_index == kNoSlot || queue_.payload(slot_index).version > s_.stop_until) {
+      s_.stop_until = -1;
+      return false;
+    }
+    if (is_stalled()) {
+      return true;
+    }
+    Slot& slot = queue_.payload(slot_index);
+    if (slot.deferred) {
+      slot.deferred = false;  // it has no event
+    } else if constexpr (kStops) {
+      queue_.remove(slot_index);
+    }
+    loop_.unlink(slot_index);
+    --loop_.n_taken_;
+    write_row(slot, -1, s_.version - slot.version, TaskStatus::Stopped);
+    if (clients_.tasks_left(slot.client)) {
+      slot.state = SlotState::Restarting;
+    } else {
+      slot.state = SlotState::Free;
+      clients_.template release<kMode, kPlain>(slot.client, s_.now);
+    }
+    queue_.put(Event::make(s_.now, kStart, s_.created++, slot_index));
+    return s_.total_rows >= last_row_ && stop(StopReason::Arrivals);
+  }
+
+  // Open slots ask for clients, in the order in which they became free.
+  FB_ALWAYS_INLINE void refill() {
+    for (const std::uint32_t slot_index : loop_.open_slots_) {
+      queue_.put(Event::make(s_.now, kStart, s_.created++, slot_index));
+    }
+    loop_.open_slots_.clear();
   }
 
   FB_ALWAYS_INLINE bool on_end(const Event top) {
@@ -336,19 +524,35 @@ class LoopOver<Queue>::Call {
     if (!end_task(slot_index)) {
       return false;
     }
-    bool steps = s_.fill == buffer_size_;
+    bool steps = kPlain || plan_.trigger == Trigger::Buffer ? s_.fill == buffer_size_ : heard_steps_;
     if constexpr (kMode == Mode::Rounds) {
       if (steps || loop_.n_taken_ == 0) {
         steps = end_round();
+      }
+    }
+    if constexpr (kClosed && !kPlain) {
+      if (plan_.refill != 1) {
+        loop_.open_slots_.push_back(slot_index);
       }
     }
     if (after_end(steps)) {
       return true;
     }
     if constexpr (kClosed) {
+      if constexpr (!kPlain) {
+        if (plan_.refill != 1) {
+          if (plan_.refill > 0 && loop_.open_slots_.size() >= static_cast<std::size_t>(plan_.refill)) {
+            refill();
+          }
+          return false;
+        }
+      }
       // If nothing else happens at this time, the request of the slot can be served at once.
       const bool alone = queue_.was_alone(top) && all_have_asked();
       if (kPlain && alone) {
+        ask<false>(slot_index);
+      } else if (!kPlain && alone && s_.stop_until < 0 && next_tick_time() > s_.now) {
+        s_.last_start = s_.now;
         ask<false>(slot_index);
       } else {
         queue_.put(Event::make(s_.now, kStart, s_.created++, slot_index));
@@ -369,6 +573,12 @@ class LoopOver<Queue>::Call {
     if (slot_index != kNoSlot && queue_.payload(slot_index).state == SlotState::Waiting) {
       begin<false>(slot_index, queue_.payload(slot_index).start);
       return;
+    }
+    if constexpr (kStops) {
+      if (slot_index != kNoSlot && queue_.payload(slot_index).state == SlotState::Restarting) {
+        assign<false>(queue_.payload(slot_index).client, slot_index, s_.starts);
+        return;
+      }
     }
     if (top.kind() == static_cast<int>(kRetry)) {
       loop_.retry_time_ = kInfinity;
@@ -449,23 +659,40 @@ class LoopOver<Queue>::Call {
       if (plan_.distinct_clients && used) {
         if (loop_.entered_[slot.client] == s_.version) {
           loop_.deferred_.push_back(slot_index);
+          slot.deferred = true;
           return false;
         }
         loop_.entered_[slot.client] = s_.version;
       }
       --loop_.n_taken_;
+      if (loop_.stops()) {
+        loop_.unlink(slot_index);
+      }
     }
     clients_.template release<kMode, kPlain>(slot.client, s_.now);
     slot.state = SlotState::Free;
     write_row(slot, used ? s_.version : -1, staleness, status);
     s_.fill += used ? 1 : 0;
-    s_.quiet = used ? 0 : s_.quiet;
+    s_.quiet = used && (kPlain || plan_.trigger == Trigger::Buffer) ? 0 : s_.quiet;
     if constexpr (!kPlain) {
-      if (used && s_.fill == 1 && plan_.max_wait < kInfinity) {
-        s_.trigger = next_tick(s_.last_step, plan_.max_wait, s_.now, s_.last_start == s_.now);
+      if (used && s_.fill == 1) {
+        set_trigger();
       }
+      heard_steps_ =
+          used && plan_.trigger != Trigger::Buffer && loop_.hearing_.enter(slot.client, s_.fill, buffer_size_);
     }
     return true;
+  }
+
+  // When the buffer, which has its first arrival, makes a step although it is not full.
+  FB_ALWAYS_INLINE void set_trigger() {
+    const bool passed = s_.last_start == s_.now;
+    if (plan_.max_wait < kInfinity) {
+      s_.trigger = next_tick(s_.last_step, plan_.max_wait, s_.now, passed);
+    }
+    if (plan_.step_period < kInfinity && !loop_.always_ticks_) {
+      s_.trigger = std::min(s_.trigger, next_tick(0.0, plan_.step_period, s_.now, passed));
+    }
   }
 
   // Discards the tasks that are left of the round and asks for the next round. Returns whether the server steps.
@@ -511,13 +738,35 @@ class LoopOver<Queue>::Call {
     s_.started = 0;
     s_.last_step = s_.now;
     s_.trigger = kInfinity;
-    if constexpr (!kPlain) {
-      for (const std::uint32_t slot_index : loop_.deferred_) {
+    if constexpr (kPlain) {
+      return s_.version == plan_.server_steps;
+    } else {
+      if (s_.version == plan_.server_steps) {
+        return true;
+      }
+      follow_step();
+      return false;
+    }
+  }
+
+  // What a step brings about: tasks to be stopped, arrivals that waited for the next buffer, slots to be refilled.
+  FB_ALWAYS_INLINE void follow_step() {
+    s_.quiet = 0;
+    loop_.hearing_.on_step();
+    if (loop_.stops()) {
+      s_.stop_until = std::max<std::int64_t>(s_.version - plan_.stop_stale, -1);
+    }
+    for (const std::uint32_t slot_index : loop_.deferred_) {
+      Slot& slot = queue_.payload(slot_index);
+      if (slot.version > s_.stop_until) {
+        slot.deferred = false;
         queue_.put(Event::make(s_.now, kEnd, s_.created++, slot_index));
       }
-      loop_.deferred_.clear();
     }
-    return s_.version == plan_.server_steps;
+    loop_.deferred_.clear();
+    if (plan_.refill == 0) {
+      refill();
+    }
   }
 
   FB_ALWAYS_INLINE void write_row(const Slot& slot, std::int64_t step, std::int64_t staleness, TaskStatus status) {
@@ -665,6 +914,11 @@ class LoopOver<Queue>::Call {
     slot.version = s_.version;
     slot.start = s_.now;
     ++s_.started;
+    if constexpr (!kPlain) {
+      if (loop_.stops()) {
+        loop_.link(slot_index);
+      }
+    }
     queue_.put(Event::make(end, kEnd, s_.created++, slot_index));
   }
 
@@ -703,8 +957,9 @@ class LoopOver<Queue>::Call {
   const std::int64_t buffer_size_;
   const double timeout_;
   Counters s_;
-  std::int64_t rows_ = 0;   // written in this call
-  std::int64_t steps_ = 0;  // written in this call
+  bool heard_steps_ = false;  // whether the last task that ended makes a step, where all clients must be heard
+  std::int64_t rows_ = 0;     // written in this call
+  std::int64_t steps_ = 0;    // written in this call
   StopReason reason_ = StopReason::Full;
 };
 
@@ -721,6 +976,9 @@ std::vector<TaskInFlight> LoopOver<Queue>::in_flight() const {
 }
 
 std::unique_ptr<EventLoop> make_loop(const SchedulePlan& plan) {
+  if (plan.stop_stale > 0 && plan.n_slots > kernels().schedule.most_listed_slots) {
+    return std::make_unique<LoopOver<RemovingCalendar>>(plan);
+  }
   // The slots of the open loop grow without bound.
   if (plan.mode != Mode::OpenLoop && plan.n_slots <= kernels().schedule.most_listed_slots) {
     return std::make_unique<LoopOver<List>>(plan);

@@ -15,7 +15,7 @@ from ..spec import ScheduleChunk
 
 __all__ = ["ScheduleCheck"]
 
-_USED, _N_STATUS = 0, 6
+_USED, _N_STATUS = 0, 7
 _WRONG_STARTS = 18  # the last fault
 
 

@@ -1,0 +1,250 @@
+"""Refill, stops and triggers: what each does on small traces, closed forms, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedbuff as fb
+from fedbuff import FedBuff, Status
+
+FIXED = np.array([1.0, 1.7, 2.3, 5.9, 11.0])
+
+
+def fixed(delays: Any = FIXED) -> fb.Trace:
+    return fb.Trace(np.arange(len(delays)), delays)
+
+
+def rows(made: fb.Schedule, *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(getattr(made, name).tolist() for name in names), strict=True))
+
+
+def test_refill_at_steps_starts_the_freed_slots_together() -> None:
+    made = fb.schedule(fixed([1.0, 1.5, 2.5, 9.0]), FedBuff(2, refill="step"), server_steps=3)
+    assert made.step_time.tolist() == [1.5, 2.5, 3.5]
+    assert rows(made, "client", "start_time", "arrive_time") == [
+        (0, 0.0, 1.0),
+        (1, 0.0, 1.5),
+        (2, 0.0, 2.5),
+        (0, 1.5, 2.5),
+        (1, 1.5, 3.0),
+        (0, 2.5, 3.5),
+    ]
+
+
+def test_refill_of_the_whole_buffer_is_synchronous() -> None:
+    """O = B = K: every task starts at a step, and nothing is stale."""
+    model = fb.DelayModel(n_clients=50, compute=fb.Exponential(1.0))
+    numbered = fb.schedule(model, FedBuff(8, refill=8), 8, server_steps=40)
+    stepped = fb.schedule(model, FedBuff(8, refill="step"), 8, server_steps=40)
+    assert numbered == stepped and not numbered.staleness.any()
+    assert fb.schedule(model, FedBuff(8, refill=1), 8, server_steps=40) == fb.schedule(
+        model, FedBuff(8), 8, server_steps=40
+    )
+
+
+def test_open_slots_start_where_nothing_else_would_happen() -> None:
+    """Three tasks at work never fill a buffer of five, so they start again together."""
+    made = fb.schedule(fixed([1.0, 2.0, 3.0]), FedBuff(5, refill="step"), server_steps=2)
+    assert made.start_time.tolist() == [0.0, 0.0, 0.0, 3.0, 3.0, 3.0, 5.0, 5.0, 7.0, 7.0]
+    assert made.step_time.tolist() == [5.0, 9.0]
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_rennala_takes_the_time_of_its_closed_form(size: int) -> None:
+    """A step comes at the smallest t, counted from the last one, with sum of floor(t / T_i) >= K."""
+    made = fb.schedule(fixed(), FedBuff(size, max_staleness=0, restart="step"), server_steps=20)
+    made.check()
+    times = np.unique(np.outer(FIXED, np.arange(1, 9)))
+    done = np.floor(times[:, None] / FIXED + 1e-12).sum(axis=1)
+    wait = times[done >= size].min()
+    np.testing.assert_allclose(np.diff(made.step_time, prepend=0.0), wait, rtol=1e-12)
+    assert not made.staleness[made.status == Status.USED].any()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 20])
+def test_ringmaster_keeps_its_bound(limit: int) -> None:
+    """R steps take at most 2 min_m (1 / m sum_{i <= m} 1 / T_i)^-1 (1 + R / m): Ringmaster ASGD, its first lemma."""
+    delays = np.sort(np.random.default_rng(3).pareto(1.0, 40) + 0.2)
+    made = fb.schedule(fixed(delays), FedBuff(1, stop_stale=limit), server_steps=400)
+    made.check()
+    m = np.arange(1, delays.size + 1)
+    bound = 2 * (m / np.cumsum(1 / delays) * (1 + limit / m)).min()
+    took = made.step_time[limit:] - made.step_time[:-limit]
+    assert took.max() <= bound
+    assert took.max() > bound / 4  # the bound is not far from what happens
+    assert made.staleness[made.status == Status.USED].max() < limit
+    assert (made.staleness[made.status == Status.STOPPED] == limit).all()
+
+
+def test_a_stopped_client_starts_again_at_once() -> None:
+    made = fb.schedule(fixed([1.0, 2.5]), FedBuff(1, stop_stale=2), server_steps=4)
+    assert rows(made, "client", "task", "version", "start_time", "arrive_time", "status") == [
+        (0, 0, 0, 0.0, 1.0, Status.USED),
+        (0, 1, 1, 1.0, 2.0, Status.USED),
+        (1, 0, 0, 0.0, 2.0, Status.STOPPED),
+        (0, 2, 2, 2.0, 3.0, Status.USED),
+        (0, 3, 3, 3.0, 4.0, Status.USED),
+    ]
+    assert made.summary()["wasted"] == pytest.approx(2.0 / 6.0)
+    assert made.summary()["status"] == {"used": 4, "stopped": 1}
+    assert rows(made, "in_flight_client", "in_flight_version")[-1] == (1, 2)
+
+
+def test_an_end_by_arrivals_may_cut_the_stops_of_a_step() -> None:
+    made = fb.schedule(fixed(), FedBuff(1, restart="step"), arrivals=8)
+    assert made.n_arrivals == 8
+    whole = fb.schedule(fixed(), FedBuff(1, restart="step"), server_steps=9)
+    np.testing.assert_array_equal(made.client, whole.client[:8])
+
+
+def test_an_empty_period_restarts_without_a_version() -> None:
+    made = fb.schedule(fixed([1.0, 2.5]), FedBuff(9, period=0.75, restart="step"), max_time=3.0)
+    assert made.n_steps == 0 and made.step_started.size == 0
+    assert set(made.status.tolist()) == {Status.STOPPED} and not made.staleness.any()
+    assert made.arrive_time.tolist() == [0.75, 0.75, 1.5, 1.5, 2.25, 2.25, 3.0, 3.0]
+    made.check()
+
+
+def test_a_period_counts_from_time_zero() -> None:
+    """Ticks with an empty buffer pass, and steps of a full one do not move them."""
+    made = fb.schedule(fixed([0.9]), FedBuff(3, period=2.0), max_time=8.0)
+    assert made.step_time.tolist() == [2.0, 4.0, 6.0, 8.0]
+    made = fb.schedule(fixed([0.75]), FedBuff(2, period=2.0), max_time=6.0)
+    assert made.step_time.tolist() == [1.5, 3.0, 4.0, 5.25, 6.0]
+
+
+def test_malenia_hears_every_client_and_ringleader_steps_once_for_each() -> None:
+    model = fb.DelayModel(n_clients=6, compute=fb.Exponential(1.0), client_speed=np.arange(1.0, 7.0))
+    malenia = fb.schedule(model, FedBuff(1, trigger="every_client", per_client=2.0, restart="step"), server_steps=9)
+    malenia.check()
+    for t in range(9):
+        counts = np.bincount(malenia.client[malenia.step == t], minlength=6)
+        assert 6 / (1 / counts).sum() >= 2 - 1e-9
+        last = np.flatnonzero(malenia.step == t)[-1]
+        counts[malenia.client[last]] -= 1
+        assert counts.min() == 0 or 6 / (1 / counts).sum() < 2  # not one arrival earlier
+    ringleader = fb.schedule(model, FedBuff(1, trigger="ringleader"), server_steps=18)
+    ringleader.check()
+    makes = [int(np.flatnonzero(ringleader.step == t)[-1]) for t in range(18)]
+    for first in (0, 6, 12):
+        assert sorted(ringleader.client[makes[first : first + 6]].tolist()) == list(range(6))
+    assert set(ringleader.client[: makes[0]].tolist()) == set(range(6))
+
+
+STRATEGIES = [
+    FedBuff(4, refill="step"),
+    FedBuff(4, refill=3, stop_stale=2),
+    FedBuff(4, restart="step"),
+    FedBuff(4, period=0.3),
+    FedBuff(2, period=0.05, restart="step"),
+    FedBuff(1, trigger="every_client"),
+    FedBuff(1, trigger="ringleader"),
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_files_slices_streams_and_replays(strategy: FedBuff, tmp_path: Path) -> None:
+    model = fb.DelayModel(n_clients=7, wait=fb.Exponential(0.01), compute=fb.Exponential(1.0))
+    made = fb.schedule(model, strategy, 5, server_steps=30, seed=2)
+    made.check()
+    for name in ("s.npz", "s.parquet"):
+        made.save(tmp_path / name)
+        assert fb.load_schedule(tmp_path / name) == made
+    chunks = list(fb.iter_schedule(model, strategy, 5, chunk=9, server_steps=30, seed=2, path=tmp_path / "c.parquet"))
+    assert fb.load_schedule(tmp_path / "c.parquet") == made
+    np.testing.assert_array_equal(np.concatenate([part.status for part in chunks]), made.status)
+    made[10:20].check()
+    assert made[:20][10:] == made[10:20]
+    problem = fb.Quadratic(np.random.default_rng(0).standard_normal((7, 3)), 1.0, noise_variance=0.1)
+    local = fb.LocalSGD(2, 0.1, batch_size=1)
+    whole = fb.replay(problem, made, local, strategy=strategy, threads=1)
+    streamed = fb.replay(problem, iter(chunks), local, strategy=strategy, threads=2)
+    np.testing.assert_array_equal(whole.w, streamed.w)
+    assert whole.version == 30
+
+
+def test_a_log_has_triggers_and_nothing_that_would_change_what_happened() -> None:
+    model = fb.DelayModel(n_clients=7, compute=fb.Exponential(1.0))
+    for strategy in (FedBuff(4, period=0.3), FedBuff(3, trigger="every_client"), FedBuff(1, trigger="ringleader")):
+        made = fb.schedule(model, strategy, 5, server_steps=30, seed=2)
+        again = fb.schedule(made.arrival_log(), strategy, server_steps=30)
+        np.testing.assert_array_equal(again.step[: made.n_arrivals], made.step)
+        np.testing.assert_array_equal(again.step_time, made.step_time)
+        again.check()
+    log = made.arrival_log()
+    for name, strategy in {
+        "refill": FedBuff(2, refill="step"),
+        "stop_stale": FedBuff(2, stop_stale=2),
+        "restart": FedBuff(2, restart="step"),
+    }.items():
+        with pytest.raises(ValueError, match=f"arrival log is replayed as it happened: {name}"):
+            fb.schedule(log, strategy)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"refill": "often"}, "refill: expected"),
+        ({"refill": 0}, "refill: expected an int >= 1"),
+        ({"stop_stale": 0}, "stop_stale: expected an int >= 1"),
+        ({"restart": "round"}, "restart: expected"),
+        ({"restart": "step", "stop_stale": 3}, "stop_stale, restart: give one"),
+        ({"period": 0.0}, "period: expected"),
+        ({"trigger": "each"}, "trigger: expected"),
+        ({"per_client": 2.0}, "per_client: "),
+        ({"trigger": "every_client", "per_client": 0.5}, "per_client: expected a number >= 1"),
+        ({"trigger": "ringleader", "period": 1.0}, "period: trigger"),
+        ({"trigger": "ringleader", "max_wait": 1.0}, "max_wait: trigger"),
+        ({"trigger": "every_client", "distinct_clients": True}, "distinct_clients: "),
+        ({"secure": "simulate", "period": 1.0}, "period: a secure sum"),
+        ({"secure": "simulate", "trigger": "every_client"}, "trigger: a secure sum"),
+    ],
+    ids=str,
+)
+def test_refused_strategies(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FedBuff(2, **options)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "message"),
+    [
+        (FedBuff(2, period=1.0), {"max_time": 0.0}, "period: no tick comes before max_time=0"),
+        (FedBuff(2, refill=6), {"arrivals": 9}, "refill: expected at most 5"),
+        (FedBuff(2, refill=3), {"arrivals": 9, "concurrency": 2}, "refill: expected at most 2"),
+        (FedBuff(2, refill="step"), {"arrivals": 9, "start_rate": 1.0}, "refill: start_rate"),
+        (FedBuff(2, stop_stale=1), {"arrivals": 9, "start_rate": 1.0}, "stop_stale: start_rate"),
+        (FedBuff(2, restart="step"), {"arrivals": 9, "start_rate": 1.0}, "restart: start_rate"),
+    ],
+    ids=str,
+)
+def test_refused_schedules(strategy: FedBuff, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fb.schedule(fixed(), strategy, **options)
+
+
+def test_a_client_that_is_never_heard_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedbuff._schedule import resolve
+
+    made = resolve.Request._make_plan
+    monkeypatch.setattr(resolve.Request, "_make_plan", lambda self, src: made(self, src)._replace(stall_limit=500))
+    trace = fb.Trace([0, 1], [1.0, 1.0], ok=[True, False])
+    with pytest.raises(ValueError, match="trigger: no server step was made in 500 events"):
+        fb.schedule(trace, FedBuff(1, trigger="every_client"), server_steps=1)
+
+
+def test_checks_find_what_a_policy_cannot_make() -> None:
+    made = fb.schedule(fixed(), FedBuff(1, stop_stale=3), server_steps=20)
+    state: dict[str, Any] = made._state()
+    state["status"] = np.where(made.status == Status.STOPPED, Status.FAILED, made.status).astype(np.uint8)
+    with pytest.raises(ValueError, match="ends with a staleness of 3 or more"):
+        fb.Schedule(**state).check()
+    plain: dict[str, Any] = fb.schedule(fixed(), FedBuff(1), server_steps=20)._state()
+    plain["status"] = np.where(np.arange(20) == 19, Status.STOPPED, plain["status"]).astype(np.uint8)
+    plain["step"] = np.where(np.arange(20) == 19, -1, plain["step"])
+    with pytest.raises(ValueError):
+        fb.Schedule(**plain).check()
