@@ -14,7 +14,8 @@ if sys.platform == "win32":
 
 # Problems
 from ._problems.base import Problem
-from ._problems.external import Callback, Custom
+from ._problems.callback import Callback
+from ._problems.custom import Custom
 from ._problems.linear import LeastSquares, Logistic
 from ._problems.local import LocalSGD
 from ._problems.mlp import MLP, Softmax

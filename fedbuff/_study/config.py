@@ -129,7 +129,7 @@ def refuse_unknown_removals(tables: Tables, changes: Mapping[str, Any]) -> None:
 
 def at_replay() -> AbstractContextManager[None]:
     """The keys of the problem's errors are arguments of replay: names the table that gave them."""
-    return at_path("replay", ("metrics", "eval_every", "threads", "checkpoint_every"))
+    return at_path("replay", ("metrics", "eval_every", "threads", "checkpoint_every"), named_here=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,7 +283,21 @@ class StepNumbers(NamedTuple):
 
 # ---- replays ----
 
-ClientFunction = Callable[[int, int, Vector], Vector]  # (client, task, w) gives the delta
+
+@dataclass(frozen=True, slots=True)
+class ClientFunction:
+    """A client's work in Python.
+
+    call   (client, task, w) gives the delta of one task, where batch is 0; else (clients, tasks, W) those of a group
+    check  (what `call` gave, shape, dtype) gives the array, or says why it is none
+    batch  how many tasks a group has at most: `size_of_group` in python/groups.py
+    """
+
+    call: Callable[[Any, Any, Vector], Any]
+    check: Callable[[Any, tuple[int, ...], Any], Vector]
+    batch: int = 0
+
+
 CompiledGradient = tuple[int, int, Integers]  # addresses of function and context, samples per client
 
 
@@ -318,8 +332,14 @@ class ReplayEngine(Protocol):
     def live_versions(self) -> list[int]: ...
     def model(self, version: int) -> Vector: ...
     def pieces(self) -> int: ...
+    def waiting_deltas(self) -> Vector:
+        """(n, dim): deltas of the first n rows after the made steps, where their group has rows in those steps. They
+        are part of the state that `restore` gets."""
+
     def pass_over(self, version: int) -> None: ...
-    def restore(self, w: Vector, live: list[int], models: Vector, rule_state: dict[str, NDArray[Any]]) -> int: ...
+    def restore(
+        self, w: Vector, live: list[int], models: Vector, rule_state: dict[str, NDArray[Any]], deltas: Vector
+    ) -> int: ...
 
 
 class RunState(IntEnum):

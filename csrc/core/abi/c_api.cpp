@@ -52,6 +52,7 @@ Result read(Object* object, Body body, Result nothing) {
 }
 
 constexpr int64_t kNoNumber = -1;
+constexpr int64_t kMostCount = int64_t{1} << 62;  // of a state's counts: what is added to one stays within 64 bits
 
 // How large each struct was when this ABI began: fields after that were appended, and callers may not know them.
 constexpr std::size_t kFirstRule = offsetof(fb_rule, unit) + sizeof(double);
@@ -385,8 +386,9 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
   if (const fb_status status = read_struct(state, kFirstState, s); status != FB_OK) {
     return status;
   }
-  if (s.w == nullptr || s.sum == nullptr || s.version < 0 || s.fill < 0 || s.fill >= r.buffer_size || s.n_due < 0 ||
-      server_out == nullptr || (s.n_due > 0 && (s.due == nullptr || s.due_version == nullptr || s.kept == nullptr))) {
+  if (s.w == nullptr || s.sum == nullptr || s.version < 0 || s.version > kMostCount || s.dropped < 0 ||
+      s.dropped > kMostCount || s.fill < 0 || s.fill >= r.buffer_size || s.n_due < 0 || server_out == nullptr ||
+      (s.n_due > 0 && (s.due == nullptr || s.due_version == nullptr || s.kept == nullptr))) {
     return FB_ERR_ARGUMENT;
   }
   if (s.staleness < 0 || s.n_arrays < 0 || (s.n_arrays > 0 && s.arrays == nullptr)) {
@@ -397,13 +399,15 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
       return FB_ERR_ARGUMENT;
     }
   }
+  int64_t n_tasks = 0;
   for (int64_t i = 0; i < s.n_due; ++i) {
     const int64_t version = s.due_version[i];
     const bool needs_model = fedbuff::needs_start(r) && version != s.version;
     if (version < 0 || version > s.version || (i > 0 && version <= s.due_version[i - 1]) || s.due[i] < 1 ||
-        (needs_model && s.kept[i] == nullptr)) {
+        s.due[i] > kMostCount - n_tasks || (needs_model && s.kept[i] == nullptr)) {
       return FB_ERR_ARGUMENT;
     }
+    n_tasks += s.due[i];
   }
   return guarded([&] {
     auto server = fedbuff::make_server(r, dtype, dim, s.w);
@@ -498,7 +502,9 @@ fb_status fb_local_create(const fb_problem* problem, const fb_local_config* conf
   return guarded([&] {
     std::unique_ptr<fb_local> local;
     const fb_status status = fedbuff::make_local(p, c, dtype, local);
-    *local_out = local.release();
+    if (status == FB_OK) {
+      *local_out = local.release();
+    }
     return status;
   });
 }
@@ -515,7 +521,9 @@ fb_status fb_local_create_custom(fb_gradient gradient, void* context, int64_t n_
   return guarded([&] {
     std::unique_ptr<fb_local> local;
     const fb_status status = fedbuff::make_custom_local(gradient, context, n_clients, samples, c, dtype, dim, local);
-    *local_out = local.release();
+    if (status == FB_OK) {
+      *local_out = local.release();
+    }
     return status;
   });
 }

@@ -171,6 +171,8 @@ std::vector<std::int64_t> batches_of(const fb_local_config& c, std::int64_t n_cl
                                   : std::vector<std::int64_t>(c.batch_sizes, c.batch_sizes + n);
 }
 
+constexpr std::int64_t kMostDim = std::int64_t{1} << 56;  // its bytes can be counted, and a layer's weights added to it
+
 // The problem as the kernels want it; false where something is missing or does not fit.
 template <class T>
 bool read_problem(const fb_problem& given, Problem<T>& p) {
@@ -203,10 +205,13 @@ bool read_problem(const fb_problem& given, Problem<T>& p) {
   p.l2 = given.l2;
   p.nonconvex = given.nonconvex;
   for (int l = 0; l <= p.n_layers; ++l) {
-    if (p.size[l] < 1) {
+    if (p.size[l] < 1 || p.dim > kMostDim) {
       return false;
     }
     p.dim += l == 0 ? 0 : (std::int64_t{p.size[l - 1]} + (p.intercept ? 1 : 0)) * p.size[l];
+  }
+  if (p.dim > kMostDim) {
+    return false;
   }
   p.offsets = given.offsets;
   for (std::int64_t i = 0; i < p.n_clients; ++i) {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "check.hpp"
 #include "fedbuff/fedbuff.h"
@@ -559,6 +560,48 @@ std::int32_t toward_one(std::int64_t client, std::int64_t n_rows, const std::int
 }
 
 }  // namespace
+
+TEST(local_sgd_refuses_more_weights_than_can_be_counted) {
+  const std::vector<std::int32_t> size = {1 << 30, 2147483647, 2147483647, 2147483647, 1};
+  const std::vector<std::int64_t> offsets = {0, 1};
+  const double x = 0, target = 0;
+  fb_problem problem = FB_PROBLEM_INIT;
+  problem.family = FB_NET;
+  problem.n_layers = 4;
+  problem.layer_size = size.data();
+  problem.n_clients = 1;
+  problem.offsets = offsets.data();
+  problem.x = &x;
+  problem.target = &target;
+  const fb_local_config config = FB_LOCAL_CONFIG_INIT;
+  fb_local* local = nullptr;
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F64, &local), FB_ERR_ARGUMENT);
+  CHECK(local == nullptr);
+}
+
+TEST(a_state_with_counts_that_overflow_is_refused) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  Server server(make_rule(2), 3);
+  server.download(2);
+  fb_server_state state = FB_SERVER_STATE_INIT;
+  std::int64_t version = 0, due = 0;
+  const void* kept = nullptr;
+  state.due_version = &version;
+  state.due = &due;
+  state.kept = &kept;
+  CHECK_EQ(fb_server_get_state(server.handle, &state), FB_OK);
+  const fb_rule rule = make_rule(2);
+  fb_server* other = nullptr;
+  const auto refused = [&](std::int64_t& field) {
+    const std::int64_t before = std::exchange(field, kMost);
+    const fb_status status = fb_server_restore(&rule, FB_F64, 3, &state, &other);
+    field = before;
+    return status == FB_ERR_ARGUMENT && other == nullptr;
+  };
+  CHECK(refused(state.version) && refused(state.dropped) && refused(due));
+  CHECK_EQ(fb_server_restore(&rule, FB_F64, 3, &state, &other), FB_OK);
+  fb_server_destroy(&other);
+}
 
 TEST(local_sgd_with_the_hosts_gradient) {
   const std::int64_t samples[] = {4, 4, 4}, hollow[] = {4, 0, 4};
