@@ -342,3 +342,52 @@ def _port(
         weights=weights,
         weight_by=DeltaWeight("last_step"),
     )
+
+
+@_entry(
+    "rennala",
+    "Tyurin and Richtarik 2023, arXiv 2305.12387",
+    "w <- w - server_lr mean of K deltas, all of the present version",
+    variant='"discard": what began on an older version is dropped when it arrives; "restart": every step stops all '
+    "tasks and starts their clients again",
+)
+def _rennala(buffer_size: int, server_lr: Step = 1.0, variant: Literal["discard", "restart"] = "discard") -> Strategy:
+    choice("variant", variant, ("discard", "restart"))
+    if variant == "restart":
+        return FedBuff(buffer_size, server_lr, norm="arrivals", max_staleness=0, restart="step")
+    return FedBuff(buffer_size, server_lr, norm="arrivals", max_staleness=0)
+
+
+@_entry(
+    "ringmaster",
+    "Maranjyan, Tyurin and Richtarik 2025 (ICML), arXiv 2501.16168",
+    "w <- w - server_lr delta, of a staleness below stop_stale",
+    variant='"stop": a task whose staleness reaches stop_stale is stopped, and its client starts again; "drop": such a '
+    "delta is dropped when it arrives",
+)
+def _ringmaster(stop_stale: int, server_lr: Step = 1.0, variant: Literal["stop", "drop"] = "stop") -> Strategy:
+    choice("variant", variant, ("stop", "drop"))
+    count("stop_stale", stop_stale)
+    if variant == "stop":
+        return FedBuff(1, server_lr, norm="arrivals", stop_stale=stop_stale)
+    return FedBuff(1, server_lr, norm="arrivals", max_staleness=stop_stale - 1)
+
+
+@_entry(
+    "malenia",
+    "Tyurin and Richtarik 2023, arXiv 2305.12387",
+    "w <- w - server_lr mean over clients of the mean of their deltas, all of the present version",
+    variant="steps when the harmonic mean of the clients' counts is at least per_client, S / n in the paper; all "
+    "clients then start again",
+)
+def _malenia(n_clients: int, server_lr: Step = 1.0, per_client: float = 1.0) -> Strategy:
+    return FedBuff(
+        count("n_clients", n_clients),
+        server_lr,
+        norm="clients",
+        weights="per_client",
+        n_clients=n_clients,
+        trigger="every_client",
+        per_client=per_client,
+        restart="step",
+    )

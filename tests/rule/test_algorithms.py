@@ -19,6 +19,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "clients_per_round": {"clients_per_round": 3},
     "period": {"period": 3},
     "concurrency": {"concurrency": 4},
+    "stop_stale": {"stop_stale": 3},
 }
 
 
@@ -142,3 +143,50 @@ def test_weights_per_client_are_means_of_each_clients_deltas() -> None:
     chunks = fb.iter_schedule(delays, strategy, server_steps=12, seed=1)
     with pytest.raises(ValueError, match=r'^schedule: weights="per_client" counts its arrivals'):
         fb.replay(problem, chunks, local, strategy=strategy)
+
+
+def replayed(strategy: Any, delays: Any, steps: int, server: Any = None) -> tuple[fb.Schedule, np.ndarray]:
+    problem = fb.Quadratic(np.arange(8.0).reshape(4, 2))
+    schedule = fb.schedule(delays, strategy, server_steps=steps, seed=3)
+    local = fb.LocalSGD(steps=2, lr=0.1)
+    return schedule, fb.replay(problem, schedule, local, strategy=server or strategy, w0=np.zeros(2)).w
+
+
+def test_rennala_uses_fresh_arrivals_and_is_fedavg_where_all_are_equally_fast() -> None:
+    random, equal = (fb.DelayModel(n_clients=4, compute=law) for law in (fb.Exponential(1.0), fb.Constant(1.0)))
+    for variant in ("discard", "restart"):
+        strategy = fb.algorithm("rennala", buffer_size=3, variant=variant)
+        schedule, _ = replayed(strategy, random, 30)
+        assert schedule.staleness[schedule.status == fb.Status.USED].max() == 0
+        _, w = replayed(fb.algorithm("rennala", buffer_size=4, variant=variant), equal, 10)
+        _, rounds = replayed(fb.FedAvg(clients_per_round=4, weights="equal"), equal, 10)
+        np.testing.assert_allclose(w, rounds, rtol=0, atol=1e-13)
+
+
+def test_ringmaster_without_a_limit_is_asynchronous_sgd() -> None:
+    delays = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0), client_speed=np.array([1.0, 1.0, 2.0, 9.0]))
+    _, plain = replayed(fb.FedBuff(1, server_lr=0.4, norm="arrivals"), delays, 50)
+    for variant in ("stop", "drop"):
+        _, w = replayed(fb.algorithm("ringmaster", stop_stale=10**6, server_lr=0.4, variant=variant), delays, 50)
+        np.testing.assert_array_equal(w, plain)
+        schedule, _ = replayed(fb.algorithm("ringmaster", stop_stale=4, variant=variant), delays, 50)
+        assert schedule.staleness[schedule.status == fb.Status.USED].max() < 4
+
+
+def test_malenia_as_the_paper_has_it() -> None:
+    """Every used delta is of the present version; each client's mean counts once."""
+    problem, local = fb.Quadratic(np.arange(8.0).reshape(4, 2)), fb.LocalSGD(steps=2, lr=0.1)
+    delays = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0), client_speed=np.array([1.0, 1.0, 2.0, 5.0]))
+    strategy = fb.algorithm("malenia", n_clients=4, server_lr=0.5, per_client=1.5)
+    schedule, got = replayed(strategy, delays, 12)
+    w = np.zeros(2)
+    for t in range(12):
+        rows = np.flatnonzero((schedule.status == fb.Status.USED) & (schedule.step == t))
+        means = []
+        for client in range(4):
+            own = [row for row in rows if schedule.client[row] == client]
+            deltas = [problem.delta(w, client, local, task=int(schedule.task[row]), seed=0) for row in own]
+            assert len(deltas) > 0 and all(schedule.version[row] == t for row in own)
+            means.append(np.mean(deltas, axis=0))
+        w = w - 0.5 * np.mean(means, axis=0)
+    np.testing.assert_allclose(got, w, rtol=0, atol=1e-10)
