@@ -170,7 +170,7 @@ def at_path(path: str, keys: Sequence[str] = (), *, named_here: bool = True) -> 
         if isinstance(error, FileError) and not named_here:
             raise
         text = str(error)
-        first = text.partition(" ")[0].rstrip(":,")
+        first = text.partition(" ")[0].rstrip(":,").partition("[")[0]
         raise ConfigError(f"{path}.{text}" if first in keys else f"{path}: {text}") from error
     except OSError as error:
         if not named_here:

@@ -26,6 +26,7 @@ PYTHON_LAYERS = (
     ("_server",),
     ("_event_queue", "_local_sgd"),
     ("backends",),
+    ("layers",),
     ("_problems", "_delays", "partition"),
     ("datasets",),
     ("_schedule",),

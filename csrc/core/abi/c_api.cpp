@@ -14,6 +14,7 @@
 #include "fedbuff/fedbuff.h"
 #include "numbers/fixed_point.hpp"
 #include "clients/local_sgd.hpp"
+#include "clients/read_network.hpp"
 #include "threads/core_chunks.hpp"
 #include "abi/queue.hpp"
 #include "server/rule.hpp"
@@ -484,6 +485,22 @@ fb_status fb_buffer_step(fb_buffer* buffer, fb_dtype dtype, int64_t dim, const v
     return FB_ERR_ARGUMENT;
   }
   return guarded([&] { return buffer->step(dtype, dim, w, lr, w_out); });
+}
+
+fb_status fb_network_check(const fb_network* network, int64_t* dim_out, char* text_out, int64_t text_size) {
+  return guarded([&] {
+    std::unique_ptr<const fedbuff::NetworkPlan> plan;
+    const fedbuff::NetworkFault fault = fedbuff::read_network(network, plan);
+    if (dim_out != nullptr && plan != nullptr) {
+      *dim_out = plan->network.dim;
+    }
+    if (text_out != nullptr && text_size > 0) {
+      const std::size_t n = std::min(fault.text.size(), static_cast<std::size_t>(text_size) - 1);
+      std::memcpy(text_out, fault.text.data(), n);
+      text_out[n] = '\0';
+    }
+    return fault.status;
+  });
 }
 
 fb_status fb_local_create(const fb_problem* problem, const fb_local_config* config, fb_dtype dtype,

@@ -677,3 +677,62 @@ TEST(queue_orders_by_time_kind_and_creation) {
   CHECK_EQ(fb_queue_pop(queue.handle, &event), FB_OK);
   CHECK(event.item == 8 && event.time == 0.5);
 }
+
+TEST(local_sgd_of_a_network) {
+  const std::vector<float> x = {1, 2, 3, 4, 5, 6, 7, 8};
+  const std::int32_t label[] = {0, 1};
+  const std::int64_t offsets[] = {0, 2};
+  std::vector<fb_layer> layers(4, FB_LAYER_INIT);
+  layers[0].kind = FB_LAYER_CONV2D;
+  layers[0].out = 3;
+  layers[0].kernel[0] = 2;
+  layers[1].kind = FB_LAYER_RELU;
+  layers[3].kind = FB_LAYER_DENSE;
+  layers[3].out = 2;
+  fb_network network = FB_NETWORK_INIT;
+  network.n_layers = 4;
+  network.layers = layers.data();
+  const std::int32_t shape[3] = {1, 2, 2};
+  std::copy(shape, shape + 3, network.input_shape);
+  std::int64_t dim = 0;
+  char text[120] = "?";
+  CHECK_EQ(fb_network_check(&network, &dim, text, sizeof text), FB_OK);
+  CHECK_EQ(std::string(text), "");
+  CHECK_EQ(dim, 3 * 2 + 3 + 2 * 6 + 2);
+  fb_problem problem = FB_PROBLEM_INIT;
+  problem.family = FB_LAYERS;
+  problem.head = FB_SOFTMAX;
+  problem.n_clients = 1;
+  problem.offsets = offsets;
+  problem.x = x.data();
+  problem.label = label;
+  problem.network = &network;
+  fb_local_config config = FB_LOCAL_CONFIG_INIT;
+  config.lr = 0.25;
+  config.steps = 2;
+  Owned<fb_local> local(fb_local_destroy);
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F32, &local.handle), FB_OK);
+  CHECK_EQ(fb_local_dim(local.handle), dim);
+  layers[3].out = -1;  // copied: no longer of interest
+  std::vector<float> w(static_cast<std::size_t>(dim), 0.5F), delta(w.size());
+  CHECK_EQ(fb_local_delta(local.handle, FB_F32, dim, 0, 0, w.data(), delta.data()), FB_OK);
+  CHECK(delta[0] != 0 && std::all_of(delta.begin(), delta.end(), [](float d) { return std::isfinite(d); }));
+  // The two outputs have the same weights to begin with: what one loses the other gains.
+  CHECK_EQ(delta[9], -delta[15]);
+
+  Owned<fb_local> none(fb_local_destroy);
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F32, &none.handle), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_network_check(&network, nullptr, text, sizeof text), FB_ERR_ARGUMENT);
+  CHECK_EQ(std::string(text), "layer 3 (dense): expected at least 1 output, got -1");
+  CHECK_EQ(fb_network_check(&network, nullptr, text, 8), FB_ERR_ARGUMENT);
+  CHECK_EQ(std::string(text), "layer 3");
+  CHECK_EQ(fb_network_check(&network, nullptr, nullptr, 0), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_network_check(nullptr, nullptr, nullptr, 0), FB_ERR_ARGUMENT);
+  network.abi = 99;
+  CHECK_EQ(fb_network_check(&network, &dim, nullptr, 0), FB_ERR_ABI);
+  network.abi = FB_ABI_VERSION;
+  network.layers = nullptr;
+  CHECK_EQ(fb_network_check(&network, &dim, nullptr, 0), FB_ERR_ARGUMENT);
+  problem.network = nullptr;
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F32, &none.handle), FB_ERR_ARGUMENT);
+}
