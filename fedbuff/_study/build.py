@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-<<<<<<< HEAD
-from typing import Any
-=======
 from typing import Any, cast
->>>>>>> main
 
 import numpy as np
 
