@@ -91,7 +91,7 @@ class Trainer:
 
 
 def network(name: str, batch: str, variant: str = "module") -> Callable[[], dict[str, Any]]:
-    """module, functional, compile; module-last, functional-last, compile-last with the channels last in memory."""
+    """module, functional and compile; module-last and so on have the channels last in memory."""
     torch.set_num_threads(1)
     how, _, last = variant.partition("-")
     trainer = Trainer(name, int(batch), last == "last")

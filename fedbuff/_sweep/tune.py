@@ -22,9 +22,9 @@ from .._base.checks import (
 )
 from .._base.files import replacing
 from .._replay.history import RISING
-from .._study.build import default_metrics
-from .._study.config import StudyConfig
-from .._study.tables import ConfigError, seeds_of
+from .._study.build import default_metrics, privacy_of
+from .._study.config import StudyConfig, check_code, check_repeatable
+from .._study.tables import ConfigError, merged, seeds_of, table_of
 from .request import Base, arms_of, study_of
 from .results import SweepResults
 from .statistics import Table, arm_labels
@@ -190,11 +190,12 @@ def _arms(
 def _check_arm(config: StudyConfig, arm: Mapping[str, Any]) -> None:
     """Refuses what the whole search must not have; an arm that cannot be fails alone, in its rung."""
     try:
-        made = config.changed(arm)
+        tables = merged(config.tables, arm)
+        privacy = privacy_of(table_of(tables, "strategy"))
     except ConfigError:
         return
-    made.check_code()
-    made.check_repeatable("tune")
+    check_code(tables, config.allow_code)
+    check_repeatable(privacy, "tune")
 
 
 class _Search:
