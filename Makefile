@@ -20,7 +20,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flower lint format docs dist wheels core-test sanitize torture fuzz bench bench-full \
+.PHONY: help demo test test-flower lint format docs dist wheels core-test sanitize torture fuzz memory bench bench-full \
         bench-flower clean
 .DELETE_ON_ERROR:
 
@@ -76,6 +76,9 @@ sanitize: $(VENV)/.built  ## the C++ tests and some of the Python ones under ASa
 torture: $(VENV)/.built  ## a fault at each system call of each save, 1,000 kills: docs/reliability.md gets the figures
 	$(BIN)/python tests/torture/faults.py --publish
 	$(BIN)/python tests/torture/kills.py --kills 1000 --publish
+
+memory: $(VENV)/.built  ## memory over a million calls, or 20 s, of each function; docs/reliability.md gets the figures
+	$(BIN)/python tests/torture/memory.py --publish
 
 SECONDS ?= 600
 fuzz: $(VENV)/.built  ## SECONDS=600 of fuzzing by libFuzzer (Clang) and in Python; docs/reliability.md gets the figures

@@ -154,8 +154,9 @@ def tune(
 
 
 def _own_folder(path: Path) -> Path:
-    """Refuses a folder that holds anything but rungs and what was found with them."""
-    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    """Refuses a folder that holds anything but rungs, what was found with them, and what a kill left of that."""
+    entries = [entry for entry in path.iterdir() if not entry.match(".tune.json.*.part")] if path.is_dir() else []
+    names = {entry.name for entry in entries}
     foreign = [name for name in sorted(names) if not name.startswith("rung-") and name != "tune.json"]
     if path.exists() and (foreign or not path.is_dir() or names == {"tune.json"}):
         raise ValueError(f"{path}: it is there already and not a search's; give another folder")
