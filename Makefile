@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 
 PYTEST_ARGS ?=
+FLWR ?= 1.41.*
+FLOWER := .venv-flower
 JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedbuff/_version.py)
 CORE := $(CURDIR)/fedbuff/$(if $(filter Darwin,$(shell uname)),libfedbuff.dylib,libfedbuff-$(VERSION).so)
@@ -16,7 +18,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs dist wheels core-test sanitize bench bench-full clean
+.PHONY: help demo test test-flower lint format docs dist wheels core-test sanitize torture fuzz bench bench-full clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -27,20 +29,24 @@ demo: $(VENV)/.built  ## FedBuff, FedAsync and FedAvg on recorded delays: a tabl
 
 test: $(VENV)/.built  ## all tests, of C++ and of Python
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core LIB=$(CORE) run
+	$(MAKE) $(JOBS) --no-print-directory -C tests/fuzz LIB=$(CORE) run
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-flower: $(VENV)/.built $(FLOWER)/.made  ## tests of fedbuff.flower, in .venv-flower; FLWR="1.21.*" chooses another flwr
+	PYTHONPATH=$(CURDIR) $(FLOWER)/bin/python -m pytest -W ignore::DeprecationWarning -p no:cacheprovider $(PYTEST_ARGS) tests/flower
 
 lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest fedbuff._core fedbuff._event_queue fedbuff._local_sgd fedbuff._server --allowlist tests/stubtest_allowlist.txt
-	git ls-files -co --exclude-standard csrc tests/core | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format --dry-run -Werror
+	git ls-files -co --exclude-standard csrc tests/core tests/fuzz tests/torture | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format --dry-run -Werror
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint --max-line-length 120 src fedbuff/*.pxd
 
 format: $(VENV)/.lint  ## rewrite what `make lint` would complain about, where a tool can
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
-	git ls-files -co --exclude-standard csrc tests/core | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format -i
+	git ls-files -co --exclude-standard csrc tests/core tests/fuzz tests/torture | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format -i
 
 docs: $(VENV)/.built $(VENV)/.docs  ## the documentation as a site, in build/site; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
@@ -63,6 +69,14 @@ sanitize: $(VENV)/.built  ## the C++ tests and some of the Python ones under ASa
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=thread run
 	tests/run_sanitized.sh $(BIN)/python
 
+torture: $(VENV)/.built  ## a fault at each system call of each save, 1,000 kills: docs/reliability.md gets the figures
+	$(BIN)/python tests/torture/faults.py --publish
+	$(BIN)/python tests/torture/kills.py --kills 1000 --publish
+
+SECONDS ?= 600
+fuzz: $(VENV)/.built  ## SECONDS=600 of fuzzing by libFuzzer (Clang) and in Python; docs/reliability.md gets the figures
+	$(BIN)/python tests/fuzz/campaign.py --seconds $(SECONDS) --publish
+
 bench: $(VENV)/.built  ## benchmarks in short, a few minutes on a quiet machine
 	$(BIN)/python -m pytest $(wildcard benches/bench_*.py) --benchmark-only --benchmark-sort=name --benchmark-columns=min,median,rounds
 
@@ -71,7 +85,7 @@ bench-full: $(VENV)/.built  ## all benchmarks, and docs/performance.md written a
 	$(BIN)/python benches/report.py
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(VENV) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
+	rm -rf $(VENV) $(FLOWER) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.made: pyproject.toml
@@ -83,6 +97,15 @@ $(VENV)/.made: pyproject.toml
 $(VENV)/.built: $(VENV)/.made $(COMPILED)
 	FEDBUFF_BUILD=require $(PIP) install --no-build-isolation -e ".[test]"
 	@touch $@
+
+# flwr pins other packages than ours: it has an environment of its own, made anew where FLWR changes
+ifneq ($(shell cat $(FLOWER)/.made 2>/dev/null),$(FLWR))
+.PHONY: $(FLOWER)/.made
+endif
+$(FLOWER)/.made:
+	rm -rf $(FLOWER) && $(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip --disable-pip-version-check --quiet install "flwr==$(FLWR)" numpy tqdm click "pytest>=8"
+	@echo "$(FLWR)" > $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made
 	$(call EXTRA,$*) > $@.txt

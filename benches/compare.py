@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-NEEDS = {"heapq": ("numpy",), "ours": ("fedbuff",)} | {who: (who, "torch") for who in ("pfl", "flgo", "flsim")}
+NEEDS = {"heapq": ("numpy",), "ours": ("fedbuff",), "torch_networks": ("torch",)} | {who: (who, "torch") for who in ("pfl", "flgo", "flsim")}
 SECONDS = 0.3  # that a turn lasts at least
 
 
@@ -175,6 +175,9 @@ def write_answers(texts: Sequence[str]) -> None:
     for who, what, *rest in (shlex.split(text) for text in texts):
         if who != "ours" and what in ("replay", "sgd") and rest:
             with contenders([f"ours answer {rest[0]}"]):
+                pass
+        if who != "ours" and what == "network":
+            with contenders([f"ours network_answer {rest[0]} {rest[1]}"]):
                 pass
 
 

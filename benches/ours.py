@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from rivals import networks
 from rivals.data import FOLDER, Workload, answer_path, initial_model, rows_of, sparse_rows_of, workload
 from rivals.with_numpy import checked, moved, vectors
 
@@ -54,6 +55,41 @@ def sgd(name: str, updates: str, dtype: str = "float32") -> Turn:
     w = workload(name)
     problem, local, n = problem_of(w, dtype), local_of(w), int(updates)
     return _bench.sgd_turn(problem, local, n, initial_model(w).astype(dtype))
+
+
+def network_of(name: str) -> fb.Network:
+    X, y = networks.rows_of(name)
+    make = {
+        "conv": lambda out, kernel, padding, stride: fb.layers.Conv2d(out, kernel, padding=padding, stride=stride),
+        "pool": fb.layers.MaxPool2d,
+        "dense": fb.layers.Dense,
+        "relu": fb.layers.ReLU,
+        "flatten": fb.layers.Flatten,
+    }
+    layers = [make[kind](*numbers) for kind, *numbers in networks.ARCHITECTURES[name].layers]
+    offsets = np.arange(networks.N_CLIENTS + 1) * networks.ROWS
+    return fb.Network(X.reshape(-1, *X.shape[2:]), y.ravel(), offsets, layers=layers)
+
+
+def network_answer(name: str, batch: str) -> Turn:
+    """Writes the update of client 1, which every rival must reproduce before it is timed."""
+    local, rows = fb.LocalSGD(networks.STEPS, networks.LR, int(batch)), networks.batches_of(int(batch))
+    delta = network_of(name).delta(networks.initial_model(name), 1, local, batches=rows[1])
+    networks.write_answer(name, int(batch), delta)
+    return lambda: {"amount": 1}
+
+
+def network(name: str, batch: str) -> Turn:
+    """One client's ten local steps on a network, client after client."""
+    problem, w, rows = network_of(name), networks.initial_model(name), networks.batches_of(int(batch))
+    local, out, turn = fb.LocalSGD(networks.STEPS, networks.LR, int(batch)), np.empty_like(w), [0]
+
+    def run() -> dict[str, Any]:
+        turn[0] = (turn[0] + 1) % networks.N_CLIENTS
+        problem.delta(w, turn[0], local, batches=rows[turn[0]], out=out)
+        return {"amount": 1}
+
+    return run
 
 
 def _stages(

@@ -15,6 +15,7 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"fedbuff {__version__}"
 html_theme_options = {"light_css_variables": {"color-brand-primary": "#0060a0", "color-brand-content": "#0060a0"}}
+autodoc_mock_imports = ["flwr"]  # has no place in the environment that builds the site
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_default_options = {"members": True}

@@ -13,11 +13,14 @@ if sys.platform == "win32":
     raise ImportError("fedbuff runs on Linux and macOS; on Windows, install it inside WSL")
 
 # Problems
+from . import layers
 from ._problems.base import Problem
-from ._problems.external import Callback, Custom
+from ._problems.callback import Callback
+from ._problems.custom import Custom
 from ._problems.linear import LeastSquares, Logistic
 from ._problems.local import LocalSGD
 from ._problems.mlp import MLP, Softmax
+from ._problems.network import Network
 from ._problems.quadratic import Quadratic
 
 # Data
@@ -97,6 +100,8 @@ __all__ = [
     # Problems
     "Softmax",
     "MLP",
+    "Network",
+    "layers",
     "Logistic",
     "LeastSquares",
     "Quadratic",

@@ -15,40 +15,71 @@
 #include "read_run.hpp"
 #include "replay/replay.hpp"
 #include "replay/run.hpp"
+#include "replay/stopwatch.hpp"
 
 namespace fedbuff::bind {
 
 namespace {
 
-// A Python function as a client's work: called with the GIL, as function(client, task, w), which returns the delta.
-//
-// w is shown where it lies. If anybody still has it after the call, or a view of it, it comes to own its memory: the
-// engine does not use that again.
+// A Python function as a client's work, called with the GIL. `call` and `check` are those of
+// fedbuff.backends.spec.ClientFunction.
 template <class T>
-class CallbackWork final : public ClientWork<T> {
+class PythonWork : public ClientWork<T> {
  public:
-  CallbackWork(py::object function, py::ssize_t dim) : function_(std::move(function)), dim_(dim) {}
-  ~CallbackWork() override {
+  PythonWork(const py::object& function, py::ssize_t dim)
+      : call_(function.attr("call")), check_(function.attr("check")), dim_(dim) {}
+  ~PythonWork() override {
     const GilHeld held;
     forget();
   }
 
   std::size_t scratch_bytes() const override { return 0; }
-  double flops() const override { return 1e9; }  // one at a time
-
-  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
-    const GilHeld held;
-    for (std::int64_t i = 0; i < n_tasks; ++i) {
-      run_one(tasks[i]);
-    }
-  }
 
   // For the garbage collector: a function may lead back to the replay.
   int visit(visitproc visit, void* arg) const {
-    Py_VISIT(function_.ptr());
+    Py_VISIT(call_.ptr());
+    Py_VISIT(check_.ptr());
     return 0;
   }
-  void forget() { function_ = py::object(); }
+  virtual void forget() { call_ = check_ = py::object(); }
+
+ protected:
+  // The numbers of what the function returned, of this shape; `checked` keeps an array alive that was made of it.
+  const T* numbers(const py::object& delta, std::initializer_list<py::ssize_t> shape, py::object& checked) const {
+    if (is_array_of<T>(delta, shape)) {
+      return static_cast<const T*>(py::reinterpret_borrow<py::array>(delta).data());
+    }
+    py::tuple wanted(shape.size());
+    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+      wanted[axis] = *(shape.begin() + axis);
+    }
+    checked = call(check_, delta, wanted, py::dtype::of<T>());
+    return input<T>(checked, "delta", shape);
+  }
+
+  py::object call_, check_;
+  py::ssize_t dim_;
+};
+
+// function(client, task, w) returns the delta.
+//
+// w is shown where it lies. If anybody still has it after the call, or a view of it, it comes to own its memory: the
+// engine does not use that again.
+template <class T>
+class CallbackWork final : public PythonWork<T> {
+ public:
+  using PythonWork<T>::PythonWork;
+
+  double flops() const override { return 4e9 * seconds_; }
+
+  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
+    const GilHeld held;
+    Stopwatch watch;
+    for (std::int64_t i = 0; i < n_tasks; ++i) {
+      run_one(tasks[i]);
+    }
+    seconds_ += 0.1 * (watch.lap() / static_cast<double>(n_tasks) - seconds_);
+  }
 
  private:
   using Owner = std::shared_ptr<const void>;
@@ -56,11 +87,12 @@ class CallbackWork final : public ClientWork<T> {
   void run_one(const ClientTask<T>& task) {
     auto* owner = new Owner;
     const py::capsule base(owner, [](void* memory) { delete static_cast<Owner*>(memory); });
-    py::array_t<T> model(dim_, task.w, base);
+    py::array_t<T> model(this->dim_, task.w, base);
     make_read_only(model);
     try {
-      const py::object delta = call(function_, task.row->client, task.row->task, model);
-      std::copy_n(input<T>(delta, "delta", {dim_}), dim_, task.delta_out);
+      const py::object delta = call(this->call_, task.row->client, task.row->task, model);
+      py::object checked;
+      std::copy_n(this->numbers(delta, {this->dim_}, checked), this->dim_, task.delta_out);
     } catch (...) {
       keep_if_shown(task, model, *owner);  // an error's traceback has it
       throw;
@@ -74,9 +106,92 @@ class CallbackWork final : public ClientWork<T> {
     }
   }
 
-  py::object function_;
-  py::ssize_t dim_;
+  double seconds_ = 1;  // of one task; changed with the GIL
 };
+
+// function(clients, tasks, W) returns the deltas of a group, row by row. W is a copy of the models, the function's own:
+// its memory is used again where nobody has it after the call.
+template <class T>
+class GroupWork final : public PythonWork<T> {
+ public:
+  GroupWork(const py::object& function, py::ssize_t dim, std::int64_t most)
+      : PythonWork<T>(function, dim), most_(most) {}
+  ~GroupWork() override {
+    const GilHeld held;
+    spare_.clear();
+  }
+
+  double flops() const override { return 1e9; }  // a group at a time
+  std::int64_t most_in_group() const override { return most_; }
+
+  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
+    const GilHeld held;
+    const py::ssize_t dim = this->dim_, n = n_tasks;
+    py::array_t<std::int64_t> clients(n), numbers(n);
+    for (py::ssize_t i = 0; i < n; ++i) {
+      clients.mutable_data()[i] = tasks[i].row->client;
+      numbers.mutable_data()[i] = tasks[i].row->task;
+    }
+    py::array_t<T> memory = take_memory();
+    py::array_t<T> models({n, dim}, memory.data(), memory);
+    T* to = memory.mutable_data();
+    copied(n * dim, [&] {
+      for (py::ssize_t i = 0; i < n; ++i) {
+        std::copy_n(tasks[i].w, dim, to + i * dim);
+      }
+    });
+    const py::object deltas = call(this->call_, clients, numbers, models);
+    py::object checked;
+    const T* from = this->numbers(deltas, {n, dim}, checked);
+    copied(n * dim, [&] {
+      for (py::ssize_t i = 0; i < n; ++i) {
+        std::copy_n(from + i * dim, dim, tasks[i].delta_out);
+      }
+    });
+    if (models.ref_count() == 1 && memory.ref_count() == 2 && deltas.ptr() != models.ptr()) {
+      spare_.push_back(std::move(memory));
+    }
+  }
+
+  void forget() override {
+    PythonWork<T>::forget();
+    spare_.clear();
+  }
+
+ private:
+  py::array_t<T> take_memory() {
+    if (spare_.empty()) {
+      return py::array_t<T>({static_cast<py::ssize_t>(most_), this->dim_});
+    }
+    py::array_t<T> memory = std::move(spare_.back());
+    spare_.pop_back();
+    return memory;
+  }
+
+  // Copies so many numbers; others may have the GIL where that takes a while.
+  template <class Body>
+  static void copied(py::ssize_t n, Body body) {
+    if (n < kMany) {
+      body();
+    } else {
+      const GilReleased released;
+      body();
+    }
+  }
+
+  static constexpr py::ssize_t kMany = 1 << 16;
+  std::int64_t most_;
+  std::vector<py::array_t<T>> spare_;
+};
+
+template <class T>
+std::unique_ptr<PythonWork<T>> read_function(const py::object& function, py::ssize_t dim) {
+  const auto batch = function.attr("batch").cast<std::int64_t>();
+  if (batch > 0) {
+    return std::make_unique<GroupWork<T>>(function, dim, batch);
+  }
+  return std::make_unique<CallbackWork<T>>(function, dim);
+}
 
 // The fields of fedbuff.backends.spec.SumSpec.
 SumConfig read_sums(const py::object& sums) {
@@ -188,8 +303,8 @@ class BoundReplay {
               const py::object& sums, const py::object& roles)
       : dim_(py::reinterpret_borrow<py::array>(w0).size()), problem_(problem) {
     const T* start = input<T>(w0, "w0", {dim_});
-    if (py::isinstance<py::function>(function)) {
-      auto callback = std::make_unique<CallbackWork<T>>(function, dim_);
+    if (!function.is_none() && !py::isinstance<py::tuple>(function)) {
+      auto callback = read_function<T>(function, dim_);
       callback_ = callback.get();
       work_ = std::move(callback);
     } else {
@@ -288,13 +403,24 @@ class BoundReplay {
     return copy(values);
   }
 
+  py::array_t<T> waiting_deltas() const {
+    const std::vector<const T*> waiting = replay_->waiting_deltas();
+    py::array_t<T> deltas({static_cast<py::ssize_t>(waiting.size()), dim_});
+    for (std::size_t i = 0; i < waiting.size(); ++i) {
+      std::copy_n(waiting[i], dim_, deltas.mutable_data() + static_cast<py::ssize_t>(i) * dim_);
+    }
+    return deltas;
+  }
+
   void pass_over(std::int64_t version) { replay_->pass_over(version); }
   std::int64_t restore(const py::object& w, const std::vector<std::int64_t>& live, const py::object& models,
-                       const py::object& first, const py::object& second) {
+                       const py::object& first, const py::object& second, const py::object& deltas) {
+    const py::array waiting = checked_array<T>(deltas, "deltas", {kAny, dim_}, false);
     return replay_->restore(input<T>(w, "w", {dim_}), live,
                             input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}),
                             first.is_none() ? nullptr : input<T>(first, "first", {dim_}),
-                            second.is_none() ? nullptr : input<T>(second, "second", {dim_}));
+                            second.is_none() ? nullptr : input<T>(second, "second", {dim_}),
+                            static_cast<const T*>(waiting.data()), waiting.shape(0));
   }
 
  private:
@@ -302,8 +428,8 @@ class BoundReplay {
   py::object copy_or_none(const T* values) const { return values == nullptr ? py::none() : py::object(copy(values)); }
 
   py::ssize_t dim_;
-  BoundProblem<T>* problem_;             // null for a custom gradient or a function; kept alive with this
-  CallbackWork<T>* callback_ = nullptr;  // what work_ is, where it is a function
+  BoundProblem<T>* problem_;           // null for a custom gradient or a function; kept alive with this
+  PythonWork<T>* callback_ = nullptr;  // what work_ is, where it is a function
   std::unique_ptr<ClientWork<T>> work_;
   std::unique_ptr<Replay<T>> replay_;
   std::int64_t pieces_ = 0;  // calls of add that came to their end
@@ -463,9 +589,10 @@ void bind_one(py::module_& module, const char* name) {
       .def("live_versions", &Bound::live_versions)
       .def("model", &Bound::model, whole("version"))
       .def("pieces", &Bound::pieces)
+      .def("waiting_deltas", &Bound::waiting_deltas)
       .def("pass_over", &Bound::pass_over, whole("version"))
       .def("restore", &Bound::restore, py::arg("w"), py::arg("live"), py::arg("models"), py::arg("first").none(true),
-           py::arg("second").none(true));
+           py::arg("second").none(true), py::arg("deltas"));
 }
 
 template <class T>

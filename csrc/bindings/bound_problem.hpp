@@ -4,6 +4,9 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +14,7 @@
 #include "bindings.hpp"
 #include "clients/local_sgd.hpp"
 #include "gil.hpp"
+#include "clients/network_plan.hpp"
 #include "numpy_views.hpp"
 #include "clients/workspace.hpp"
 
@@ -30,12 +34,43 @@ Enum choice(const py::object& spec, const char* field, std::initializer_list<con
   throw py::value_error(std::string(field) + ": unknown value '" + value + "'");
 }
 
+inline NetworkDescription read_network(const py::object& spec) {
+  NetworkDescription description;
+  const auto shape = spec.attr("input_shape").cast<std::array<std::int64_t, 3>>();
+  std::copy(shape.begin(), shape.end(), description.input_shape);
+  description.label_smoothing = spec.attr("label_smoothing").cast<double>();
+  for (const py::handle& layer : spec.attr("layers")) {
+    const auto object = py::reinterpret_borrow<py::object>(layer);
+    LayerRecord record;
+    record.kind = choice<LayerKind>(
+        object, "kind",
+        {"conv2d", "relu", "max_pool", "flatten", "dense", "avg_pool", "global_avg", "leaky_relu", "gelu", "silu",
+         "tanh", "sigmoid", "dropout", "group_norm", "layer_norm", "residual", "shortcut", "end_residual"});
+    record.out = layer.attr("out").cast<std::int32_t>();
+    const auto kernel = layer.attr("kernel").cast<std::array<std::int32_t, 2>>();
+    const auto stride = layer.attr("stride").cast<std::array<std::int32_t, 2>>();
+    const auto padding = layer.attr("padding").cast<std::array<std::int32_t, 4>>();
+    std::copy(kernel.begin(), kernel.end(), record.kernel);
+    std::copy(stride.begin(), stride.end(), record.stride);
+    std::copy(padding.begin(), padding.end(), record.padding);
+    record.groups = layer.attr("groups").cast<std::int32_t>();
+    record.bias = layer.attr("bias").cast<bool>();
+    record.number = layer.attr("number").cast<double>();
+    record.vocabulary = layer.attr("vocabulary").cast<std::int32_t>();
+    description.layers.push_back(record);
+  }
+  return description;
+}
+
+// What a problem points to and a spec's arrays are not.
+using OwnedPlan = std::unique_ptr<const NetworkPlan>;
+
 template <class T>
-Problem<T> read_spec(const py::object& spec) {
+Problem<T> read_spec(const py::object& spec, OwnedPlan& plan) {
   const auto integer = [&](const char* field) { return spec.attr(field).cast<std::int64_t>(); };
   const auto number = [&](const char* field) { return spec.attr(field).cast<double>(); };
   Problem<T> p{};
-  p.family = choice<Family>(spec, "family", {"net", "sparse", "quadratic"});
+  p.family = choice<Family>(spec, "family", {"net", "sparse", "quadratic", "layers"});
   p.n_clients = integer("n_clients");
   p.dim = integer("dim");
   p.client_weight = input<double>(spec.attr("client_weight"), "client_weight", {p.n_clients});
@@ -55,7 +90,18 @@ Problem<T> read_spec(const py::object& spec) {
   for (std::int64_t i = 0; i < p.n_clients; ++i) {
     p.max_rows = std::max(p.max_rows, p.rows(i));
   }
-  const auto sizes = spec.attr("sizes").cast<std::vector<std::int32_t>>();
+  std::vector<std::int32_t> sizes;
+  if (p.family == Family::Layers) {
+    plan = plan_network(read_network(spec.attr("network")));
+    p.network = &plan->network;
+    if (p.network->dim != p.dim || p.network->n_features > std::numeric_limits<std::int32_t>::max()) {
+      throw py::value_error("dim: expected the " + std::to_string(p.network->dim) + " weights of the layers, got " +
+                            std::to_string(p.dim));
+    }
+    sizes = {static_cast<std::int32_t>(p.network->n_features), p.network->n_outputs};
+  } else {
+    sizes = spec.attr("sizes").cast<std::vector<std::int32_t>>();
+  }
   if (sizes.size() < 2 || sizes.size() > kMaxLayers + 1) {
     throw py::value_error("sizes: expected 2 to " + std::to_string(kMaxLayers + 1) + " layer sizes, got " +
                           std::to_string(sizes.size()));
@@ -70,8 +116,10 @@ Problem<T> read_spec(const py::object& spec) {
   p.nonconvex = number("nonconvex");
   if (p.head == Head::Softmax) {
     p.label = input<std::int32_t>(spec.attr("label"), "label", {n_rows});
-  } else {
+  } else if (p.size[p.n_layers] == 1) {
     p.target = input<T>(spec.attr("target"), "target", {n_rows});
+  } else {
+    p.target = input<T>(spec.attr("target"), "target", {n_rows, p.size[p.n_layers]});
   }
   if (p.family == Family::Sparse) {
     p.row_start = input<std::int64_t>(spec.attr("row_start"), "row_start", {n_rows + 1});
@@ -86,7 +134,7 @@ Problem<T> read_spec(const py::object& spec) {
 template <class T>
 class BoundProblem {
  public:
-  explicit BoundProblem(py::object spec) : spec_(std::move(spec)), work_(read_spec<T>(spec_)) {}
+  explicit BoundProblem(py::object spec) : spec_(std::move(spec)), work_(read_spec<T>(spec_, plan_)) {}
 
   void local_sgd(std::int64_t steps, double lr, double momentum, double weight_decay, double prox, const py::object& w,
                  std::int64_t client, std::uint32_t task, std::uint64_t seed, std::int64_t batch,
@@ -165,6 +213,7 @@ class BoundProblem {
   }
 
   py::object spec_;
+  OwnedPlan plan_;
   Workspace<T> work_;
 };
 

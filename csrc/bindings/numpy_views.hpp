@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 
@@ -53,6 +54,18 @@ py::array checked_array(const py::handle& object, const char* name, std::initial
     throw py::value_error(std::string(name) + ": the array is read-only, and it is an output");
   }
   return array;
+}
+
+// Whether `checked_array` would take it as an input of this shape.
+template <class T>
+bool is_array_of(const py::handle& object, std::initializer_list<py::ssize_t> shape) {
+  if (!py::isinstance<py::array>(object)) {
+    return false;
+  }
+  const auto array = py::reinterpret_borrow<py::array>(object);
+  return (array.dtype().is(py::dtype::of<T>()) || array.dtype().equal(py::dtype::of<T>())) &&
+         array.ndim() == static_cast<py::ssize_t>(shape.size()) &&
+         std::equal(shape.begin(), shape.end(), array.shape()) && (array.flags() & py::array::c_style) != 0;
 }
 
 inline void make_read_only(py::array& array) {

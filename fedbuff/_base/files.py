@@ -40,6 +40,7 @@ __all__ = [
     "file_format",
     "guarded",
     "make_folder",
+    "naming",
     "open_npz",
     "open_plain",
     "open_text",
@@ -49,6 +50,7 @@ __all__ = [
     "read_rest",
     "reading",
     "replacing",
+    "replacing_bytes",
     "save_npz",
     "sync_folder",
     "unguarded",
@@ -101,17 +103,45 @@ def replacing(path: PathLike) -> Iterator[Path]:
     target = path_of("path", path)
     beside, lock = _create_beside(target)
     try:
-        yield beside
-        with beside.open("rb") as written:
-            os.fsync(written.fileno())
-        beside.replace(target)
+        with naming(target, beside):
+            yield beside
+            with beside.open("rb") as written:
+                os.fsync(written.fileno())
+            beside.replace(target)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the first error says what is wrong; the next save removes the file
+            beside.unlink(missing_ok=True)
         raise
     finally:
-        os.close(lock)
-    sync_folder(target.parent)
+        with contextlib.suppress(OSError):  # nothing was written through it
+            os.close(lock)
+    with naming(target, target.parent):
+        sync_folder(target.parent)
     _remove_leftovers(target)
+
+
+@contextmanager
+def replacing_bytes(path: PathLike) -> Iterator[IO[bytes]]:
+    """`replacing` for a writer that takes an open file: errors keep their number, which pyarrow's own files lose."""
+    with replacing(path) as beside, beside.open("wb") as file:
+        yield file
+
+
+_OF_STORAGE = {
+    *(errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EISDIR, errno.EMFILE, errno.ENAMETOOLONG, errno.ENFILE),
+    *(errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.ENXIO, errno.EPERM, errno.EROFS, errno.ESTALE, errno.ETXTBSY),
+}
+
+
+@contextmanager
+def naming(path: PathLike, *others: PathLike) -> Iterator[None]:
+    """An error of the storage that names no file, or one of the others, names this one, which was to be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _OF_STORAGE or error.filename not in (None, *(os.fspath(other) for other in others)):
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
 
 
 def _create_beside(target: Path) -> tuple[Path, int]:
@@ -123,7 +153,8 @@ def _create_beside(target: Path) -> tuple[Path, int]:
         except FileExistsError:
             continue
         except OSError as error:
-            raise type(error)(error.errno, error.strerror, os.fspath(target)) from None
+            error.filename = os.fspath(target)
+            raise
         try:
             if _locked(lock) is not False and os.fstat(lock).st_nlink:
                 return beside, lock
@@ -171,7 +202,7 @@ def sync_folder(folder: PathLike) -> None:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EROFS):  # a file system without it
-            raise
+            raise OSError(error.errno, error.strerror, os.fspath(folder)) from error
     finally:
         os.close(descriptor)
 
@@ -223,7 +254,7 @@ def _is_number(text: str) -> bool:
 
 def write_npz(path: PathLike, arrays: Mapping[str, Any], *, compressed: bool = False) -> None:
     """Writes arrays as .npz, in the place of what is there."""
-    with replacing(path) as beside, beside.open("wb") as file:
+    with replacing_bytes(path) as file:
         save_npz(file, arrays, compressed=compressed)
 
 

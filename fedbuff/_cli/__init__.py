@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 import click
@@ -15,7 +18,7 @@ from .._version import __version__
 
 __all__ = ["cli", "main"]
 
-BAD_INPUT, DIVERGED, FAILED_RUNS, INTERRUPTED = 2, 3, 4, 130
+BAD_INPUT, DIVERGED, FAILED_RUNS, INTERRUPTED, TERMINATED = 2, 3, 4, 130, 143
 
 
 class Commands(click.Group):
@@ -65,7 +68,7 @@ def cli(ctx: click.Context, cflags: bool, libs: bool, cmakedir: bool) -> None:
 
     \b
     Exit codes: 0 done; 1 a fault of fedbuff's own; 2 bad input, nothing was written; 3 the model diverged;
-    4 runs of a sweep failed; 130 interrupted. FEDBUFF_TRACEBACK=1 shows where an error came from.
+    4 runs of a sweep failed; 130 interrupted; 143 terminated. FEDBUFF_TRACEBACK=1 shows where an error came from.
     """
     asked = {"cflags": cflags, "libs": libs, "get_cmake_dir": cmakedir}
     if any(asked.values()):
@@ -75,12 +78,33 @@ def cli(ctx: click.Context, cflags: bool, libs: bool, cmakedir: bool) -> None:
         click.echo(ctx.get_help())
 
 
+@contextmanager
+def _sigterm_as_ctrl_c(seen: list[int]) -> Iterator[None]:
+    """SIGTERM raises what Ctrl-C does, and is noted: what was done is kept. Only the main thread can ask for it."""
+
+    def handle(number: int, frame: object) -> NoReturn:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Runs the command: what a user can get wrong is one line on the error output, and an exit code."""
+    terminations: list[int] = []
     try:
-        code = cli.main(args, prog_name="fedbuff", standalone_mode=False)
+        with _sigterm_as_ctrl_c(terminations):
+            code = cli.main(args, prog_name="fedbuff", standalone_mode=False)
     except click.exceptions.Abort as abort:
-        _fail(str(abort.__cause__ or "") or "interrupted", INTERRUPTED)
+        word, code = ("terminated", TERMINATED) if terminations else ("interrupted", INTERRUPTED)
+        _fail(str(abort.__cause__ or "") or word, code)
     except click.ClickException as error:
         where = getattr(getattr(error, "ctx", None), "command_path", "fedbuff")
         _fail(f"{error.format_message()} (see {where} --help)", BAD_INPUT)

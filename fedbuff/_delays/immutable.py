@@ -102,7 +102,8 @@ def write_columns(beside: Path, form: str, columns: Mapping[str, NDArray[Any]], 
     elif form == "parquet":
         pa = optional("pyarrow", "parquet", "writing Parquet")
         pq = optional("pyarrow.parquet", "parquet", "writing Parquet")
-        pq.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), beside)
+        with beside.open("wb") as file:  # not pyarrow's own, whose errors lose their number
+            pq.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), file)
     else:
         import csv
 

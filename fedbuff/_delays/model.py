@@ -11,10 +11,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._base.arrays import to_array
-from .._base.checks import shown
+from .._base.checks import count, seed_of, shown
+from ..backends.python.portable_math import (
+    COMPONENT_COMPUTE,
+    COMPONENT_DOWNLOAD,
+    COMPONENT_SPEED,
+    COMPONENT_UPLOAD,
+    COMPONENT_WAIT,
+    draw,
+)
 from .availability import Availability
 from .distributions import Constant, Distribution
 from .immutable import Immutable, update_hash
+from .task_delay import TaskDelay
 
 _NO_TIME, _ONE_SECOND = Constant(0.0), Constant(1.0)
 
@@ -78,6 +87,38 @@ class DelayModel(Immutable):
                 raise ValueError(
                     f"DelayModel: availability is for {self.availability.n_clients} clients, the model has {n_clients}"
                 )
+
+    def delay(self, client: int, task: int, seed: int = 0) -> TaskDelay:
+        """The delays of a client's task 0, 1, 2, ..., as a schedule of this seed draws them, bit for bit.
+
+        >>> import fedbuff as fb
+        >>> model = fb.DelayModel(n_clients=2, compute=fb.Exponential(2.0), client_speed=[1.0, 3.0])
+        >>> model.delay(1, 4, seed=7) == model.delay(1, 4, seed=7)
+        True
+        """
+        client = count("client", client, low=0, high=self.n_clients - 1)
+        task = count("task", task, low=0, high=2**32 - 1)
+        seed = seed_of(seed)
+
+        def drawn(law: Distribution, number: int, component: int) -> float:
+            return float(draw(law.kind, law.params, getattr(law, "samples", None), seed, client, number, component))
+
+        compute = drawn(self.compute, task, COMPONENT_COMPUTE)
+        if self.client_speed is not None or self.n_samples is not None:
+            speed = 1.0
+            if isinstance(self.client_speed, Distribution):
+                speed = drawn(self.client_speed, 0, COMPONENT_SPEED)
+            elif self.client_speed is not None:
+                speed = float(self.client_speed[client])
+            if self.n_samples is not None:
+                speed *= float(self.n_samples[client])
+            compute *= speed
+        return TaskDelay(
+            drawn(self.wait, task, COMPONENT_WAIT),
+            drawn(self.download, task, COMPONENT_DOWNLOAD),
+            compute,
+            drawn(self.upload, task, COMPONENT_UPLOAD),
+        )
 
     def describe(self) -> dict[str, Any]:
         """What it is, as JSON can hold it; long arrays by their SHA-256."""

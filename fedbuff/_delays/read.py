@@ -112,9 +112,10 @@ def read_trace(
     in_seconds(np.zeros(0), unit)
     table = read_columns(path, _wanted(columns, known, client), missing=missing, delimiter=delimiter)
     read = table.columns
+    stored = None
     if availability is None and file_format(path, FORMATS) == "npz":
         try:
-            availability = _stored_availability(path)
+            availability = stored = _stored_availability(path)
         except TraceError as error:
             raise TraceError(f"availability: {error.reason}", path=path) from None
         except FileError as error:
@@ -141,6 +142,10 @@ def read_trace(
         )
     except TraceError as error:
         raise table.located(error) from None
+    except ValueError as error:
+        if stored is None:
+            raise
+        raise TraceError(str(error), path=path) from None
 
 
 def _client_column(read: Mapping[str, Column], client: int | str | None) -> Column:

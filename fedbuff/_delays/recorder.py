@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._base.arrays import to_array
-from .._base.checks import count
+from .._base.checks import count, instance
 from .arrival_log import ArrivalLog
 from .read import read_arrival_log
 
@@ -36,6 +37,7 @@ class Recorder:
     clients  the clients that may appear (a number n for 0 .. n - 1, or their ids); None takes them as they come
     clock    a function that gives the time in seconds; None is the time since the recorder was made, on the system's
              monotonic clock, with no two calls at the same nanosecond
+    log      arrivals recorded before, by a run that goes on now: they come first, and time goes on where they end
 
     Client ids are ints or strings. With a `version` the log says which model each task began from; give it always or
     never. Any thread may call. Where the log is to say exactly what the server did, call the recorder and the server
@@ -54,16 +56,19 @@ class Recorder:
         clients: int | Sequence[Client] | NDArray[Any] | None = None,
         *,
         clock: Callable[[], float] | None = None,
+        log: ArrivalLog | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self._clients = clients
         self._known = None if clients is None else _known(clients)
         self._text: bool | None = None
         self._versioned: bool | None = None
-        self._clock = _nanosecond_clock() if clock is None else clock
         self._now = 0.0
         self._open: dict[Client, tuple[float, int]] = {}
         self._rows: list[tuple[Client, int, float, float]] = []
+        if log is not None:
+            self._take(log)
+        self._clock = _nanosecond_clock(self._now) if clock is None else clock
 
     def started(self, client: Client, version: int | None = None) -> None:
         """The client begins a task: it has just taken the model, of this version where versions are recorded."""
@@ -126,6 +131,16 @@ class Recorder:
         """Writes the log as .csv, .csv.gz, .npz or .parquet, which `read_arrival_log` reads."""
         self.log().save(path)
 
+    def _take(self, log: ArrivalLog) -> None:
+        instance("log", log, ArrivalLog, "an ArrivalLog")
+        if log.start_time is None:
+            raise ValueError("log: expected one with start times")
+        version = np.full(log.client.size, -1) if log.version is None else log.version
+        columns = (log.client_ids[log.client], version, log.start_time, log.arrive_time)
+        for client, number, start, arrive in zip(*(column.tolist() for column in columns), strict=True):
+            self._rows.append((self._checked(client), number, start, arrive))
+            self._versioned, self._text, self._now = log.version is not None, isinstance(client, str), arrive
+
     def _checked(self, client: Client) -> Client:
         if isinstance(client, np.integer | np.str_):
             client = client.item()
@@ -160,8 +175,9 @@ class Recorder:
         return now
 
 
-def _nanosecond_clock() -> Callable[[], float]:
-    origin = last = time.monotonic_ns()
+def _nanosecond_clock(start: float) -> Callable[[], float]:
+    last = time.monotonic_ns()
+    origin = last - math.ceil(start * 1e9)
 
     def clock() -> float:
         nonlocal last

@@ -24,6 +24,7 @@ from .clients import Tasks, check_flags, code_clients, label_text, offsets_of, r
 from .columns import FORMATS
 from .immutable import Immutable, digest, float_column, frozen, int_column, spread, write_columns
 from .table import Labels
+from .task_delay import TaskDelay
 
 if TYPE_CHECKING:
     from .fit import Fit
@@ -165,6 +166,25 @@ class Trace(Immutable):
     def total(self) -> NDArray[np.float64]:
         """(download + compute) + upload of every row."""
         return (self.download + self.compute) + self.upload
+
+    def delay(self, client: int, task: int, seed: int = 0) -> TaskDelay:
+        """The delays of a client's task 0, 1, 2, ..., as in a schedule; a trace has the same for every seed.
+
+        >>> import fedbuff as fb
+        >>> trace = fb.Trace([0, 0, 1], compute=[1.0, 2.0, 5.0], upload=[0.5, 0.5, 0.0])
+        >>> trace.delay(0, 1).duration, trace.delay(0, 2).compute
+        (2.5, 1.0)
+
+        ValueError for a task after the client's last row, where the trace does not start over.
+        """
+        client, task = count("client", client, low=0, high=self.n_clients - 1), count("task", task, low=0)
+        seed_of(seed)
+        first, rows = int(self.offsets[client]), int(self.offsets[client + 1] - self.offsets[client])
+        if task >= rows and (self.end == "stop" or rows == 0):
+            raise ValueError(f"task: client {client} has {rows} recorded tasks, got {task}")
+        row = first + task % rows
+        wait, download, compute, upload = (float(getattr(self, name)[row]) for name in PARTS)
+        return TaskDelay(wait, download, compute, upload, bool(self.ok[row]))
 
     def scale(
         self,

@@ -154,6 +154,10 @@ class Problem:
         )
         return result
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what the backend in force made of it, which is made again where it is needed."""
+        return {**self.__dict__, "_bound": None}
+
     def _model(self, w: Any) -> Floats:
         return as_vector("w", w, self.dim, self.dtype)
 

@@ -65,7 +65,7 @@ def constants_of(problem: Problem) -> Constants:
     spec = problem._spec
     if spec.family == "quadratic":
         return _quadratic(spec)
-    if len(spec.sizes) > 2:
+    if len(spec.sizes) > 2 or spec.family == "layers":
         return _estimates(problem)
     return _least_squares(spec) if spec.head == "squared" else _classifier(spec)
 
@@ -247,11 +247,11 @@ def _classifier(spec: ProblemSpec) -> Constants:
     )
 
 
-# Hidden layers
+# Hidden layers and networks
 
 
 def _estimates(problem: Problem) -> Constants:
-    """What is seen near the first model: no bound for a net with hidden layers is known that says anything."""
+    """What is seen near the first model: no bound for hidden layers is known that says anything."""
     w = problem.init(0)
     rng = np.random.default_rng(0)
     n = problem.n_clients

@@ -85,12 +85,16 @@ class Classifier(RowsProblem):
         if not known.all():
             raise ValueError(f"y: class {labels[np.argmin(known)]!r} is not one of this problem's")
         other = object.__new__(type(self))
+        other._like(self)
         fields = other._prepare(X, labels, np.zeros(n, np.int64), "equal", copy, 0.0)
         other.classes = self.classes
         other._finish(fields, position, self._spec)
         if other.dim != self.dim or other.dtype != self.dtype:
             raise ValueError(f"X: {other!r} does not fit {self!r}")
         return other
+
+    def _like(self, other: Self) -> None:
+        """Takes from the other what a class keeps beside its spec."""
 
     @abstractmethod
     def _finish(self, fields: dict[str, Any], index: NDArray[Any], like: ProblemSpec | None = None) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from .._base.checks import choice
 from .._base.files import optional
-from .._problems.external import Callback, Custom
+from .._problems.callback import Callback
+from .._problems.custom import Custom
 from .._problems.local import LocalSGD
 from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
@@ -57,8 +58,7 @@ def check_schedule(schedule: Schedule | Iterable[Schedule], problem: Any) -> Non
 def check_local(local: LocalSGD | None, problem: Any) -> None:
     """Refuses local steps that do not fit the problem."""
     if isinstance(problem, Callback):
-        if local is not None:
-            raise ValueError("local: a Callback does its own local steps; leave it out")
+        problem.check_local(local)
         return
     if not isinstance(local, LocalSGD):
         raise TypeError(f"local: expected fedbuff.LocalSGD, got {type(local).__name__}")

@@ -18,6 +18,7 @@ from .. import backends
 from .._base.arrays import little_endian
 from .._base.files import open_npz, reading
 from .._problems.base import Problem
+from .._problems.callback import Callback
 from .._problems.local import LocalSGD
 from .._rule.strategies import Adam, Rule
 from ..backends.spec import Vector as Floats
@@ -51,6 +52,7 @@ class _Position:
     second: Floats | None
     evaluated: Floats | None
     previous: Floats | None
+    deltas: Floats  # those that `ReplayEngine.waiting_deltas` gave
 
     @property
     def evaluated_at(self) -> int:
@@ -83,6 +85,11 @@ class _Position:
         require(live.dtype == np.int64 and live.ndim == 1, f"live is {live.dtype} {live.shape}")
         require(bool(((live >= 0) & (live < version)).all() and (np.diff(live) > 0).all()), f"live is {live}")
         require(models.dtype == dtype and models.shape == (live.size, dim), f"models is {models.dtype} {models.shape}")
+        deltas = arrays.get("deltas", np.empty((0, dim), dtype))
+        fits = deltas.dtype == dtype and deltas.ndim == 2 and deltas.shape[1] == dim
+        require(fits, f"deltas is {deltas.dtype} {deltas.shape}")
+        most = problem.batch if isinstance(problem, Callback) else 0
+        require(len(deltas) <= max(0, (most or 0) - 1), f"there are {len(deltas)} deltas, in groups of at most {most}")
         secure = about["secure"]
         require(
             isinstance(secure, dict) and all(isinstance(secure.get(name), int | float) for name in ("cut", "seconds")),
@@ -114,6 +121,7 @@ class _Position:
             second=vector("second", adam),
             evaluated=vector("evaluated"),
             previous=vector("previous"),
+            deltas=np.ascontiguousarray(deltas),
         )
 
 
@@ -135,7 +143,8 @@ def _read_history(content: NDArray[Any], version: int, require: Callable[[bool, 
 def problem_hash(problem: AnyProblem) -> str:
     """The content of a problem: every array and number of its spec. A function is known by its sizes alone."""
     if not isinstance(problem, Problem):
-        return f"{type(problem).__name__} {problem.n_clients} {problem.dim} {problem.dtype}"
+        batch = f" batch {problem.batch}" if isinstance(problem, Callback) and problem.batch else ""
+        return f"{type(problem).__name__} {problem.n_clients} {problem.dim} {problem.dtype}{batch}"
     spec = problem._spec
     digest = hashlib.sha256()
     for part in fields(spec):

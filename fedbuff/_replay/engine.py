@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from .. import backends
 from .._base.alone import OneAtATime
 from .._problems.base import Problem
-from .._problems.external import Callback, Custom
+from .._problems.callback import Callback
+from .._problems.custom import Custom
 from .._problems.local import LocalSGD
 from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
@@ -60,7 +61,7 @@ def _make_engine(
     function: ClientFunction | CompiledGradient | None = None
     spec = batch = bound = None
     if isinstance(problem, Callback):
-        function = problem.client_function(seed)
+        function = problem.work(seed, local)
     else:
         assert local is not None
         spec, batch = local.spec, local.batches(problem.n_clients)

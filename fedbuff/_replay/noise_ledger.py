@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .._base.files import replacing
+from .._base.files import naming, replacing
 
 __all__ = ["NoiseLedger", "ledger_path"]
 
@@ -89,7 +89,7 @@ class NoiseLedger:
 
 
 def _append(file: Path, ranges: list[tuple[int, int]]) -> None:
-    with file.open("a", encoding="ascii") as stream:
+    with naming(file), file.open("a", encoding="ascii") as stream:
         stream.writelines(f"{begin} {end}\n" for begin, end in ranges)
         stream.flush()
         os.fsync(stream.fileno())

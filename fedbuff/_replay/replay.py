@@ -18,7 +18,7 @@ from .._base.arrays import as_model, little_endian
 from .._base.checks import count, instance, seed_of
 from .._base.files import reading, write_npz
 from .._problems.base import Problem
-from .._problems.external import Callback
+from .._problems.callback import Callback
 from .._problems.local import LocalSGD
 from .._rule.server_file import rule_from_json, rule_is_known, rule_to_json
 from .._rule.strategies import (
@@ -248,6 +248,9 @@ class Replay:
             "history": np.frombuffer(json.dumps(self.history._rows).encode(), np.uint8),
             "about": np.frombuffer(json.dumps(self._about()).encode(), np.uint8),
         }
+        waiting = self._engine.waiting_deltas()
+        if len(waiting):
+            arrays["deltas"] = waiting
         for name, model in (
             ("evaluated", self._run.evaluated()),
             ("previous", None if self._is_evaluated() else self._run.previous()),
@@ -371,7 +374,7 @@ class Replay:
                 )
         if at.history and (at.history[-1]["time"], at.history[-1]["updates"]) != looked:
             raise ValueError("it does not add up: the last row of its history is not of this schedule")
-        needed = self._engine.restore(at.w, at.live, at.models, at.first, at.second)
+        needed = self._engine.restore(at.w, at.live, at.models, at.first, at.second, at.deltas)
         if whole is not None and needed != len(at.live):
             raise ValueError(f"it does not add up: it holds {len(at.live)} older models, and {needed} are needed")
         weights = at.staleness_weights

@@ -18,7 +18,7 @@ from .._base.files import (
     open_npz,
     optional,
     reading,
-    replacing,
+    replacing_bytes,
 )
 from .check import check_columns
 from .columns import FORMAT_VERSION, FORMATS, IN_FLIGHT_COLUMNS, ROW_COLUMNS, SCALARS, STEP_COLUMNS, Status
@@ -36,16 +36,16 @@ class ScheduleWriter:
             raise ValueError(f"{Path(path).name}: only .parquet can be written in chunks")
         self._pa = optional("pyarrow", "parquet", "writing Parquet")
         self._pq = optional("pyarrow.parquet", "parquet", "writing Parquet")
-        self._replacing = replacing(path)
+        self._replacing = replacing_bytes(path)
         self._writer: Any = None
         self._last: Schedule | None = None
         self._first: Schedule | None = None
 
     def __enter__(self) -> Self:
-        beside = self._replacing.__enter__()
+        file = self._replacing.__enter__()
         try:
             self._writer = self._pq.ParquetWriter(
-                beside, _parquet_schema(self._pa), use_dictionary=["event", "status"], write_page_checksum=True
+                file, _parquet_schema(self._pa), use_dictionary=["event", "status"], write_page_checksum=True
             )
         except BaseException as error:
             self._replacing.__exit__(type(error), error, error.__traceback__)

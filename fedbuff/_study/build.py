@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
 
+from .. import layers as _layers
 from .. import partition, staleness
 from .._delays import distributions as _delays
 from .._delays.distributions import Distribution
 from .._delays.model import DelayModel
 from .._problems.linear import LeastSquares, Logistic
 from .._problems.mlp import MLP, Softmax
+from .._problems.network import Network
 from .._problems.quadratic import Quadratic
 from .._replay.engine import AnyProblem
 from .._rule.secure_values import Gaussian
@@ -31,6 +33,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {cls.kind: cls for cls in (FedBuff, Fed
 PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
     "softmax": Softmax,
     "mlp": MLP,
+    "network": Network,
     "logistic": Logistic,
     "least_squares": LeastSquares,
     "quadratic": Quadratic,
@@ -43,6 +46,9 @@ PARTITIONS: dict[str, Callable[..., Any]] = {
     "pathological": partition.pathological,
     "label_skew": partition.label_skew,
     "by_writer": partition.by_writer,
+}
+LAYERS: dict[str, Callable[..., Any]] = {
+    made.kind: made for name in _layers.__all__ if (made := getattr(_layers, name))
 }
 DISTRIBUTIONS: dict[str, type[Distribution]] = {
     cls.kind: cls
@@ -88,6 +94,20 @@ def make_delay_model(values: Tables) -> DelayModel:
     return model
 
 
+def make_layers(path: str, values: Any) -> list[Any]:
+    """Layers from a list of names and tables; the tables of a residual block hold lists of their own."""
+    if not isinstance(values, list):
+        raise ConfigError(f"{path}: expected a list of layers, got {type(values).__name__}")
+    made = []
+    for at, value in enumerate(values):
+        here = f"{path}[{at}]"
+        if isinstance(value, Mapping):
+            inner = {key: make_layers(f"{here}.{key}", value[key]) for key in ("layers", "shortcut") if key in value}
+            value = {**value, **inner}
+        made.append(of_kind(here, value, LAYERS))
+    return made
+
+
 def make_strategy(values: Tables) -> Strategy:
     kind = pop_kind("strategy", values, _STRATEGIES)
     if "staleness" in values:
@@ -130,6 +150,8 @@ def describe_strategy(strategy: Strategy) -> str:
     return f"FedAvg {size}{over}"
 
 
-def default_metrics(kind: str) -> tuple[str, ...]:
-    """What is measured of a problem of this kind; of a factory's, which are not known yet, what it may be."""
-    return ("loss", "accuracy") if hasattr(PROBLEMS.get(kind, Softmax), "accuracy") else ("loss",)
+def default_metrics(problem: Tables) -> tuple[str, ...]:
+    """What is measured of the problem of this table; of a factory's, which is not known yet, what it may be."""
+    kind = PROBLEMS.get(problem["kind"], Softmax)
+    has_accuracy = hasattr(kind, "accuracy") and problem.get("loss") != "squared_error"
+    return ("loss", "accuracy") if has_accuracy else ("loss",)

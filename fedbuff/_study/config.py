@@ -3,7 +3,7 @@
     seeds = [0, 1, 2]                       # or seed = 0
 
     [problem]                               # what the clients minimise
-    kind = "softmax"                        # softmax, mlp, logistic, least_squares, quadratic, factory
+    kind = "softmax"                        # softmax, mlp, network, logistic, least_squares, quadratic, factory
     data = "digits.npz"
     test = 0.2                              # a share of the rows, held out; or another file
     partition = { kind = "dirichlet", n_clients = 40, alpha = 0.3 }
@@ -41,6 +41,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import math
 import os
 import runpy
 from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +81,7 @@ from .._schedule.resolve import plans_of
 from .._schedule.resolve import schedule as resolve
 from .._schedule.schedule import Schedule
 from .._schedule.uniform import uniform_arrivals
-from .build import PARTITIONS, PROBLEMS, Strategy, describe_strategy, make_delay_model, make_strategy
+from .build import PARTITIONS, PROBLEMS, Strategy, describe_strategy, make_delay_model, make_layers, make_strategy
 from .data import (
     SAMPLE,
     HeldOut,
@@ -129,7 +130,7 @@ def refuse_unknown_removals(tables: Tables, changes: Mapping[str, Any]) -> None:
 
 def at_replay() -> AbstractContextManager[None]:
     """The keys of the problem's errors are arguments of replay: names the table that gave them."""
-    return at_path("replay", ("metrics", "eval_every", "threads", "checkpoint_every"))
+    return at_path("replay", ("metrics", "eval_every", "threads", "checkpoint_every"), named_here=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +329,7 @@ class StudyConfig:
         if kind != "quadratic":
             known += [*_DATA_KEYS, "partition"]
             known.remove("copy")
+            known += ["shape"] if kind == "network" else []
             if "data" not in values:
                 raise ConfigError("problem.data: missing; a file, or sample:digits")
         else:
@@ -339,6 +341,8 @@ class StudyConfig:
             choice("dtype", values.get("dtype", "float32"), ("float32", "float64"))
             if "format" in values:
                 format_of(values["format"])
+            if kind == "network":
+                _ = make_layers("problem.layers", values.get("layers")), _shape_of(values)
             if not isinstance(values.get("test", 0.5), str):
                 number("test", values.get("test", 0.5), high=1.0, open_low=True)
         if "partition" in values:
@@ -408,6 +412,11 @@ class StudyConfig:
                 values["centers"] = np.array(values["centers"], dtype)
             return call_with(Quadratic, "problem", values), None
         rows = self.rows
+        if kind == "network":
+            values["layers"] = make_layers("problem.layers", values["layers"])
+            with at_path("problem", ("shape",)):
+                rows = _shaped(rows, _shape_of(values))
+            values.pop("shape", None)
         values = {key: value for key, value in values.items() if key not in (*_DATA_KEYS, "partition")}
         given = {"X": rows.X, "y": rows.y, "clients": rows.clients, "copy": rows.copy}
         return call_with(PROBLEMS[kind], "problem", values, **given), rows.test
@@ -420,7 +429,8 @@ class StudyConfig:
         if kind in ("quadratic", "factory"):
             return None
         kept = {name: values[name] for name in (*_DATA_KEYS, "partition") if name in values}
-        text = json.dumps([kind == "logistic", kind == "least_squares", kept], sort_keys=True, default=str)
+        read_as = [kind == "logistic", _wants_numbers(values), kind == "network"]
+        text = json.dumps([read_as, kept], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
@@ -645,6 +655,32 @@ class StudyConfig:
         return groups
 
 
+def _wants_numbers(problem: Tables) -> bool:
+    """Whether targets are numbers, and not labels."""
+    return problem["kind"] == "least_squares" or problem.get("loss") == "squared_error"
+
+
+def _shape_of(problem: Tables) -> tuple[int, ...] | None:
+    """What a row of a network is to be taken for, where the table says it."""
+    if "shape" not in problem:
+        return None
+    shape = tuple(count("shape", side) for side in list_of("shape", problem["shape"], "a list of ints"))
+    if len(shape) not in (1, 2, 3):
+        raise ValueError(f"shape: expected [channels, height, width], [height, width] or [features], got {list(shape)}")
+    return shape
+
+
+def _shaped(rows: Rows, shape: tuple[int, ...] | None) -> Rows:
+    """The same rows with this shape each."""
+    if shape is None:
+        return rows
+    n_features = math.prod(rows.X.shape[1:])
+    if math.prod(shape) != n_features:
+        raise ValueError(f"shape: {list(shape)} is {math.prod(shape)} numbers, but a row has {n_features}")
+    test = None if rows.test is None else (rows.test[0].reshape(-1, *shape), rows.test[1])
+    return Rows(rows.X.reshape(-1, *shape), rows.y, rows.clients, test, rows.copy)
+
+
 def _read_rows(config: StudyConfig) -> Rows:
     """The rows of a problem of data, with the client of each; held-out rows in `test`."""
     values = table_of(config.tables, "problem")
@@ -653,9 +689,9 @@ def _read_rows(config: StudyConfig) -> Rows:
     way = split.pop("kind", None)
     given = {name: values[name] for name in _DATA_KEYS if name in values}
     reader = RowReader(
-        flat=True,
+        flat=kind != "network",
         sparse=kind == "logistic",
-        labels=kind != "least_squares",
+        labels=not _wants_numbers(values),
         dtype=np.dtype(given.get("dtype", "float32")),
         form=given.get("format"),
         target=given.get("target", -1),

@@ -33,6 +33,7 @@ from .._base.files import (
     FileError,
     guarded,
     make_folder,
+    naming,
     read_json,
     reading,
     replacing,
@@ -169,10 +170,10 @@ def run_study(
         raise ValueError(f"{path}: it is there already; give another folder, or go on with --resume")
     first = config.make_schedule(config.seeds[0])
     config.check(first)
-    if path.exists():
+    if path.exists() and not _is_barely_begun(path):
         _check_same(config, path)
     else:
-        make_folder(path)
+        make_folder(path, exist_ok=True)
         write_json(path / "provenance.json", provenance(config))
         write_json(path / "config.json", config.tables)
     log = _Log(path / "log.txt", report)
@@ -230,6 +231,14 @@ def _staleness(schedule: Schedule, steps: int) -> dict[str, float] | None:
     return {"mean": float(used.mean()), "max": int(used.max())} if used.size else None
 
 
+def _is_barely_begun(folder: Path) -> bool:
+    """Whether a run was killed in its first moments, before it had its configuration."""
+    first = ("provenance.json", "config.json")
+    return folder.is_dir() and all(
+        entry.name == first[0] or any(entry.match(f".{name}.*.part") for name in first) for entry in folder.iterdir()
+    )
+
+
 def _check_same(config: StudyConfig, folder: Path) -> None:
     before = load_run(folder).config.tables
     found = first_difference(before, config.tables)
@@ -259,7 +268,7 @@ class _Log:
         self._path, self._report = path, report
 
     def __call__(self, text: str) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
+        with naming(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(f"{_now()} {text.strip()}\n")
         self._report(text.strip())
 

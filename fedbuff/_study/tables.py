@@ -157,17 +157,24 @@ def removed_in_vain(tables: Mapping[str, Any], changes: Mapping[str, Any], path:
 
 
 @contextmanager
-def at_path(path: str, keys: Sequence[str] = ()) -> Iterator[None]:
-    """Puts the path before an error's message: that of the key which the message begins with, else the table's."""
+def at_path(path: str, keys: Sequence[str] = (), *, named_here: bool = True) -> Iterator[None]:
+    """Puts the path before an error's message: that of the key which the message begins with, else the table's.
+
+    named_here  whether the table names the files that are read or written; if not, their errors stay as they are
+    """
     try:
         yield
     except ConfigError:
         raise
     except (TypeError, ValueError, ImportError) as error:
+        if isinstance(error, FileError) and not named_here:
+            raise
         text = str(error)
-        first = text.partition(" ")[0].rstrip(":,")
+        first = text.partition(" ")[0].rstrip(":,").partition("[")[0]
         raise ConfigError(f"{path}.{text}" if first in keys else f"{path}: {text}") from error
     except OSError as error:
+        if not named_here:
+            raise
         raise ConfigError(f"{path}: {error.filename}: {error.strerror}") from error
 
 

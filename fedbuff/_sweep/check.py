@@ -116,4 +116,4 @@ def _stands_in(tables: Mapping[str, Any], path: str) -> bool:
 def _metrics(config: StudyConfig) -> tuple[str, ...]:
     """The metrics of an arm, as far as they are known without its data."""
     asked = config.replay_options.metrics
-    return default_metrics(config.tables["problem"]["kind"]) if asked is None else asked
+    return default_metrics(config.tables["problem"]) if asked is None else asked

@@ -44,9 +44,9 @@ class ParquetParts:
             else:
                 arrays.append(pa.array(values, self._type(kind)))
         fields = [pa.field(name, self._type(kind)) for name, kind in schema.items()]
-        self._pq.write_table(
-            pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path, compression="zstd", write_page_checksum=True
-        )
+        table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        with path.open("wb") as file:  # not pyarrow's own, whose errors lose their number
+            self._pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
     def read(self, path: Path, schema: Schema) -> dict[str, Column]:
         check_parquet(path)

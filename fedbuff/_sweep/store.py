@@ -16,6 +16,7 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,8 @@ class FolderStore:
             store = cls(path)
             store._recover()
         except BaseException:
-            os.close(lock)
+            with suppress(OSError):
+                os.close(lock)
             raise
         store._lock = lock
         _held.add(store)
@@ -304,9 +306,10 @@ class FolderStore:
                 self._drop()
 
     def _drop(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            with suppress(OSError):  # nothing was written through it
+                os.close(lock)
 
 
 _held: weakref.WeakSet[FolderStore] = weakref.WeakSet()  # the stores of this process that were opened to write

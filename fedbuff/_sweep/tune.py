@@ -208,7 +208,7 @@ class _Search:
         self.arms, self.eta, self.target = arms, eta, config.target
         metric, value = config.target
         asked = config.replay_options.metrics
-        metrics = default_metrics(config.tables["problem"]["kind"]) if asked is None else asked
+        metrics = default_metrics(config.tables["problem"]) if asked is None else asked
         if metric not in metrics:
             raise ConfigError(f"replay.metrics: the target is of {metric!r}, which is not among them")
         if isinstance(seeds, int) and not isinstance(seeds, bool):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .python.event_loop import EventLoop
 from .python.event_queue import EventQueue
+from .python.network import Back, Draws, network
 from .python.parts import parts_over
 from .python.philox import Stream, key_words, philox_words, unit_double
 from .python.portable_math import log_positive, sincos2pi
@@ -141,13 +142,15 @@ class _Problem(ABC):
 class _Rows(_Problem):
     """Problems whose clients own rows: f_client is the mean over its rows, plus the regularisers."""
 
+    smoothing: Any = 0  # of labels
+
     @abstractmethod
     def scores(self, rows: Rows, w: Vector) -> Vector:
         """What the model says of each row: (rows, outputs)."""
 
     @abstractmethod
-    def mean_gradient(self, rows: Rows, w: Vector) -> Vector:
-        """The gradient of the mean loss over the rows."""
+    def mean_gradient(self, rows: Rows, w: Vector, draws: Draws | None = None) -> Vector:
+        """The gradient of the mean loss over the rows; `draws` where a local step may drop something."""
 
     def step_gradient(
         self, w: Vector, client: int, task: int, step: int, seed: int, batch: int, rows: Rows | None
@@ -159,7 +162,8 @@ class _Rows(_Problem):
             chosen = begin + rows
         else:
             chosen = begin + batch_rows(seed, client, task, step, end - begin, batch)
-        return self.mean_gradient(chosen, w) + self.regularizer_gradient(w)
+        draws = Draws(seed, client, task, step, np.arange(len(chosen)))
+        return self.mean_gradient(chosen, w, draws) + self.regularizer_gradient(w)
 
     @_quiet
     def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
@@ -174,8 +178,7 @@ class _Rows(_Problem):
         if self.spec.head == "softmax":
             assert self.spec.label is not None
             return int(np.count_nonzero(score.argmax(axis=1) == self.spec.label[begin:end]))
-        assert self.spec.target is not None
-        return int(np.count_nonzero((score[:, 0] > 0) == (self.spec.target[begin:end] == 1)))
+        return int(np.count_nonzero((score[:, 0] > 0) == (self.targets(np.arange(begin, end))[:, 0] == 1)))
 
     def regularizer(self, w: Vector) -> float:
         squares = w.astype(np.float64) ** 2
@@ -203,10 +206,13 @@ class _Rows(_Problem):
             shifted = score - score.max(axis=1, keepdims=True)
             picked = shifted[np.arange(len(rows)), self.spec.label[rows]]
             losses: Vector = np.log(np.exp(shifted).sum(axis=1)) - picked
+            if self.smoothing:
+                losses += self.smoothing * (picked - shifted.mean(axis=1))
             return losses
-        assert self.spec.target is not None
-        z, y = score[:, 0], self.spec.target[rows]
-        return (z - y) ** 2 / 2 if self.spec.head == "squared" else np.logaddexp(0, z) - y * z
+        y = self.targets(rows)
+        each = (score - y) ** 2 / 2 if self.spec.head == "squared" else np.logaddexp(0, score) - y * score
+        summed: Vector = each.sum(axis=1)
+        return summed
 
     def loss_slopes(self, score: Vector, rows: Rows) -> Vector:
         """The derivative of each row's loss by its scores: (rows, outputs)."""
@@ -214,11 +220,16 @@ class _Rows(_Problem):
             assert self.spec.label is not None
             slope: Vector = np.exp(score - score.max(axis=1, keepdims=True))
             slope /= slope.sum(axis=1, keepdims=True)
-            slope[np.arange(len(rows)), self.spec.label[rows]] -= 1
+            slope[np.arange(len(rows)), self.spec.label[rows]] -= 1 - self.smoothing
+            slope -= self.smoothing / self.scalar(slope.shape[1])
             return slope
-        assert self.spec.target is not None
-        target = self.spec.target[rows, np.newaxis]
+        target = self.targets(rows)
         return score - target if self.spec.head == "squared" else _sigmoid(score) - target
+
+    def targets(self, rows: Rows) -> Vector:
+        """(rows, outputs)."""
+        assert self.spec.target is not None
+        return self.spec.target[rows].reshape(len(rows), -1)
 
 
 class _Net(_Rows):
@@ -248,7 +259,7 @@ class _Net(_Rows):
     def scores(self, rows: Rows, w: Vector) -> Vector:
         return self.forward(rows, w)[-1]
 
-    def mean_gradient(self, rows: Rows, w: Vector) -> Vector:
+    def mean_gradient(self, rows: Rows, w: Vector, draws: Draws | None = None) -> Vector:
         *inputs, score = self.forward(rows, w)
         slope = self.loss_slopes(score, rows) / self.scalar(len(rows))
         gradient = np.empty_like(w)
@@ -261,6 +272,29 @@ class _Net(_Rows):
                 slope = slope @ weight
                 slope = slope * (1 - value * value) if self.spec.activation == "tanh" else slope * (value > 0)
         return gradient
+
+
+class _Layers(_Rows):
+    """The layers of a network; see python/network.py."""
+
+    def __init__(self, spec: ProblemSpec) -> None:
+        super().__init__(spec)
+        assert spec.network is not None
+        self.network = spec.network
+        self.smoothing = self.scalar(spec.network.label_smoothing)
+
+    def forward(self, rows: Rows, w: Vector, draws: Draws | None) -> tuple[Vector, Back]:
+        assert self.spec.x is not None
+        x = self.spec.x[rows].reshape(len(rows), *self.network.input_shape)
+        return network(self.network.layers, x, w, draws)
+
+    def scores(self, rows: Rows, w: Vector) -> Vector:
+        return self.forward(rows, w, None)[0]
+
+    def mean_gradient(self, rows: Rows, w: Vector, draws: Draws | None = None) -> Vector:
+        score, back = self.forward(rows, w, draws)
+        _, gradients = back(self.loss_slopes(score, rows) / self.scalar(len(rows)))
+        return np.concatenate([gradient.ravel() for gradient in gradients])
 
 
 class _Sparse(_Rows):
@@ -280,7 +314,7 @@ class _Sparse(_Rows):
             score[i] = value @ w[column] + bias
         return score
 
-    def mean_gradient(self, rows: Rows, w: Vector) -> Vector:
+    def mean_gradient(self, rows: Rows, w: Vector, draws: Draws | None = None) -> Vector:
         slope = self.loss_slopes(self.scores(rows, w), rows)[:, 0] / self.scalar(len(rows))
         gradient = np.zeros_like(w)
         for i, row in enumerate(rows):
@@ -331,7 +365,12 @@ def _sigmoid(z: Vector) -> Vector:
 
 
 def bind(spec: ProblemSpec) -> BoundProblem:
-    families: dict[str, type[_Net | _Sparse | _Quadratic]] = {"net": _Net, "sparse": _Sparse, "quadratic": _Quadratic}
+    families: dict[str, type[_Net | _Sparse | _Layers | _Quadratic]] = {
+        "net": _Net,
+        "sparse": _Sparse,
+        "layers": _Layers,
+        "quadratic": _Quadratic,
+    }
     return families[spec.family](spec)
 
 

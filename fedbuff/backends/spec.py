@@ -25,23 +25,52 @@ Integers = NDArray[np.int64]
 # ---- problems ----
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """One record of a network, as in csrc/core/kernels/network.hpp: a layer, or a mark of a residual block.
+
+    A residual block is the records "residual", those of its body, "shortcut", those of its shortcut (none: the input
+    itself) and "end_residual".
+    """
+
+    kind: str  # a name of LAYER_KINDS
+    out: int = 0  # channels or outputs; group_norm: groups; embedding: size; lstm and gru: hidden size
+    kernel: tuple[int, int] = (1, 1)  # height, width
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, bottom, left, right
+    groups: int = 1
+    bias: bool = True  # norms: weight and bias are there
+    number: float = 0.0  # leaky_relu: slope; dropout: rate; norms: epsilon
+    vocabulary: int = 0  # embedding: rows of the table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSpec:
+    """Layers in sequence, from a row of x to the scores."""
+
+    layers: tuple[LayerSpec, ...]
+    input_shape: tuple[int, int, int]  # (channels, height, width) of a row of x; a vector is (features, 1, 1)
+    label_smoothing: float = 0.0  # softmax head: so much of a label is spread evenly over all outputs
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ProblemSpec:
     """n_clients objectives over one contiguous array of rows, as in csrc/core/kernels/problem.hpp.
 
     net: dense rows through zero or more hidden layers into a head. sparse: CSR rows, one output. quadratic:
-    f_i(w) = (w - c_i)' A_i (w - c_i) / 2. Arrays are C-contiguous; floating ones have the problem's dtype unless said.
+    f_i(w) = (w - c_i)' A_i (w - c_i) / 2. layers: rows of one shape through the layers of a network.
+    Arrays are C-contiguous; floating ones have the problem's dtype unless said.
     """
 
-    family: Literal["net", "sparse", "quadratic"]
+    family: Literal["net", "sparse", "quadratic", "layers"]
     dtype: np.dtype
     n_clients: int
     dim: int
     client_weight: NDArray[np.float64]  # (n_clients), sums to 1
     offsets: NDArray[np.int64] | None = None  # (n_clients + 1): client i owns rows offsets[i]:offsets[i + 1]
-    # net and sparse
+    # net, sparse and layers
     x: Vector | None = None  # (n_rows, n_features); sparse: the stored values
-    target: Vector | None = None  # (n_rows), squared and logistic heads (0 or 1)
+    target: Vector | None = None  # (n_rows), squared and logistic heads (0 or 1); layers: (n_rows, outputs) for several
     label: NDArray[np.int32] | None = None  # (n_rows), softmax head
     column: NDArray[np.int32] | None = None  # sparse: the column of each stored value
     row_start: NDArray[np.int64] | None = None  # sparse: (n_rows + 1)
@@ -51,6 +80,7 @@ class ProblemSpec:
     head: Literal["squared", "logistic", "softmax"] = "squared"
     l2: float = 0.0  # + l2 / 2 |w|^2
     nonconvex: float = 0.0  # + nonconvex * sum w^2 / (1 + w^2)
+    network: NetworkSpec | None = None  # layers
     # quadratic
     center: Vector | None = None  # (n_clients, dim)
     curvature: Vector | None = None  # (1 | n_clients, 1 | dim | dim * dim): first axis 1 where shared
@@ -272,7 +302,21 @@ class ScheduleCheck(Protocol):
 
 # ---- replays ----
 
-ClientFunction = Callable[[int, int, Vector], Vector]  # (client, task, w) gives the delta
+
+@dataclass(frozen=True, slots=True)
+class ClientFunction:
+    """A client's work in Python.
+
+    call   (client, task, w) gives the delta of one task, where batch is 0; else (clients, tasks, W) those of a group
+    check  (what `call` gave, shape, dtype) gives the array, or says why it is none
+    batch  how many tasks a group has at most: `size_of_group` in python/groups.py
+    """
+
+    call: Callable[[Any, Any, Vector], Any]
+    check: Callable[[Any, tuple[int, ...], Any], Vector]
+    batch: int = 0
+
+
 CompiledGradient = tuple[int, int, Integers]  # addresses of function and context, samples per client
 
 
@@ -303,9 +347,19 @@ class ReplayEngine(Protocol):
     def live_versions(self) -> list[int]: ...
     def model(self, version: int) -> Vector: ...
     def pieces(self) -> int: ...
+    def waiting_deltas(self) -> Vector:
+        """(n, dim): deltas of the first n rows after the made steps, where their group has rows in those steps. They
+        are part of the state that `restore` gets."""
+
     def pass_over(self, version: int) -> None: ...
     def restore(
-        self, w: Vector, live: list[int], models: Vector, first: Vector | None, second: Vector | None
+        self,
+        w: Vector,
+        live: list[int],
+        models: Vector,
+        first: Vector | None,
+        second: Vector | None,
+        deltas: Vector,
     ) -> int: ...
 
 

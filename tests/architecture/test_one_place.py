@@ -10,11 +10,22 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from fedbuff import layers
 from fedbuff._schedule.check import FAULTS
-from fedbuff.backends.python import resolver, schedule_check
+from fedbuff._study.build import LAYERS
+from fedbuff.backends.python import network, resolver, schedule_check
 from fedbuff.backends.python.philox import Stream
 from fedbuff.backends.python.portable_math import KINDS
-from fedbuff.backends.spec import COLUMN_TYPES, Columns, LocalSpec, Plan, ProblemSpec, ScheduleChunk
+from fedbuff.backends.spec import (
+    COLUMN_TYPES,
+    Columns,
+    LayerSpec,
+    LocalSpec,
+    NetworkSpec,
+    Plan,
+    ProblemSpec,
+    ScheduleChunk,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,9 +65,9 @@ def c_struct(source: str, name: str) -> set[str]:
     assert found, name
     names: set[str] = set()
     for line in found[1].split(";"):
-        if "(" in line or "{" in line or not line.strip() or "return" in line:
+        if "(" in line or "{" in line.partition("=")[0] or not line.strip() or "return" in line:
             break  # functions come last
-        declared = re.sub(r"\[[^\]]*\]", "", line).split(",")
+        declared = re.sub(r"\[[^\]]*\]|=.*", "", line).split(",")
         names |= {re.findall(r"\w+", part)[-1] for part in declared}
     return names
 
@@ -144,6 +155,33 @@ def test_fields_of_local_sgd() -> None:
     here = {field.name for field in fields(LocalSpec)}
     assert c_struct(PROBLEM, "LocalConfig") == here
     assert c_struct(HEADER, "fb_local_config") - {"size", "abi", "batch_size", "batch_sizes", "seed"} == here
+
+
+# Networks
+
+NETWORK = text("csrc/core/kernels/network.hpp")
+
+
+def test_kinds_of_layers() -> None:
+    """Of C++, of C, of the binding and of the reference, which may know more than is compiled."""
+    kinds = cpp_enum(NETWORK, "LayerKind")
+    in_c = {
+        name.removeprefix("fb_layer_").replace("2_d", "2d"): n for name, n in cpp_enum(HEADER, "fb_layer_kind").items()
+    }
+    assert in_c == kinds
+    read = re.search(r"choice<LayerKind>\([^{]*\{(.*?)\}", text("csrc/bindings/bound_problem.hpp"), re.DOTALL)
+    assert read and re.findall(r'"(\w+)"', read[1]) == list(kinds)
+    assert set(kinds) <= {*network.LAYERS, "dropout", "residual", "shortcut", "end_residual"}
+
+
+def test_fields_of_a_layer() -> None:
+    here = {field.name for field in fields(LayerSpec)}
+    assert c_struct(NETWORK, "LayerRecord") == c_struct(HEADER, "fb_layer") == here
+    assert c_struct(HEADER, "fb_network") - {"size", "abi", "n_layers"} == {field.name for field in fields(NetworkSpec)}
+
+
+def test_public_layers_have_a_name_in_tables() -> None:
+    assert {made.__name__ for made in LAYERS.values()} == set(layers.__all__)
 
 
 # Schedules

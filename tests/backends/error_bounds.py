@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from networks import Passing
 from numpy.typing import NDArray
 from problems import cast, densify
 
@@ -34,6 +35,8 @@ def bounds(spec: ProblemSpec, w: Array, rows: Array, client: int = 0) -> Bounds:
     w = w.astype(np.float64)
     if spec.family == "quadratic":
         found = _quadratic(spec, w, client)
+    elif spec.family == "layers":
+        found = _network(spec, w, rows)
     else:
         found = _net(densify(spec) if spec.family == "sparse" else spec, w, rows)
     squares = w * w
@@ -85,6 +88,15 @@ def _net(spec: ProblemSpec, w: Array, rows: Array) -> Bounds:
     return Bounds(float(e_loss.mean()), np.concatenate(parts[::-1]), safe, margin)
 
 
+def _network(spec: ProblemSpec, w: Array, rows: Array) -> Bounds:
+    assert spec.x is not None
+    (z, e_z, back), passing = Passing.through(spec, w, spec.x[rows])
+    d, e_d, e_loss, margin = _head(spec, z, e_z, rows)
+    _, _, terms = back(d / len(rows), e_d / len(rows))
+    gradient = np.concatenate([term.ravel() for term in terms])
+    return Bounds(float(e_loss.mean()), gradient, passing.safe, margin)
+
+
 def _head(spec: ProblemSpec, z: Array, e_z: Array, rows: Array) -> tuple[Array, Array, Array, Array]:
     """Slope, its terms, the loss's terms and the margin of each row."""
     if spec.head == "softmax":
@@ -96,22 +108,23 @@ def _head(spec: ProblemSpec, z: Array, e_z: Array, rows: Array) -> tuple[Array, 
         p /= total
         e_power = e_z + e_z.max(axis=1, keepdims=True) + (top - z) + 1
         e_p = p * (e_power + (p * e_power).sum(axis=1, keepdims=True) + 1)
-        d = p.copy()
-        d[pick] -= 1
-        e_loss = (p * e_power).sum(axis=1) + np.log(total[:, 0]) + e_power[pick] + 1
+        smoothing = 0.0 if spec.network is None else spec.network.label_smoothing
+        d = p - smoothing / p.shape[1]
+        d[pick] -= 1 - smoothing
+        e_loss = (p * e_power).sum(axis=1) + np.log(total[:, 0]) + e_power[pick] + 1 + smoothing * e_power.mean(axis=1)
         second = np.sort(z, axis=1)[:, -2]
         return d, e_p + np.abs(d) + p, e_loss, (top[:, 0] - second) / np.maximum(2 * e_z.max(axis=1), 1e-300)
     assert spec.target is not None
-    y = spec.target[rows, np.newaxis]
+    y = spec.target[rows].reshape(len(rows), -1)
     margin = np.abs(z[:, 0]) / np.maximum(e_z[:, 0], 1e-300)
     if spec.head == "squared":
         d = z - y
         e_d = e_z + np.abs(z) + np.abs(y)
-        return d, e_d, (np.abs(d) * e_d + d * d)[:, 0], margin
+        return d, e_d, (np.abs(d) * e_d + d * d).sum(axis=1), margin
     p = 1 / (1 + np.exp(-np.clip(z, -700, 700)))
     e_p = p * (1 - p) * (e_z + np.abs(z)) + p
     loss_terms = np.logaddexp(0, z) + np.abs(y * z) + e_z + 1
-    return p - y, e_p + p + y, loss_terms[:, 0], margin
+    return p - y, e_p + p + y, loss_terms.sum(axis=1), margin
 
 
 def _layers(spec: ProblemSpec, w: Array) -> list[tuple[Array, Array]]:

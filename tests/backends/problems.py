@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from networks import largest_fan, longest_sum
 
 from fedbuff.backends.spec import ProblemSpec
 
@@ -116,10 +117,13 @@ def specs(dtype: Any) -> st.SearchStrategy[ProblemSpec]:
 def start(spec: ProblemSpec, seed: int) -> Any:
     """A model whose weights are well away from 0, so that w - (w - small) is exact, and scores of moderate size."""
     rng = np.random.default_rng(seed)
-    scale = 0.5 ** round(np.log2(max(spec.sizes, default=1)) / 2)
+    fan = largest_fan(spec) if spec.family == "layers" else max(spec.sizes, default=1)
+    scale = 0.5 ** round(np.log2(fan) / 2)
     return (scale * rng.uniform(0.5, 1.0, spec.dim) * rng.choice([-1.0, 1.0], spec.dim)).astype(spec.dtype)
 
 
 def summands(spec: ProblemSpec, n_rows: int) -> int:
     """n of the backward class: no sum of this problem is longer."""
+    if spec.family == "layers":
+        return longest_sum(spec, n_rows)
     return 16 + n_rows + sum(spec.sizes) + (spec.dim if spec.family == "quadratic" else 0)

@@ -153,8 +153,25 @@ def test_local_sgd(
 ) -> None:
     spec = data.draw(specs(dtype))
     client = data.draw(st.integers(0, spec.n_clients - 1))
-    task = data.draw(words)
     w0 = start(spec, data.draw(words))
+    local = LocalSpec(steps, 1.0, momentum, weight_decay, prox)
+    check_local_sgd(case, spec, w0, local, client, data.draw(words), seed, batch, explicit)
+
+
+def check_local_sgd(
+    case: Case,
+    spec: ProblemSpec,
+    w0: Array,
+    local: LocalSpec,
+    client: int,
+    task: int,
+    seed: int,
+    batch: int,
+    explicit: bool,
+) -> None:
+    """Every step from the state before it, with a learning rate that suits the problem."""
+    dtype, (steps, momentum) = spec.dtype, (local.steps, local.momentum)
+    weight_decay, prox = local.weight_decay, local.prox
     owned = rows_of(spec, client)
     quadratic = spec.family == "quadratic"
 

@@ -343,9 +343,9 @@ def checksummed(data: bytes) -> bytes:
     try:
         with np.load(io.BytesIO(data)) as file:
             arrays = {name: file[name] for name in file.files if name != "checksum"}
+        arrays["checksum"] = np.frombuffer(checkpoint._digest(arrays), np.uint8)
     except Exception:
         return data
-    arrays["checksum"] = np.frombuffer(checkpoint._digest(arrays), np.uint8)
     stream = io.BytesIO()
     np.savez(stream, **arrays)
     return stream.getvalue()

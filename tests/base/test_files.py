@@ -122,6 +122,25 @@ def test_a_failure_leaves_the_old_file_and_nothing_beside(
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_an_error_of_the_storage_names_the_file_that_was_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.txt"
+
+    def full(*args: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*/a\.txt'") as caught:
+        save(path, "new")
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
+    with pytest.raises(ConnectionResetError) as other, replacing(path):
+        raise ConnectionResetError(errno.ECONNRESET, "of a stream that is saved")
+    assert other.value.filename is None
+    with pytest.raises(FileNotFoundError, match="another"), replacing(path):
+        (tmp_path / "another").read_text()
+
+
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     def opened() -> int:
         return len(os.listdir("/proc/self/fd"))

@@ -256,6 +256,20 @@ def test_resume(fedbuff: Run) -> None:
     assert done.code == 0 and "done before" in done.err
 
 
+def test_a_run_killed_in_its_first_moments_goes_on(fedbuff: Run) -> None:
+    assert fedbuff("replay", "run.toml", "-o", "whole").code == 0
+    begun = Path("begun")
+    begun.mkdir()
+    (begun / "provenance.json").write_text("{}")
+    (begun / ".config.json.0123456789abcdef.part").write_text("{")
+    assert fedbuff("replay", "run.toml", "-o", "begun", "--resume").code == 0
+    whole, late = (load_run(name).seeds[0] for name in ("whole", "begun"))
+    assert whole.result["model_sha256"] == late.result["model_sha256"]
+    (begun / "config.json").unlink()
+    refused = fedbuff("replay", "run.toml", "-o", "begun", "--resume")
+    assert refused.code == 2 and "not a run folder: it has no config.json" in refused.err
+
+
 def _cut_short(config: fb.StudyConfig) -> None:
     """A run that loses its power at server step 10."""
 
@@ -297,7 +311,8 @@ def test_a_kill_leaves_whole_files_and_resumes(folder: Path, fedbuff: Run) -> No
     )
 
 
-def test_ctrl_c_says_how_to_go_on(folder: Path) -> None:
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_keep_what_was_done(folder: Path, sent: signal.Signals, code: int) -> None:
     command = [
         sys.executable,
         "-m",
@@ -311,13 +326,16 @@ def test_ctrl_c_says_how_to_go_on(folder: Path) -> None:
     ]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not (folder / "run" / "log.txt").exists() and time.monotonic() < deadline:
+    saved = folder / "run" / "seed-0" / "checkpoint.npz"
+    while not saved.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert re.search(r"^fedbuff: interrupted at server step \d+", error, re.MULTILINE)
+    assert process.returncode == code
+    found = re.search(r"^fedbuff: interrupted at server step (\d+)", error, re.MULTILINE)
+    assert found
+    with np.load(saved) as file:
+        assert json.loads(file["about"].tobytes())["version"] == int(found[1])
 
 
 @pytest.mark.skipif(not THEORY, reason="fedbuff.theory is not here")

@@ -148,3 +148,42 @@ def test_sample_log() -> None:
     np.testing.assert_array_equal(fb.schedule(timed, fb.FedBuff(buffer_size=3)).version, log.version)
     file = Path(fb.__file__).parent / "data" / "recorded_log.csv"
     assert file.stat().st_size < 20_000
+
+
+def test_goes_on_with_an_earlier_log() -> None:
+    first = fb.Recorder(clients=2, clock=iter([0.0, 1.0, 2.0, 3.0]).__next__)
+    for client in (1, 0):
+        first.started(client, version=0)
+    for client in (0, 1):
+        first.arrived(client)
+    times = iter([3.0, 4.5])
+    second = fb.Recorder(clients=2, clock=times.__next__, log=first.log())
+    second.started(0, version=1)
+    second.arrived(0)
+    log = second.log()
+    assert log.client.tolist() == [0, 1, 0] and log.arrive_time.tolist() == [2.0, 3.0, 4.5]
+    assert log.version is not None and log.version.tolist() == [0, 0, 1]
+    with pytest.raises(ValueError, match="give a version to every start or to none"):
+        second.started(1)
+    with pytest.raises(ValueError, match="clock: it gave"):
+        fb.Recorder(clock=lambda: 1.0, log=first.log()).started(0, version=1)
+
+
+def test_the_own_clock_goes_on_where_an_earlier_log_ends() -> None:
+    earlier = fb.ArrivalLog(["a"], [1000.5], start_time=[0.0])
+    recorder = fb.Recorder(log=earlier)
+    recorder.started("a")
+    recorder.arrived("a")
+    log = recorder.log()
+    assert log.start_time is not None and 1000.5 < log.start_time[1] < log.arrive_time[1] < 2000.0
+    with pytest.raises(TypeError, match="ids must be all ints or all strings"):
+        recorder.started(3)
+
+
+def test_a_log_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(TypeError, match="log: expected an ArrivalLog, got str"):
+        fb.Recorder(log="log.csv")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="log: expected one with start times"):
+        fb.Recorder(log=fb.ArrivalLog([0], [1.0], version=[0]))
+    with pytest.raises(ValueError, match="client 5 is unknown"):
+        fb.Recorder(clients=2, log=fb.ArrivalLog([5], [1.0], start_time=[0.0]))

@@ -24,6 +24,7 @@ HEAVY = [
     "fedbuff._core",
     "fedbuff._server",
     "fedbuff.datasets",
+    "fedbuff.flower",
     "fedbuff.plots",
     "fedbuff.secure",
     "fedbuff.theory",

@@ -67,6 +67,63 @@ def test_a_run_is_what_the_python_calls_give() -> None:
     assert result.history["accuracy"].tolist() == expected.history["accuracy"].tolist()
 
 
+NETWORK: dict[str, Any] = {
+    **DIGITS,
+    "problem": {
+        **DIGITS["problem"],
+        "kind": "network",
+        "shape": [8, 8],
+        "layers": [
+            {"kind": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": "same"},
+            "relu",
+            {"kind": "max_pool2d", "kernel_size": [2, 2]},
+            "flatten",
+            {"kind": "dense", "out_features": 10},
+        ],
+    },
+}
+
+
+def test_a_network_of_tables() -> None:
+    config = fb.StudyConfig(NETWORK)
+    layers = [fb.layers.Conv2d(4, 3, padding="same"), fb.layers.ReLU(), fb.layers.MaxPool2d(2), fb.layers.Flatten()]
+    X, y = fb.sample_digits()
+    order = np.random.Generator(np.random.Philox(0)).permutation(len(y))
+    kept = np.sort(order[449:])
+    clients = fb.partition.dirichlet(y[kept], 8, alpha=0.5, seed=0)
+    images = X[kept].reshape(-1, 8, 8)
+    problem = fb.Network(images, y[kept], clients, layers=[*layers, fb.layers.Dense(10)])
+    assert config.problem.layers == problem.layers and config.metrics == ("loss", "accuracy")
+    w = problem.init(1)
+    assert config.problem.grad(w).tobytes() == problem.grad(w).tobytes()
+    assert config.held_out_rows is not None and config.held_out_rows.accuracy(w) <= 1
+    again = pickle.loads(pickle.dumps(config))
+    assert again.run().w.tobytes() == config.run().w.tobytes()
+    swept = fb.sweep(NETWORK, grid={"problem.l2": [0.0, 0.1]}, seeds=[0, 1], progress=False)
+    assert swept.column("status").tolist() == ["done"] * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"problem.layers": None}, "problem.layers: expected a list of layers, got NoneType"),
+        ({"problem.layers": "dense"}, "problem.layers: expected a list of layers, got str"),
+        ({"problem.layers": [{"out_features": 3}]}, "problem.layers[0].kind: missing"),
+        ({"problem.layers": ["pool"]}, "problem.layers[0].kind: expected one of"),
+        ({"problem.layers": ["flatten", {"kind": "dense", "out_features": 0}]}, "problem.layers[1].out_features: "),
+        ({"problem.layers": [{"kind": "conv2d", "out_channels": 3}]}, "problem.layers[0].kernel_size: missing"),
+        ({"problem.layers": ["batch_norm"]}, "problem.layers[0]: BatchNorm: its running statistics"),
+        ({"problem.layers": ["relu", {"kind": "dense", "out_features": 10}]}, "problem.layers[1] (Dense): expected"),
+        ({"problem.shape": [8, 9]}, "problem.shape: [8, 9] is 72 numbers, but a row has 64"),
+        ({"problem.shape": [0]}, "problem.shape: expected an int >= 1, got 0"),
+        ({"problem.shape": [1, 1, 8, 8]}, "problem.shape: expected [channels, height, width]"),
+        ({"problem.loss": "hinge"}, "problem.loss: expected one of"),
+    ],
+)  # fmt: skip
+def test_bad_networks(changes: dict[str, Any], said: str) -> None:
+    assert error_of(NETWORK, changes).startswith(said)
+
+
 def durations(config: fb.StudyConfig, seed: int) -> dict[tuple[int, int], float]:
     """How long each task took, by client and task."""
     made = config.make_schedule(seed)

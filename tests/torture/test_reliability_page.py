@@ -29,5 +29,5 @@ def test_a_table() -> None:
 
 def test_the_page_has_its_blocks() -> None:
     page = reliability_page.PAGE.read_text(encoding="utf-8")
-    for name in ("faults", "kills", "memory"):
+    for name in ("faults", "kills", "fuzz", "memory"):
         assert f"<!-- begin {name} -->" in reliability_page.replaced(page, name, "")

@@ -14,6 +14,7 @@
 #include "fedbuff/fedbuff.h"
 #include "numbers/fixed_point.hpp"
 #include "clients/local_sgd.hpp"
+#include "clients/read_network.hpp"
 #include "threads/core_chunks.hpp"
 #include "abi/queue.hpp"
 #include "server/server.hpp"
@@ -51,6 +52,7 @@ Result read(Object* object, Body body, Result nothing) {
 }
 
 constexpr int64_t kNoNumber = -1;
+constexpr int64_t kMostCount = int64_t{1} << 62;  // of a state's counts: what is added to one stays within 64 bits
 
 // How large each struct was when this ABI began: fields after that were appended, and callers may not know them.
 constexpr std::size_t kFirstRule = offsetof(fb_rule, unit) + sizeof(double);
@@ -348,21 +350,24 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
   if (const fb_status status = read_struct(state, kFirstState, s); status != FB_OK) {
     return status;
   }
-  if (s.w == nullptr || s.sum == nullptr || s.version < 0 || s.fill < 0 || s.fill >= r.buffer_size || s.n_due < 0 ||
-      server_out == nullptr || (s.n_due > 0 && (s.due == nullptr || s.due_version == nullptr || s.kept == nullptr))) {
+  if (s.w == nullptr || s.sum == nullptr || s.version < 0 || s.version > kMostCount || s.dropped < 0 ||
+      s.dropped > kMostCount || s.fill < 0 || s.fill >= r.buffer_size || s.n_due < 0 || server_out == nullptr ||
+      (s.n_due > 0 && (s.due == nullptr || s.due_version == nullptr || s.kept == nullptr))) {
     return FB_ERR_ARGUMENT;
   }
   const bool momentum = r.optimizer == FB_ADAM || r.momentum != 0;
   if ((momentum && s.first == nullptr) || (r.optimizer == FB_ADAM && s.second == nullptr)) {
     return FB_ERR_ARGUMENT;
   }
+  int64_t n_tasks = 0;
   for (int64_t i = 0; i < s.n_due; ++i) {
     const int64_t version = s.due_version[i];
     const bool needs_model = r.base == FB_BASE_CURRENT && version != s.version;
     if (version < 0 || version > s.version || (i > 0 && version <= s.due_version[i - 1]) || s.due[i] < 1 ||
-        (needs_model && s.kept[i] == nullptr)) {
+        s.due[i] > kMostCount - n_tasks || (needs_model && s.kept[i] == nullptr)) {
       return FB_ERR_ARGUMENT;
     }
+    n_tasks += s.due[i];
   }
   return create(server_out, [&] {
     auto server = fedbuff::make_server(r, dtype, dim, s.w);
@@ -438,6 +443,22 @@ fb_status fb_buffer_step(fb_buffer* buffer, fb_dtype dtype, int64_t dim, const v
   return guarded([&] { return buffer->step(dtype, dim, w, lr, w_out); });
 }
 
+fb_status fb_network_check(const fb_network* network, int64_t* dim_out, char* text_out, int64_t text_size) {
+  return guarded([&] {
+    std::unique_ptr<const fedbuff::NetworkPlan> plan;
+    const fedbuff::NetworkFault fault = fedbuff::read_network(network, plan);
+    if (dim_out != nullptr && plan != nullptr) {
+      *dim_out = plan->network.dim;
+    }
+    if (text_out != nullptr && text_size > 0) {
+      const std::size_t n = std::min(fault.text.size(), static_cast<std::size_t>(text_size) - 1);
+      std::memcpy(text_out, fault.text.data(), n);
+      text_out[n] = '\0';
+    }
+    return fault.status;
+  });
+}
+
 fb_status fb_local_create(const fb_problem* problem, const fb_local_config* config, fb_dtype dtype,
                           fb_local** local_out) {
   fb_problem p;
@@ -454,7 +475,9 @@ fb_status fb_local_create(const fb_problem* problem, const fb_local_config* conf
   return guarded([&] {
     std::unique_ptr<fb_local> local;
     const fb_status status = fedbuff::make_local(p, c, dtype, local);
-    *local_out = local.release();
+    if (status == FB_OK) {
+      *local_out = local.release();
+    }
     return status;
   });
 }
@@ -471,7 +494,9 @@ fb_status fb_local_create_custom(fb_gradient gradient, void* context, int64_t n_
   return guarded([&] {
     std::unique_ptr<fb_local> local;
     const fb_status status = fedbuff::make_custom_local(gradient, context, n_clients, samples, c, dtype, dim, local);
-    *local_out = local.release();
+    if (status == FB_OK) {
+      *local_out = local.release();
+    }
     return status;
   });
 }

@@ -40,16 +40,20 @@ struct ClientTask {
 
 inline constexpr std::int64_t kMaxTasksPerRun = 64;
 
-// delta_out = w - (w after the local work), for each task. A delta does not depend on the other tasks of the call.
+// delta_out = w - (w after the local work), for each task. A delta depends on the other tasks of the call only where
+// the work takes groups.
 template <class T>
 class ClientWork {
  public:
   virtual ~ClientWork() = default;
   virtual std::size_t scratch_bytes() const = 0;  // for one thread; zeroed before the thread's first call
-  // At most kMaxTasksPerRun tasks. Called from several threads at once, each with its own scratch memory. May throw.
+  // At most kMaxTasksPerRun tasks, or a group. Called from several threads at once, each with its own scratch memory.
+  // May throw.
   virtual void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) = 0;
   virtual double flops() const = 0;               // of one task, an estimate: it sets how many a worker takes at once
   virtual bool is_tiny() const { return false; }  // whether a task costs less than passing it to another core
+  // Above 0: each call is given a group (replay/groups.hpp) of at most so many tasks. 0: any tasks.
+  virtual std::int64_t most_in_group() const { return 0; }
 };
 
 }  // namespace fedbuff

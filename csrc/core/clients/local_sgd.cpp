@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "clients/custom.hpp"
+#include "clients/read_network.hpp"
 #include "clients/workspace.hpp"
 #include "kernels/dispatch.hpp"
 
@@ -28,8 +29,9 @@ fb_status check(fb_dtype own, std::int64_t own_dim, std::int64_t n_clients, fb_d
 template <class T>
 class Local final : public fb_local {
  public:
-  Local(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed, std::vector<std::int64_t> batch)
-      : work_(problem), config_(config), seed_(seed), batch_(std::move(batch)) {}
+  Local(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed, std::vector<std::int64_t> batch,
+        std::unique_ptr<const NetworkPlan> plan = nullptr)
+      : plan_(std::move(plan)), work_(problem), config_(config), seed_(seed), batch_(std::move(batch)) {}
 
   fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, const void* w,
                   void* delta_out) override {
@@ -44,6 +46,7 @@ class Local final : public fb_local {
   std::int64_t n_clients() const override { return work_.problem().n_clients; }
 
  private:
+  const std::unique_ptr<const NetworkPlan> plan_;  // what the problem points to, unless somebody else owns that
   Workspace<T> work_;
   const LocalConfig config_;
   const std::uint64_t seed_;
@@ -84,6 +87,9 @@ class LocalSgdWork final : public ClientWork<T> {
 
   double flops() const override {
     const std::int64_t rows = problem_.family == Family::Quadratic ? 1 : batch_[0] > 0 ? batch_[0] : problem_.max_rows;
+    if (problem_.family == Family::Layers) {
+      return problem_.network->flops_per_row * static_cast<double>(config_.steps * rows);
+    }
     return 4.0 * static_cast<double>(config_.steps * rows) * static_cast<double>(problem_.dim);
   }
 
@@ -171,12 +177,52 @@ std::vector<std::int64_t> batches_of(const fb_local_config& c, std::int64_t n_cl
                                   : std::vector<std::int64_t>(c.batch_sizes, c.batch_sizes + n);
 }
 
+constexpr std::int64_t kMostDim = std::int64_t{1} << 56;  // its bytes can be counted, and a layer's weights added to it
+
+// What the kernels want of a problem's layers; false where they do not fit together.
+template <class T>
+bool read_layers(const fb_problem& given, Problem<T>& p, std::unique_ptr<const NetworkPlan>& plan) {
+  if (read_network(given.network, plan).status != FB_OK ||
+      plan->network.n_features > std::numeric_limits<std::int32_t>::max()) {
+    return false;
+  }
+  p.network = &plan->network;
+  p.n_layers = 1;
+  p.size[0] = static_cast<std::int32_t>(plan->network.n_features);
+  p.size[1] = plan->network.n_outputs;
+  p.dim = plan->network.dim;
+  return true;
+}
+
+// The same of those that are given by their sizes.
+template <class T>
+bool read_sizes(const fb_problem& given, Problem<T>& p) {
+  if (given.layer_size == nullptr || given.n_layers < 1 || given.n_layers > kMaxLayers ||
+      (given.activation != FB_RELU && given.activation != FB_TANH) || !is_flag(given.intercept)) {
+    return false;
+  }
+  std::copy(given.layer_size, given.layer_size + given.n_layers + 1, p.size);
+  p.n_layers = given.n_layers;
+  p.intercept = given.intercept != 0;
+  p.activation = static_cast<Activation>(given.activation);
+  for (int l = 0; l <= p.n_layers; ++l) {
+    if (p.size[l] < 1 || p.dim > kMostDim) {
+      return false;
+    }
+    p.dim += l == 0 ? 0 : (std::int64_t{p.size[l - 1]} + (p.intercept ? 1 : 0)) * p.size[l];
+  }
+  return p.dim <= kMostDim;
+}
+
 // The problem as the kernels want it; false where something is missing or does not fit.
 template <class T>
-bool read_problem(const fb_problem& given, Problem<T>& p) {
+bool read_problem(const fb_problem& given, Problem<T>& p, std::unique_ptr<const NetworkPlan>& plan) {
   p.family = static_cast<Family>(given.family);
   p.n_clients = given.n_clients;
   if (p.family == Family::Quadratic) {
+    if (given.layer_size == nullptr) {
+      return false;
+    }
     p.dim = given.layer_size[0];
     p.center = static_cast<const T*>(given.center);
     p.curvature = static_cast<const T*>(given.curvature);
@@ -187,27 +233,17 @@ bool read_problem(const fb_problem& given, Problem<T>& p) {
            is_flag(given.curvature_shared) && p.center != nullptr && p.curvature != nullptr &&
            finite_from_zero(p.noise_variance);
   }
-  const bool known = given.n_layers >= 1 && given.n_layers <= kMaxLayers && given.head >= FB_SQUARED &&
-                     given.head <= FB_SOFTMAX && (given.activation == FB_RELU || given.activation == FB_TANH) &&
-                     is_flag(given.intercept) && finite_from_zero(given.l2) && finite_from_zero(given.nonconvex) &&
-                     given.x != nullptr && ascends(given.offsets, given.n_clients, 1);
+  const bool known = given.head >= FB_SQUARED && given.head <= FB_SOFTMAX && finite_from_zero(given.l2) &&
+                     finite_from_zero(given.nonconvex) && given.x != nullptr &&
+                     ascends(given.offsets, given.n_clients, 1) &&
+                     (p.family == Family::Layers ? read_layers(given, p, plan) : read_sizes(given, p));
   if (!known) {
     return false;
   }
-  std::copy(given.layer_size, given.layer_size + given.n_layers + 1, p.size);
-  p.n_layers = given.n_layers;
   p.n_features = p.size[0];
-  p.intercept = given.intercept != 0;
-  p.activation = static_cast<Activation>(given.activation);
   p.head = static_cast<Head>(given.head);
   p.l2 = given.l2;
   p.nonconvex = given.nonconvex;
-  for (int l = 0; l <= p.n_layers; ++l) {
-    if (p.size[l] < 1) {
-      return false;
-    }
-    p.dim += l == 0 ? 0 : (std::int64_t{p.size[l - 1]} + (p.intercept ? 1 : 0)) * p.size[l];
-  }
   p.offsets = given.offsets;
   for (std::int64_t i = 0; i < p.n_clients; ++i) {
     p.max_rows = std::max(p.max_rows, p.rows(i));
@@ -220,20 +256,23 @@ bool read_problem(const fb_problem& given, Problem<T>& p) {
   p.column = given.column;
   p.row_start = given.row_start;
   if (p.max_rows > std::numeric_limits<std::int32_t>::max() ||
-      (p.head == Head::Softmax ? !all_below(p.label, n_rows, n_outputs) : p.target == nullptr || n_outputs != 1)) {
+      (p.head == Head::Softmax ? !all_below(p.label, n_rows, n_outputs)
+                               : p.target == nullptr || (n_outputs != 1 && p.family != Family::Layers))) {
     return false;
   }
-  return p.family == Family::Net || (p.n_layers == 1 && p.head != Head::Softmax && ascends(p.row_start, n_rows, 0) &&
-                                     all_below(p.column, p.row_start[n_rows], p.size[0]));
+  return p.family != Family::Sparse || (p.n_layers == 1 && p.head != Head::Softmax && ascends(p.row_start, n_rows, 0) &&
+                                        all_below(p.column, p.row_start[n_rows], p.size[0]));
 }
 
 template <class T>
 fb_status make_checked(const fb_problem& given, const fb_local_config& config, std::unique_ptr<fb_local>& local_out) {
   Problem<T> problem{};
-  if (!read_problem(given, problem)) {
+  std::unique_ptr<const NetworkPlan> plan;
+  if (!read_problem(given, problem, plan)) {
     return FB_ERR_ARGUMENT;
   }
-  local_out = make_local(problem, config_of(config), config.seed, batches_of(config, given.n_clients));
+  local_out = std::make_unique<Local<T>>(problem, config_of(config), config.seed, batches_of(config, given.n_clients),
+                                         std::move(plan));
   return FB_OK;
 }
 
@@ -265,8 +304,8 @@ template std::unique_ptr<ClientWork<double>> make_local_sgd(const Problem<double
 
 fb_status make_local(const fb_problem& problem, const fb_local_config& config, fb_dtype dtype,
                      std::unique_ptr<fb_local>& local_out) {
-  if (problem.family < FB_NET || problem.family > FB_QUADRATIC || problem.n_clients < 1 ||
-      problem.n_clients > kMostClients || problem.layer_size == nullptr || !valid_config(config, problem.n_clients)) {
+  if (problem.family < FB_NET || problem.family > FB_LAYERS || problem.n_clients < 1 ||
+      problem.n_clients > kMostClients || !valid_config(config, problem.n_clients)) {
     return FB_ERR_ARGUMENT;
   }
   return dtype == FB_F32 ? make_checked<float>(problem, config, local_out)

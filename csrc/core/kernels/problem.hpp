@@ -3,12 +3,14 @@
 
 #include <cstdint>
 
+#include "kernels/network.hpp"
+
 namespace fedbuff {
 
 enum class Head : std::int32_t { Squared = 0, Logistic = 1, Softmax = 2 };
 enum class Activation : std::int32_t { Relu = 0, Tanh = 1 };
 enum class Curvature : std::int32_t { Scalar = 0, Diagonal = 1, Dense = 2 };
-enum class Family : std::int32_t { Net = 0, Sparse = 1, Quadratic = 2 };
+enum class Family : std::int32_t { Net = 0, Sparse = 1, Quadratic = 2, Layers = 3 };
 
 inline constexpr int kMaxLayers = 16;
 
@@ -17,6 +19,7 @@ inline constexpr int kMaxLayers = 16;
 //   Net        dense rows through zero or more hidden layers into a head. Weights layer by layer, (out, in) row-major,
 //              then the bias where there is one. No hidden layer: least squares, logistic or softmax regression.
 //   Sparse     CSR rows, one output, squared or logistic head.
+//   Layers     dense rows through the layers of a network. n_layers is 1: n_features and outputs.
 //   Quadratic  f_i(w) = (w - c_i)' A_i (w - c_i) / 2 with additive Gaussian gradient noise.
 template <class T>
 struct Problem {
@@ -27,9 +30,9 @@ struct Problem {
   const std::int64_t* offsets;  // (n_clients + 1), Net and Sparse
   const double* client_weight;  // (n_clients), sums to 1: f = sum_i client_weight[i] f_i
 
-  // Net and Sparse
+  // Net, Sparse and Layers
   const T* x;                     // (n_rows, n_features) row-major; Sparse: the stored values
-  const T* target;                // (n_rows) for Squared and Logistic (0 or 1)
+  const T* target;                // (n_rows), Layers (n_rows, outputs), for Squared and Logistic (0 or 1)
   const std::int32_t* label;      // (n_rows) for Softmax
   const std::int32_t* column;     // Sparse: column of each stored value
   const std::int64_t* row_start;  // Sparse: (n_rows + 1)
@@ -39,8 +42,9 @@ struct Problem {
   bool intercept;
   Activation activation;
   Head head;
-  double l2;         // + l2 / 2 |w|^2
-  double nonconvex;  // + nonconvex * sum w^2 / (1 + w^2)
+  double l2;               // + l2 / 2 |w|^2
+  double nonconvex;        // + nonconvex * sum w^2 / (1 + w^2)
+  const Network* network;  // Layers
 
   // Quadratic
   const T* center;     // (n_clients, dim)

@@ -10,6 +10,8 @@
 //   0           0           layer            stream << 28 | block      InitialModel
 //   step low    step high   block >> 28      stream << 28 | block      PrivacyNoise
 //   client      task        block >> 28      stream << 28 | block      Rounding
+//   client      task        local step       stream << 28 | layer      Dropout: the key of a layer and step
+//   row         block       0                stream << 28              Dropout, with that key
 //
 // A word becomes an index below n by multiply-high; two words become a double in [0, 1) by 53 bits.
 #pragma once
@@ -26,6 +28,7 @@ enum class Stream : std::uint32_t {
   PrivacyNoise = 4,
   InitialModel = 5,
   Rounding = 6,
+  Dropout = 7,
 };
 
 struct PhiloxBlock {

@@ -40,6 +40,7 @@ ReplayEngine<T>::ReplayEngine(const fb_rule& rule, std::int64_t dim, const T* w0
     : dim_(dim),
       work_(work),
       sums_(sums),
+      groups_(work.most_in_group()),
       versions_(dim, w0, pool_),
       window_(dim, window_bytes, pool_),
       commit_(rule, dim, sums, std::move(secure)) {}
@@ -60,6 +61,7 @@ void ReplayEngine<T>::add(const ReplayRow* rows, std::int64_t n_rows, const std:
       ++stats_.rows;
     } else {
       versions_.hold(rows[i].version, queue_.n_rows());
+      groups_.add(queue_.n_rows(), rows[i]);
       queue_.push(rows[i]);
     }
   }
@@ -94,14 +96,55 @@ void ReplayEngine<T>::pass_over(std::int64_t version) {
 
 template <class T>
 std::int64_t ReplayEngine<T>::restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
-                                      const T* first, const T* second) {
+                                      const T* first, const T* second, const T* deltas, std::int64_t n_deltas) {
   require_whole();
   if (!versions_.is_passing() || queue_.n_steps() < versions_.current()) {
     throw std::logic_error("replay: it has not passed over the steps that are done");
   }
   const std::int64_t n_needed = versions_.restore(w, live, models);
   commit_.state().restore({}, nullptr, first, second);
+  restore_deltas(deltas, n_deltas);
   return n_needed;
+}
+
+// The first rows are done, with these deltas; the next group begins after them.
+template <class T>
+void ReplayEngine<T>::restore_deltas(const T* deltas, std::int64_t n) {
+  const std::int64_t first = window_.added();
+  if (n < 0 || (n > 0 && n >= groups_.most())) {
+    throw std::invalid_argument("deltas: there are " + std::to_string(n) + ", and a group has at most " +
+                                std::to_string(groups_.most()) + " rows");
+  }
+  window_.resize(n, n);
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::memcpy(window_.put(first + i), deltas + i * dim_, static_cast<std::size_t>(dim_) * sizeof(T));
+    if (sums_.clip > 0) {
+      window_.set_factor(first + i, clip_factor(sums_, dim_, window_.delta(first + i)));
+    }
+  }
+  groups_.restart(first, n);
+  for (std::int64_t row = first; row < queue_.rows().end(); ++row) {
+    groups_.add(row, queue_.rows()[row]);
+  }
+  if (groups_.is_closed()) {
+    groups_.close();
+  }
+}
+
+// Rows of the present step and later ones, from the first on, that are in a group with a row that is committed: it
+// cannot be run again.
+template <class T>
+std::vector<const T*> ReplayEngine<T>::waiting_deltas() const {
+  std::vector<const T*> deltas;
+  const std::int64_t first = queue_.rows().begin();
+  const RowGroup* group = groups_.find(first);
+  if (window_.added() != first && group != nullptr && group->begin < first) {
+    throw std::logic_error("replay: a part of a step is in its sum, and belongs to a group of an earlier one");
+  }
+  for (std::int64_t row = first; group != nullptr && group->begin < first && row < group->end; ++row) {
+    deltas.push_back(window_.delta(row));
+  }
+  return deltas;
 }
 
 // Input that was taken in part, or a part of a secure sum, cannot be continued.
@@ -162,13 +205,18 @@ void ReplayEngine<T>::prepare(int threads, bool with_helpers) {
   errors_.reserve(static_cast<std::size_t>(4 * std::max(threads, 1)));  // a thread stops soon after its first
   const auto affordable = static_cast<std::int64_t>(kFlopsAtOnce / (work_.flops() + 1));
   at_once_ = std::clamp<std::int64_t>(affordable, 1, n_workers_ == 1 ? kMaxTasksPerRun : kMostAtOnceShared);
+  at_once_ = groups_.is_on() ? 1 : at_once_;
   // The deltas of a step, which cannot be more than the rows that there are, and some ahead, so that no worker waits;
-  // but few, so that they are in the cache when they are added.
+  // but few, so that they are in the cache when they are added. A group is in the window with the step before it.
   const std::int64_t rows_end = queue_.rows().end();
   const auto buffer =
       std::min<std::int64_t>(commit_.rule().buffer_size, std::max(rows_end - window_.added(), window_.size()));
   const std::int64_t ahead = std::max(kAhead * n_workers_ * at_once_, with_helpers ? 2 * kLag * buffer : 0);
-  window_.resize(buffer + ahead, 2 * n_workers_, rows_end);
+  const std::int64_t group = groups_.most();
+  window_.resize(buffer + std::max(ahead, 2 * n_workers_ * group), group > 0 ? buffer + group : 2 * n_workers_);
+  move_prefix();
+  groups_.forget_before(window_.added());
+  groups_.revisit();
   versions_.clear_waiting();
   if (with_helpers) {
     start_helpers(threads - 1);
@@ -348,9 +396,33 @@ void ReplayEngine<T>::run_tasks(Lock& lock, Worker& worker, void* scratch) {
 // Takes rows for this worker: its share of those that can run, so that the other workers find some too.
 template <class T>
 void ReplayEngine<T>::take(Worker& worker) {
-  const IndexRing<ReplayRow>& rows = queue_.rows();
   worker.rows.clear();
   worker.tasks.clear();
+  groups_.is_on() ? visit_groups() : visit_rows();
+  const std::int64_t share = (window_.n_runnable() + n_workers_ - 1) / n_workers_;
+  for (std::int64_t n = std::min(share, at_once_); n > 0; --n) {  // rows, or one group
+    const std::int64_t row = window_.pop_runnable();
+    const std::int64_t end = groups_.is_on() ? groups_.find(row)->end : row + 1;
+    for (std::int64_t i = row; i < end; ++i) {
+      add_task(worker, i, window_.start(i));
+    }
+  }
+}
+
+template <class T>
+void ReplayEngine<T>::add_task(Worker& worker, std::int64_t row, T* delta_out) {
+  worker.rows.push_back(row);
+  ClientTask<T>& task = worker.tasks.emplace_back();  // field by field: a copy has to wait for its stores
+  task.row = &queue_.rows()[row];
+  task.w = versions_.model(task.row->version);
+  task.delta_out = delta_out;
+  task.store = this;
+}
+
+// Rows that have come into the window can run, or wait for their version.
+template <class T>
+void ReplayEngine<T>::visit_rows() {
+  const IndexRing<ReplayRow>& rows = queue_.rows();
   window_.visit_new(rows.end(), [&](std::int64_t row) {
     if (window_.is_done(row) || is_helpers(row)) {
       return;  // done in an earlier run, or not for this worker
@@ -361,17 +433,21 @@ void ReplayEngine<T>::take(Worker& worker) {
       window_.make_runnable(row);
     }
   });
-  const std::int64_t share = (window_.n_runnable() + n_workers_ - 1) / n_workers_;
-  for (std::int64_t n = std::min(share, at_once_); n > 0; --n) {
-    T* delta_out = nullptr;
-    const std::int64_t row = window_.take(delta_out);
-    worker.rows.push_back(row);
-    ClientTask<T>& task = worker.tasks.emplace_back();  // field by field: a copy has to wait for its stores
-    task.row = &rows[row];
-    task.w = versions_.model(rows[row].version);
-    task.delta_out = delta_out;
-    task.store = this;
-  }
+}
+
+// The same of groups; each stands in the lists by its first row.
+template <class T>
+void ReplayEngine<T>::visit_groups() {
+  groups_.visit_new(window_.end(queue_.rows().end()), [&](const RowGroup& group) {
+    if (group.begin < window_.added() || window_.is_done(group.begin)) {
+      return;  // run before, all of it
+    }
+    if (group.version > versions_.current()) {
+      window_.make_wait(group.begin, versions_.waiting(group.version));
+    } else {
+      window_.make_runnable(group.begin);
+    }
+  });
 }
 
 template <class T>
@@ -390,10 +466,13 @@ bool ReplayEngine<T>::can_add() const {
   if (adding_) {
     return false;
   }
-  const std::int64_t prefix = window_.prefix();
-  const bool complete = queue_.has_complete_step() && prefix >= queue_.step_end();
-  return complete ||
-         (prefix == window_.added() + window_.size() && queue_.step_of(window_.added()) == versions_.current());
+  const std::int64_t prefix = window_.prefix(), window_end = window_.added() + window_.size();
+  if (queue_.has_complete_step() && prefix >= queue_.step_end()) {
+    return true;
+  }
+  const RowGroup* next = groups_.is_on() ? groups_.find(prefix) : nullptr;
+  const bool full = prefix == window_end || (next != nullptr && next->end > window_end);
+  return full && prefix > window_.added() && queue_.step_of(window_.added()) == versions_.current();
 }
 
 // Adds done rows of the present step in their order, and makes the step when it is complete. Releases the lock for the

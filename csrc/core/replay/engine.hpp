@@ -3,7 +3,8 @@
 // A worker takes rows whose version exists, the oldest first; their deltas wait in the window; when all rows of a step
 // are done, one worker commits the step. The oldest unfinished row can always run, and always has a place in the
 // window, so there is no deadlock. Additions have one order, so the bits depend neither on threads, nor on the window,
-// nor on the pieces in which the replay is run.
+// nor on the pieces in which the replay is run. Where the work takes groups (groups.hpp), a group is run as one row is
+// otherwise.
 //
 // One spin lock guards all members below it. Workers release it while they run tasks and while they commit.
 #pragma once
@@ -17,6 +18,7 @@
 #include "clients/client_work.hpp"
 #include "memory/vector_pool.hpp"
 #include "replay/commit.hpp"
+#include "replay/groups.hpp"
 #include "replay/helper_policy.hpp"
 #include "replay/helpers.hpp"
 #include "replay/row_queue.hpp"
@@ -36,10 +38,12 @@ class ReplayEngine final : private ModelStore {
 
   void add(const ReplayRow* rows, std::int64_t n_rows, const std::int64_t* references, std::int64_t n_steps);
   void release(const std::int64_t* versions, std::int64_t n);
+  void close() { groups_.close(); }
   ReplayExit run(std::int64_t max_steps, int threads);
   void pass_over(std::int64_t version);
   std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models, const T* first,
-                       const T* second);
+                       const T* second, const T* deltas, std::int64_t n_deltas);
+  std::vector<const T*> waiting_deltas() const;
   void check() const;
 
   Commit<T>& commit() { return commit_; }
@@ -64,7 +68,11 @@ class ReplayEngine final : private ModelStore {
   void wait_for_change(Lock& lock, Worker& worker);
   void run_tasks(Lock& lock, Worker& worker, void* scratch);
   void take(Worker& worker);
+  void visit_rows();
+  void visit_groups();
+  void add_task(Worker& worker, std::int64_t row, T* delta_out);
 
+  void restore_deltas(const T* deltas, std::int64_t n);
   bool can_add() const;
   void add_to_model(Lock& lock);
   void gather(std::int64_t end);
@@ -94,6 +102,7 @@ class ReplayEngine final : private ModelStore {
   const char* incomplete_ = nullptr;  // input that was taken in part
 
   RowQueue queue_;
+  Groups groups_;
   VersionStore<T> versions_;
   Window<T> window_;
   Commit<T> commit_;  // used by the worker that has set adding_

@@ -60,7 +60,7 @@ class Helpers {
     }
     first_ = first;
     for (std::int64_t h = 0; h < n_helpers_; ++h) {
-      helpers_[h].seen = first;
+      helper_at(h).seen = first;
     }
     begin_.store(first, std::memory_order_release);
     return true;
@@ -70,7 +70,7 @@ class Helpers {
 
   // Whether a row of the helpers is finished. Prefetches the deltas of rows that were found finished.
   bool is_done(std::int64_t number, const ReplayRow& row) {
-    Helper& helper = helpers_[helper_of(row)];
+    Helper& helper = helper_at(helper_of(row));
     if (number >= helper.seen) {
       const std::int64_t before = std::exchange(helper.seen, helper.done.load(std::memory_order_acquire));
       for (std::int64_t i = before; i < helper.seen; ++i) {
@@ -94,7 +94,7 @@ class Helpers {
     for (Backoff backoff; row < 0 && !is_stopped(); row = begin_.load(std::memory_order_acquire)) {
       backoff.pause();
     }
-    Helper& helper = helpers_[number];
+    Helper& helper = helper_at(number);
     ClientTask<T> tasks[kTasksAtOnce];
     std::int64_t prefetched = first_version_;
     for (Backoff backoff; row < rows_.end() && !is_stopped();) {
@@ -143,6 +143,7 @@ class Helpers {
   bool is_helpers(std::int64_t number, const ReplayRow& row) const {
     return row.step - row.version >= lag_ && number % HelperPolicy::kShares < share_;
   }
+  Helper& helper_at(std::int64_t number) { return helpers_[static_cast<std::size_t>(number)]; }
   std::int64_t helper_of(const ReplayRow& row) const { return n_helpers_ == 1 ? 0 : row.step % n_helpers_; }
   bool is_stopped() const { return stopped_.load(std::memory_order_relaxed); }
 

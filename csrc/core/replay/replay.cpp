@@ -21,6 +21,10 @@ void Replay<T>::release(const std::int64_t* versions, std::int64_t n) {
   engine_->release(versions, n);
 }
 template <class T>
+void Replay<T>::close() {
+  engine_->close();
+}
+template <class T>
 ReplayExit Replay<T>::run(std::int64_t max_steps, int threads) {
   return engine_->run(max_steps, threads);
 }
@@ -69,13 +73,17 @@ const T* Replay<T>::model(std::int64_t version) const {
   return engine_->versions().find(version);
 }
 template <class T>
+std::vector<const T*> Replay<T>::waiting_deltas() const {
+  return engine_->waiting_deltas();
+}
+template <class T>
 void Replay<T>::pass_over(std::int64_t version) {
   engine_->pass_over(version);
 }
 template <class T>
 std::int64_t Replay<T>::restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
-                                const T* first_moment, const T* second_moment) {
-  return engine_->restore(w, live, models, first_moment, second_moment);
+                                const T* first_moment, const T* second_moment, const T* deltas, std::int64_t n_deltas) {
+  return engine_->restore(w, live, models, first_moment, second_moment, deltas, n_deltas);
 }
 
 template class Replay<float>;

@@ -39,6 +39,8 @@ class FB_CORE_API Replay {
   void add(const ReplayRow* rows, std::int64_t n_rows, const std::int64_t* references, std::int64_t n_steps);
   // Tasks that started on these versions have ended unused, and do not need the models any more.
   void release(const std::int64_t* versions, std::int64_t n);
+  // There are no more rows. Work that takes groups needs it: the last group might take more.
+  void close();
 
   ReplayExit run(std::int64_t max_steps, int threads);
 
@@ -57,16 +59,18 @@ class FB_CORE_API Replay {
   // Throws std::logic_error that names an invariant which does not hold.
   void check() const;
 
-  // The state between two server steps is the version, the moments, and the models that later rows need; deltas that
-  // wait are computed again. To continue from it, make a new replay, call pass_over, add all rows from the first on, at
-  // least those of the steps below `version`, and call restore.
+  // The state between two server steps is the version, the moments, the models that later rows need, and the deltas of
+  // the first rows after it where their group has rows before it (waiting_deltas); other deltas that wait are computed
+  // again. To continue from it, make a new replay, call pass_over, add all rows from the first on, at least those of
+  // the steps below `version`, and call restore.
   std::vector<std::int64_t> live_versions() const;
   const T* model(std::int64_t version) const;
+  std::vector<const T*> waiting_deltas() const;  // (dim) each
   void pass_over(std::int64_t version);
   // live ascends and is below the version; models (live, dim). Returns how many of them later rows may need; the others
-  // are not kept. Throws std::invalid_argument where one that a row needs is missing.
+  // are not kept. Throws std::invalid_argument where one that a row needs is missing. deltas (n_deltas, dim).
   std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models, const T* first_moment,
-                       const T* second_moment);
+                       const T* second_moment, const T* deltas = nullptr, std::int64_t n_deltas = 0);
 
  private:
   std::unique_ptr<ReplayEngine<T>> engine_;

@@ -112,6 +112,12 @@ void Run<T>::resumed(const T* previous) {
 }
 
 template <class T>
+void Run<T>::close() {
+  closed_ = true;
+  engine_.close();
+}
+
+template <class T>
 RunState Run<T>::advance(std::int64_t max_steps, double seconds, int threads) {
   const double until = now() + seconds;
   const std::int64_t target = at_.version + std::min(max_steps, std::numeric_limits<std::int64_t>::max() - at_.version);
@@ -215,6 +221,12 @@ std::optional<RunState> Run<T>::make_steps(std::int64_t goal, std::int64_t targe
   skip_to(engine_.version());
   stretch_ = now() - began < kSecondsAStretch ? std::min(2 * stretch_, kLongestStretch)
                                               : std::max<std::int64_t>(1, stretch_ / 2);
+  if (exit == ReplayExit::NeedRows) {  // the rows of the steps are known, but not whether a group goes on after them
+    if (closed_) {
+      throw std::logic_error("run: rows of a complete step cannot be run");
+    }
+    return RunState::NeedRows;
+  }
   return exit == ReplayExit::Diverged ? std::optional(RunState::Diverged) : std::nullopt;
 }
 

@@ -88,7 +88,7 @@ class FB_CORE_API Run {
   void add(const ReplayRow* rows, std::int64_t n_rows, const std::int64_t* references, const double* step_time,
            const std::uint64_t* marks, std::int64_t n_steps);
   // There are no more rows.
-  void close() { closed_ = true; }
+  void close();
 
   // Goes on for at most max_steps server steps. `Slice` comes after about `seconds`, rounded up to a stretch of steps
   // that took about a tenth of a second; an evaluation comes to its end first. What the clients' work throws comes out;

@@ -41,7 +41,7 @@ class Window {
 
   // Gets places for at least `wanted` deltas where they fit into max_bytes, and for `least` in any case. Done rows stay
   // done if there is room; all rows are to be visited again, and no row is listed with a version.
-  void resize(std::int64_t wanted, std::int64_t least, std::int64_t rows_end) {
+  void resize(std::int64_t wanted, std::int64_t least) {
     const std::int64_t fit = max_bytes_ / static_cast<std::int64_t>(std::max<std::size_t>(1, bytes_));
     std::int64_t n = 1;
     while (n < least || (n < wanted && 2 * n <= fit)) {
@@ -51,7 +51,7 @@ class Window {
       std::vector<Place> before(static_cast<std::size_t>(n));
       before.swap(places_);
       const auto old = static_cast<std::int64_t>(before.size());
-      for (std::int64_t i = added_; i < std::min(rows_end, added_ + old); ++i) {
+      for (std::int64_t i = added_; i < added_ + old; ++i) {
         Place& from = before[static_cast<std::size_t>(i) & (before.size() - 1)];
         if (i < added_ + n) {
           place(i) = std::move(from);
@@ -89,17 +89,18 @@ class Window {
 
   // ---- rows that run
 
-  // Takes the first runnable row; there must be one. Its delta is written to delta_out.
-  std::int64_t take(T*& delta_out) {
-    const std::int64_t row = runnable_.pop_first(added_);
+  // The first runnable row, which is in the list no more; there must be one.
+  std::int64_t pop_runnable() { return runnable_.pop_first(added_); }
+
+  // A row begins to run. Returns where its delta is written.
+  T* start(std::int64_t row) {
     Place& at = place(row);
     if (!at.delta) {
       at.delta = pool_.take(bytes_);
     }
     at.state = State::Running;
     most_deltas_ = std::max(most_deltas_, ++n_deltas_);
-    delta_out = static_cast<T*>(at.delta.get());
-    return row;
+    return static_cast<T*>(at.delta.get());
   }
   void finish(std::int64_t row) { place(row).state = State::Done; }
   void cancel(std::int64_t row) {
@@ -128,6 +129,13 @@ class Window {
   // Passes over a row that was added before a restore.
   void skip() { prefix_ = ++added_; }
 
+  // A row is done, though it may not be known yet. Returns where its delta is written.
+  T* put(std::int64_t row) {
+    T* delta_out = start(row);
+    finish(row);
+    return delta_out;
+  }
+
   // Throws std::logic_error unless counts and states agree, while no row runs.
   void check(std::int64_t rows_end) const {
     const auto require = [](bool holds, const char* what) {
@@ -137,7 +145,7 @@ class Window {
     };
     require(added_ <= prefix_ && prefix_ <= rows_end, "row order");
     std::int64_t deltas = 0;
-    for (std::int64_t i = added_; i < end(rows_end); ++i) {
+    for (std::int64_t i = added_; i < added_ + size(); ++i) {
       const Place& at = place(i);
       deltas += at.state == State::Waiting ? 0 : 1;
       require(at.state != State::Running, "nobody is at work");

@@ -211,18 +211,71 @@ FB_API fb_status fb_buffer_step(fb_buffer* buffer, fb_dtype dtype, int64_t dim, 
 
 /* ---- Local SGD --------------------------------------------------------------------------------------------------- */
 
-typedef enum fb_family { FB_NET = 0, FB_SPARSE = 1, FB_QUADRATIC = 2 } fb_family;
+typedef enum fb_family { FB_NET = 0, FB_SPARSE = 1, FB_QUADRATIC = 2, FB_LAYERS = 3 } fb_family;
 typedef enum fb_head { FB_SQUARED = 0, FB_LOGISTIC = 1, FB_SOFTMAX = 2 } fb_head;
 typedef enum fb_activation { FB_RELU = 0, FB_TANH = 1 } fb_activation;
 typedef enum fb_curvature { FB_SCALAR = 0, FB_DIAGONAL = 1, FB_DENSE = 2 } fb_curvature;
+
+typedef enum fb_layer_kind {
+  FB_LAYER_CONV2D = 0,
+  FB_LAYER_RELU = 1,
+  FB_LAYER_MAX_POOL = 2,
+  FB_LAYER_FLATTEN = 3,
+  FB_LAYER_DENSE = 4,
+  FB_LAYER_AVG_POOL = 5, /* zeros of the padding are counted */
+  FB_LAYER_GLOBAL_AVG = 6,
+  FB_LAYER_LEAKY_RELU = 7,
+  FB_LAYER_GELU = 8, /* by the error function */
+  FB_LAYER_SILU = 9,
+  FB_LAYER_TANH = 10,
+  FB_LAYER_SIGMOID = 11,
+  FB_LAYER_DROPOUT = 12, /* while clients train */
+  FB_LAYER_GROUP_NORM = 13,
+  FB_LAYER_LAYER_NORM = 14, /* over all numbers of a row */
+  /* A block that adds its shortcut: RESIDUAL, layers, SHORTCUT, layers (none: its input), END_RESIDUAL. */
+  FB_LAYER_RESIDUAL = 15,
+  FB_LAYER_SHORTCUT = 16,
+  FB_LAYER_END_RESIDUAL = 17
+} fb_layer_kind;
+
+/* A layer. Weights are laid out as PyTorch does: (out, in / groups, height, width) or (out, in), then the bias (out).
+ */
+typedef struct fb_layer {
+  int32_t kind;      /* fb_layer_kind */
+  int32_t out;       /* output channels, outputs; FB_LAYER_GROUP_NORM: groups */
+  int32_t kernel[2]; /* height, width: convolutions, pools */
+  int32_t stride[2];
+  int32_t padding[4]; /* top, bottom, left, right */
+  int32_t groups;     /* convolutions */
+  int32_t bias;       /* 0 or 1; norms: weights and biases */
+  int32_t vocabulary; /* 0 */
+  double number;      /* FB_LAYER_LEAKY_RELU: slope below zero; FB_LAYER_DROPOUT: rate; norms: epsilon */
+} fb_layer;
+#define FB_LAYER_INIT {FB_LAYER_FLATTEN, 0, {1, 1}, {1, 1}, {0, 0, 0, 0}, 1, 1, 0, 0.0}
+
+/* Layers in sequence. The last one gives a vector: the scores. */
+typedef struct fb_network {
+  uint32_t size, abi;
+  int32_t n_layers;       /* at most 512 */
+  int32_t input_shape[3]; /* channels, height, width of a row of x; (features, 1, 1) for a vector */
+  const fb_layer* layers; /* (n_layers) */
+  double label_smoothing; /* 0.0 */
+} fb_network;
+#define FB_NETWORK_INIT {sizeof(fb_network), FB_ABI_VERSION, 0, {0, 0, 0}, 0, 0.0}
+
+/* Whether the layers fit together. *dim_out, unless null, is the number of weights. text_out (text_size, unless null)
+ * gets what is wrong, with the layer's number, and ends in a zero; it is empty where nothing is. */
+FB_API fb_status fb_network_check(const fb_network* network, int64_t* dim_out, char* text_out, int64_t text_size);
 
 /* What the clients minimise. Arrays are C-contiguous, stay the caller's, and must live and not change for as long as
  * the handle does; floating ones have the dtype given to fb_local_create.
  *
  *   FB_NET        dense rows through n_layers - 1 hidden layers into a head. The model: layer by layer the weights
  *                 (out, in) row-major, then the bias where there is an intercept.
- *   FB_SPARSE     CSR rows, n_layers 1, one output, FB_SQUARED or FB_LOGISTIC.
- *   FB_QUADRATIC  f_i(w) = (w - c_i)' A_i (w - c_i) / 2, dim = layer_size[0]. */
+ *   FB_LAYERS     dense rows, in the order (channels, height, width), through the layers of `network`, which is copied.
+ *                 The loss of a row is the sum over the outputs. n_layers, layer_size, activation and intercept are not
+ * used. FB_SPARSE     CSR rows, n_layers 1, one output, FB_SQUARED or FB_LOGISTIC. FB_QUADRATIC  f_i(w) = (w - c_i)'
+ * A_i (w - c_i) / 2, dim = layer_size[0]. */
 typedef struct fb_problem {
   uint32_t size, abi;
   int32_t family;            /* fb_family */
@@ -236,7 +289,7 @@ typedef struct fb_problem {
   int64_t n_clients;
   const int64_t* offsets;   /* (n_clients + 1) client i owns rows offsets[i] .. offsets[i + 1], at least one */
   const void* x;            /* (n_rows, features); FB_SPARSE: the stored values */
-  const void* target;       /* (n_rows) FB_SQUARED, FB_LOGISTIC (0 or 1) */
+  const void* target;       /* (n_rows) FB_SQUARED, FB_LOGISTIC (0 or 1); FB_LAYERS: (n_rows, outputs) */
   const int32_t* label;     /* (n_rows) FB_SOFTMAX */
   const int32_t* column;    /* FB_SPARSE: the column of each stored value */
   const int64_t* row_start; /* FB_SPARSE: (n_rows + 1) */
@@ -245,9 +298,10 @@ typedef struct fb_problem {
   const void* center;       /* FB_QUADRATIC: (n_clients, dim) */
   const void* curvature;    /* FB_QUADRATIC: scalar (1), diagonal (dim) or dense (dim, dim), per client unless shared */
   double noise_variance;    /* FB_QUADRATIC: E|xi|^2 of one sample's gradient noise */
+  const fb_network* network; /* FB_LAYERS */
 } fb_problem;
 #define FB_PROBLEM_INIT \
-  {sizeof(fb_problem), FB_ABI_VERSION, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0.0}
+  {sizeof(fb_problem), FB_ABI_VERSION, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0.0, 0}
 
 /* `steps` times w <- w - lr v, v <- momentum v + g + weight_decay w + prox (w - w_start); v is zero at the start.
  * Batches are a function of (seed, client, task, step). */

@@ -63,6 +63,11 @@ class _Bound:
 
 
 def bind(spec: ProblemSpec) -> BoundProblem:
+    if spec.family == "layers":
+        raise ValueError(
+            "problem: the numba backend has no Network; install fedbuff where there is a C++ compiler, or set "
+            "FEDBUFF_BACKEND=reference, which is slow"
+        )
     t = spec.dtype.type
     head = {"squared": SQUARED, "logistic": LOGISTIC, "softmax": SOFTMAX}[spec.head]
     if spec.family == "quadratic":

@@ -22,6 +22,7 @@ class Stream(IntEnum):
     PRIVACY_NOISE = 4
     INITIAL_MODEL = 5
     ROUNDING = 6
+    DROPOUT = 7
 
 
 STREAM_DELAYS = np.uint64(Stream.DELAYS << 28)  # the last word of a counter, block 0

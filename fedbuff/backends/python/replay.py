@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +14,14 @@ from ..._base.arrays import round_down
 from ..._rule.strategies import Adam, Rule
 from ..spec import (
     BoundProblem,
+    ClientFunction,
     LocalSpec,
     SumRoles,
     SumSpec,
     Vector,
     Words,
 )
+from .groups import size_of_group
 from .philox import Stream, unit_double
 from .portable_math import log_positive, sincos2pi
 from .rule import Kernels, WeightSums, add_contribution, step_model
@@ -30,8 +31,6 @@ __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 STEPS, NEED_ROWS, DIVERGED = 0, 1, 2
 
 EPSILON = float(np.finfo(np.float64).eps)
-
-ClientFunction = Callable[[int, int, Vector], Vector]
 
 
 def _system_normals(n: int) -> NDArray[np.float64]:
@@ -106,6 +105,9 @@ class SequentialReplay:
         self._rows: list[tuple[Any, ...]] = []
         self._at = 0  # the next row in _rows
         self._done = 0  # rows of made steps
+        self._closed = False  # no more rows come
+        # Of groups that were run: by the number of the row, the first row of its group and the delta.
+        self._deltas: dict[int, tuple[int, Vector]] = {}
         self._passing = False  # over rows of steps that were done before a restore
         self._steps_known = 0
         self._pieces = 0
@@ -172,11 +174,37 @@ class SequentialReplay:
         if self._diverged[0] >= 0:
             return DIVERGED
         for _ in range(max_steps):
-            if self._version >= self._steps_known:
+            if self._version >= self._steps_known or not self._run_groups():
                 return NEED_ROWS
             if not self._step():
                 return DIVERGED
         return STEPS
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _run_groups(self) -> bool:
+        """Runs the groups with rows of the next step; False where one is not whole."""
+        if self._function is None or self._function.batch == 0:
+            return True
+        at = self._at
+        while at < len(self._rows) and self._rows[at][3] == self._version:
+            number = self._done + at - self._at
+            if number not in self._deltas:
+                following = self._rows[at : at + self._function.batch + 1]
+                versions, steps = ([row[i] for row in following] for i in (2, 3))
+                size = size_of_group(versions, steps, self._function.batch, self._closed)
+                if size is None:
+                    return False
+                deltas = self._group(self._function, following[:size])
+                self._deltas.update({number + i: (number, delta) for i, delta in enumerate(deltas)})
+            at += 1
+        return True
+
+    def _group(self, function: ClientFunction, rows: list[tuple[Any, ...]]) -> Vector:
+        clients, tasks = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
+        models = np.stack([self._models[row[2]] for row in rows])
+        return function.check(function.call(clients, tasks, models), models.shape, models.dtype).copy()
 
     def _step(self) -> bool:
         rule, w = self._rule, self._models[self._version]
@@ -195,7 +223,10 @@ class SequentialReplay:
         while end < len(self._rows) and self._rows[end][3] == self._version:
             client, task, version, _, s, e = self._rows[end]
             start = self._models[version]
-            self._work(client, task, start, delta)
+            if (ready := self._deltas.get(self._done + end - self._at)) is not None:
+                delta[:] = ready[1]
+            else:
+                self._work(client, task, start, delta)
             factor = self._clip_factor(delta)
             sums, weight = sums.weigh(s, e)
             if self._roles is not None:
@@ -234,6 +265,7 @@ class SequentialReplay:
             "_version": self._version + 1,
             "_at": end,
             "_done": self._done + sums.arrivals,
+            "_deltas": {n: d for n, d in self._deltas.items() if n >= self._done + sums.arrivals},
             "_cut": self._cut + cut,
             "_first": first,
             "_second": second,
@@ -293,7 +325,7 @@ class SequentialReplay:
         if self._function is not None:
             model = start.view()
             model.flags.writeable = False
-            delta[:] = self._function(client, task, model)
+            delta[:] = self._function.check(self._function.call(client, task, model), delta.shape, delta.dtype)
             return
         assert self._problem is not None and self._local is not None and self._batch is not None
         self._problem.local_sgd(
@@ -367,12 +399,26 @@ class SequentialReplay:
     def model(self, version: int) -> Vector:
         return self._models[version].copy()
 
+    def waiting_deltas(self) -> Vector:
+        self._settle()
+        w = self._models[self._version]
+        waiting = [delta for _, (begin, delta) in sorted(self._deltas.items()) if begin < self._done]
+        return np.array(waiting, w.dtype).reshape(-1, w.size)
+
     def pass_over(self, version: int) -> None:
         if self._pieces or self._version:
             raise RuntimeError("replay: only a new one can pass over steps")
         self._passing, self._version, self._models = True, version, {}
 
-    def restore(self, w: Vector, live: list[int], models: Vector, first: Vector | None, second: Vector | None) -> int:
+    def restore(
+        self,
+        w: Vector,
+        live: list[int],
+        models: Vector,
+        first: Vector | None,
+        second: Vector | None,
+        deltas: Vector,
+    ) -> int:
         self._settle()
         if not self._passing or self._steps_known < self._version:
             raise RuntimeError("replay: it has not passed over the steps that are done")
@@ -382,5 +428,6 @@ class SequentialReplay:
                 raise ValueError(f"live: the model of version {v} is not there, and a later row needs it")
         self._models = needed | {self._version: w.copy()}
         self._first, self._second = first, second
+        self._deltas = {self._done + i: (-1, delta) for i, delta in enumerate(deltas.copy())}
         self._most, self._passing = len(self._models), False
         return len(needed)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..spec import RunLimits, RunSpec, RunState, Vector
-from .replay import DIVERGED, SequentialReplay
+from .replay import DIVERGED, NEED_ROWS, SequentialReplay
 
 __all__ = ["Run"]
 
@@ -163,6 +163,7 @@ class Run:
 
     def close(self) -> None:
         self._closed = True
+        self._engine.close()
 
     # The loop
 
@@ -241,6 +242,8 @@ class Run:
             self._stretch = min(2 * self._stretch, _LONGEST_STRETCH)
         else:
             self._stretch = max(1, self._stretch // 2)
+        if code == NEED_ROWS:  # the rows of the steps are known, but not whether a group goes on after them
+            return RunState.NEED_ROWS
         return RunState.DIVERGED if code == DIVERGED else None
 
     # Evaluation

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "check.hpp"
 #include "fedbuff/fedbuff.h"
@@ -560,6 +561,48 @@ std::int32_t toward_one(std::int64_t client, std::int64_t n_rows, const std::int
 
 }  // namespace
 
+TEST(local_sgd_refuses_more_weights_than_can_be_counted) {
+  const std::vector<std::int32_t> size = {1 << 30, 2147483647, 2147483647, 2147483647, 1};
+  const std::vector<std::int64_t> offsets = {0, 1};
+  const double x = 0, target = 0;
+  fb_problem problem = FB_PROBLEM_INIT;
+  problem.family = FB_NET;
+  problem.n_layers = 4;
+  problem.layer_size = size.data();
+  problem.n_clients = 1;
+  problem.offsets = offsets.data();
+  problem.x = &x;
+  problem.target = &target;
+  const fb_local_config config = FB_LOCAL_CONFIG_INIT;
+  fb_local* local = nullptr;
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F64, &local), FB_ERR_ARGUMENT);
+  CHECK(local == nullptr);
+}
+
+TEST(a_state_with_counts_that_overflow_is_refused) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  Server server(make_rule(2), 3);
+  server.download(2);
+  fb_server_state state = FB_SERVER_STATE_INIT;
+  std::int64_t version = 0, due = 0;
+  const void* kept = nullptr;
+  state.due_version = &version;
+  state.due = &due;
+  state.kept = &kept;
+  CHECK_EQ(fb_server_get_state(server.handle, &state), FB_OK);
+  const fb_rule rule = make_rule(2);
+  fb_server* other = nullptr;
+  const auto refused = [&](std::int64_t& field) {
+    const std::int64_t before = std::exchange(field, kMost);
+    const fb_status status = fb_server_restore(&rule, FB_F64, 3, &state, &other);
+    field = before;
+    return status == FB_ERR_ARGUMENT && other == nullptr;
+  };
+  CHECK(refused(state.version) && refused(state.dropped) && refused(due));
+  CHECK_EQ(fb_server_restore(&rule, FB_F64, 3, &state, &other), FB_OK);
+  fb_server_destroy(&other);
+}
+
 TEST(local_sgd_with_the_hosts_gradient) {
   const std::int64_t samples[] = {4, 4, 4}, hollow[] = {4, 0, 4};
   fb_local_config config = FB_LOCAL_CONFIG_INIT;
@@ -633,4 +676,63 @@ TEST(queue_orders_by_time_kind_and_creation) {
   CHECK_EQ(fb_queue_push(queue.handle, 0.5, 8, 0), FB_OK);
   CHECK_EQ(fb_queue_pop(queue.handle, &event), FB_OK);
   CHECK(event.item == 8 && event.time == 0.5);
+}
+
+TEST(local_sgd_of_a_network) {
+  const std::vector<float> x = {1, 2, 3, 4, 5, 6, 7, 8};
+  const std::int32_t label[] = {0, 1};
+  const std::int64_t offsets[] = {0, 2};
+  std::vector<fb_layer> layers(4, FB_LAYER_INIT);
+  layers[0].kind = FB_LAYER_CONV2D;
+  layers[0].out = 3;
+  layers[0].kernel[0] = 2;
+  layers[1].kind = FB_LAYER_RELU;
+  layers[3].kind = FB_LAYER_DENSE;
+  layers[3].out = 2;
+  fb_network network = FB_NETWORK_INIT;
+  network.n_layers = 4;
+  network.layers = layers.data();
+  const std::int32_t shape[3] = {1, 2, 2};
+  std::copy(shape, shape + 3, network.input_shape);
+  std::int64_t dim = 0;
+  char text[120] = "?";
+  CHECK_EQ(fb_network_check(&network, &dim, text, sizeof text), FB_OK);
+  CHECK_EQ(std::string(text), "");
+  CHECK_EQ(dim, 3 * 2 + 3 + 2 * 6 + 2);
+  fb_problem problem = FB_PROBLEM_INIT;
+  problem.family = FB_LAYERS;
+  problem.head = FB_SOFTMAX;
+  problem.n_clients = 1;
+  problem.offsets = offsets;
+  problem.x = x.data();
+  problem.label = label;
+  problem.network = &network;
+  fb_local_config config = FB_LOCAL_CONFIG_INIT;
+  config.lr = 0.25;
+  config.steps = 2;
+  Owned<fb_local> local(fb_local_destroy);
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F32, &local.handle), FB_OK);
+  CHECK_EQ(fb_local_dim(local.handle), dim);
+  layers[3].out = -1;  // copied: no longer of interest
+  std::vector<float> w(static_cast<std::size_t>(dim), 0.5F), delta(w.size());
+  CHECK_EQ(fb_local_delta(local.handle, FB_F32, dim, 0, 0, w.data(), delta.data()), FB_OK);
+  CHECK(delta[0] != 0 && std::all_of(delta.begin(), delta.end(), [](float d) { return std::isfinite(d); }));
+  // The two outputs have the same weights to begin with: what one loses the other gains.
+  CHECK_EQ(delta[9], -delta[15]);
+
+  Owned<fb_local> none(fb_local_destroy);
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F32, &none.handle), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_network_check(&network, nullptr, text, sizeof text), FB_ERR_ARGUMENT);
+  CHECK_EQ(std::string(text), "layer 3 (dense): expected at least 1 output, got -1");
+  CHECK_EQ(fb_network_check(&network, nullptr, text, 8), FB_ERR_ARGUMENT);
+  CHECK_EQ(std::string(text), "layer 3");
+  CHECK_EQ(fb_network_check(&network, nullptr, nullptr, 0), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_network_check(nullptr, nullptr, nullptr, 0), FB_ERR_ARGUMENT);
+  network.abi = 99;
+  CHECK_EQ(fb_network_check(&network, &dim, nullptr, 0), FB_ERR_ABI);
+  network.abi = FB_ABI_VERSION;
+  network.layers = nullptr;
+  CHECK_EQ(fb_network_check(&network, &dim, nullptr, 0), FB_ERR_ARGUMENT);
+  problem.network = nullptr;
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F32, &none.handle), FB_ERR_ARGUMENT);
 }

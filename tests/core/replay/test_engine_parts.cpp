@@ -1,9 +1,10 @@
-// The parts of the replay engine, each alone: row queue, version store, window, commit, helper policy.
+// The parts of the replay engine, each alone: row queue, groups, version store, window, commit, helper policy.
 #include <set>
 #include <stdexcept>
 
 #include "check.hpp"
 #include "replay/commit.hpp"
+#include "replay/groups.hpp"
 #include "replay/helper_policy.hpp"
 #include "replay/row_queue.hpp"
 #include "replay/version_store.hpp"
@@ -55,6 +56,32 @@ TEST(row_queue_skips_rows_of_made_steps) {
     queue.close_step(2);  // two steps are made
   }
   CHECK_EQ(queue.step_end(), std::int64_t{3});
+}
+
+TEST(groups_hold_rows_whose_versions_come_from_earlier_steps) {
+  Groups groups(3);
+  const ReplayRow rows[] = {row_of(0, 0), row_of(0, 0), row_of(1, 1), row_of(0, 1), row_of(1, 1), row_of(1, 2)};
+  std::vector<std::int64_t> begins;
+  const auto visit = [&](const RowGroup& group) { begins.push_back(group.begin); };
+  for (std::int64_t i = 0; i < 6; ++i) {
+    groups.add(i, rows[i]);
+  }
+  groups.visit_new(4, visit);
+  CHECK(begins == std::vector<std::int64_t>{0});  // the next one ends at 5
+  groups.visit_new(6, visit);
+  CHECK(begins == (std::vector<std::int64_t>{0, 2}));
+  CHECK(groups.find(1)->end == 2 && groups.find(4)->begin == 2 && groups.find(4)->version == 1);
+  CHECK(groups.find(5) == nullptr);  // it may take more rows
+  groups.close();
+  groups.forget_before(3);
+  groups.revisit();
+  groups.visit_new(6, visit);
+  CHECK(begins == (std::vector<std::int64_t>{0, 2, 2, 5}));
+  CHECK(groups.find(1) == nullptr);
+  groups.restart(3, 1);
+  groups.add(3, rows[3]), groups.add(4, rows[4]);
+  groups.close();
+  CHECK(groups.find(4)->begin == 4 && groups.find(3)->begin < 3 && groups.find(3)->end == 4);
 }
 
 TEST(version_store_frees_a_model_with_its_last_reference) {
@@ -117,7 +144,7 @@ TEST(window_moves_rows_from_waiting_to_added) {
   VectorPool pool;
   Window<float> window(3, 1 << 20, pool);
   constexpr std::int64_t kRows = 1000;
-  window.resize(20, 2, kRows);
+  window.resize(20, 2);
   CHECK_EQ(window.size(), std::int64_t{32});
   RowList list;
   std::set<std::int64_t> cancelled;  // once each
@@ -131,8 +158,8 @@ TEST(window_moves_rows_from_waiting_to_added) {
       window.make_runnable(list);
       list = {};
     }
-    float* delta_out = nullptr;
-    const std::int64_t row = window.take(delta_out);
+    const std::int64_t row = window.pop_runnable();
+    float* delta_out = window.start(row);
     delta_out[2] = static_cast<float>(row);
     CHECK(!window.is_done(row));
     if (row % 7 == 0 && cancelled.insert(row).second) {
@@ -154,20 +181,19 @@ TEST(window_moves_rows_from_waiting_to_added) {
 TEST(window_keeps_done_rows_when_it_is_resized) {
   VectorPool pool;
   Window<double> window(1, 64 * 8, pool);
-  window.resize(1000, 2, 100);
+  window.resize(1000, 2);
   CHECK_EQ(window.size(), std::int64_t{64});  // what fits
   window.visit_new(100, [&](std::int64_t row) { window.make_runnable(row); });
   for (int i = 0; i < 20; ++i) {
-    double* delta_out = nullptr;
-    const std::int64_t row = window.take(delta_out);
-    *delta_out = static_cast<double>(row);
+    const std::int64_t row = window.pop_runnable();
+    *window.start(row) = static_cast<double>(row);
     window.finish(row);
   }
   window.move_prefix(100, [&](std::int64_t i) { return window.is_done(i); });
   CHECK_EQ(window.prefix(), std::int64_t{20});
-  window.resize(4, 2, 100);
+  window.resize(4, 2);
   CHECK(window.size() == 4 && window.prefix() == 4 && window.n_deltas() == 4 && *window.delta(3) == 3.0);
-  window.resize(64, 2, 100);
+  window.resize(64, 2);
   CHECK(window.is_done(3) && !window.is_done(4) && window.frontier() == 0);
   window.check(100);
 }

@@ -25,16 +25,21 @@ fb_rule make_rule(std::int32_t base = FB_BASE_START, double momentum = 0.0) {
   return rule;
 }
 
-// delta = a function of the row and of every weight, so that a wrong model or order shows.
+// delta = a function of the row and of every weight, so that a wrong model or order shows; in groups, also of the
+// others in the call and of the place among them.
 class Work final : public fedbuff::ClientWork<double> {
  public:
-  explicit Work(bool tiny = false) : tiny_(tiny) {}
+  explicit Work(bool tiny = false, std::int64_t most_in_group = 0) : tiny_(tiny), most_in_group_(most_in_group) {}
+  std::int64_t most_in_group() const override { return most_in_group_; }
   bool is_tiny() const override { return tiny_; }
   std::size_t scratch_bytes() const override { return sizeof(double); }
   double flops() const override { return 1e4; }
   void run(const fedbuff::ClientTask<double>* tasks, std::int64_t n_tasks, void* scratch) override {
     for (std::int64_t i = 0; i < n_tasks; ++i) {
       run_one(*tasks[i].row, tasks[i].w, scratch, tasks[i].delta_out);
+    }
+    for (std::int64_t i = 0; most_in_group_ > 0 && i < n_tasks; ++i) {
+      tasks[i].delta_out[i % kDim] += 1e-3 * tasks[n_tasks - 1 - i].w[0] + 1e-4 * static_cast<double>(n_tasks);
     }
     if (std::this_thread::get_id() != owner_) {
       by_others.fetch_add(n_tasks);
@@ -49,6 +54,7 @@ class Work final : public fedbuff::ClientWork<double> {
 
  private:
   const bool tiny_;
+  const std::int64_t most_in_group_;
   const std::thread::id owner_ = std::this_thread::get_id();
 
   void run_one(const ReplayRow& row, const double* w, void* scratch, double* delta_out) {
@@ -89,11 +95,12 @@ struct Schedule {
 std::vector<double> model_of(const Replay<double>& replay) { return {replay.w(), replay.w() + kDim}; }
 
 std::vector<double> run(const fb_rule& rule, int threads, std::int64_t piece, std::int64_t window_bytes,
-                        const fedbuff::SumConfig& sums = {}, bool tiny = false) {
-  Work work(tiny);
+                        const fedbuff::SumConfig& sums = {}, bool tiny = false, std::int64_t most_in_group = 0) {
+  Work work(tiny, most_in_group);
   const Schedule schedule;
   Replay<double> replay(rule, kDim, std::vector<double>(kDim, 1.0).data(), work, window_bytes, sums);
   schedule.give(replay);
+  replay.close();
   while (replay.run(piece, threads) == ReplayExit::Steps) {
     replay.check();
   }
@@ -112,6 +119,24 @@ TEST(replay_bits_do_not_depend_on_threads_pieces_or_window) {
       for (const std::int64_t piece : {std::int64_t{1}, std::int64_t{7}, kSteps}) {
         for (const std::int64_t window : {1, 1 << 20}) {
           CHECK(run(rule, threads, piece, window) == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST(replay_of_groups_has_the_same_bits) {
+  fedbuff::SumConfig sums;
+  sums.clip = 0.25;
+  for (const fb_rule& rule : {make_rule(), make_rule(FB_BASE_CURRENT), make_rule(FB_BASE_START, 0.9)}) {
+    const std::vector<double> one_by_one = run(rule, 1, kSteps, 1 << 20, sums);
+    for (const std::int64_t most : {1, 4, 64}) {
+      const std::vector<double> expected = run(rule, 1, kSteps, 1 << 20, sums, false, most);
+      CHECK(expected != one_by_one);
+      for (const int threads : {2, 8}) {
+        for (const std::int64_t window : {1, 1 << 20}) {
+          CHECK(run(rule, threads, 1, window, sums, false, most) == expected);
+          CHECK(run(rule, threads, 7, window, sums, false, most) == expected);
         }
       }
     }
@@ -188,16 +213,25 @@ TEST(replay_of_secure_and_private_sums_has_the_same_bits) {
   }
 }
 
-TEST(replay_restored_anywhere_gives_the_same_bits) {
+void restore_anywhere(std::int64_t most_in_group) {
   const fb_rule rule = make_rule(FB_BASE_CURRENT, 0.9);
-  const std::vector<double> expected = run(rule, 1, kSteps, 1 << 20);
+  fedbuff::SumConfig sums;
+  sums.clip = 0.25;
+  const std::vector<double> expected = run(rule, 1, kSteps, 1 << 20, sums, false, most_in_group);
   const Schedule schedule;
   const std::vector<double> w0(kDim, 1.0);
+  std::size_t n_waiting = 0;
   for (std::int64_t stop = 0; stop < kSteps; stop += 3) {
-    Work work;
-    Replay<double> first(rule, kDim, w0.data(), work, 1 << 20);
+    Work work(false, most_in_group);
+    Replay<double> first(rule, kDim, w0.data(), work, 1 << 20, sums);
     schedule.give(first);
+    first.close();
     first.run(stop, 3);
+    std::vector<double> deltas;
+    for (const double* delta : first.waiting_deltas()) {
+      deltas.insert(deltas.end(), delta, delta + kDim);
+    }
+    n_waiting += deltas.size();
     std::vector<std::int64_t> live = first.live_versions();
     CHECK_EQ(live.back(), stop);
     live.pop_back();
@@ -205,16 +239,25 @@ TEST(replay_restored_anywhere_gives_the_same_bits) {
     for (const std::int64_t version : live) {
       models.insert(models.end(), first.model(version), first.model(version) + kDim);
     }
-    Replay<double> second(rule, kDim, w0.data(), work, 1 << 20);
+    Replay<double> second(rule, kDim, w0.data(), work, 1 << 20, sums);
     second.pass_over(stop);
     schedule.give(second);
-    CHECK_EQ(second.restore(first.w(), live, models.data(), first.first_moment(), first.second_moment()),
+    second.close();
+    CHECK_EQ(second.restore(first.w(), live, models.data(), first.first_moment(), first.second_moment(), deltas.data(),
+                            static_cast<std::int64_t>(deltas.size()) / kDim),
              static_cast<std::int64_t>(live.size()));
     second.check();
     second.run(kSteps, 2);
     second.check();
     CHECK_EQ(second.version(), kSteps);
     CHECK(model_of(second) == expected);
+  }
+  CHECK((n_waiting > 0) == (most_in_group > 1));
+}
+
+TEST(replay_restored_anywhere_gives_the_same_bits) {
+  for (const std::int64_t most_in_group : {0, 1, 16}) {
+    restore_anywhere(most_in_group);
   }
 }
 

@@ -170,6 +170,9 @@ struct WeightRuns {
 // where it is the model that fills one, more rows for each time that it is read.
 template <class T>
 std::int64_t block_rows(const Problem<T>& p) {
+  if (p.family == Family::Layers) {
+    return p.network->block_rows;
+  }
   constexpr std::int64_t kNumbers = (std::int64_t{1} << 18) / static_cast<std::int64_t>(sizeof(T));
   constexpr std::int64_t kFewest = 32, kMultiple = 16;
   const std::int64_t fit = kNumbers / p.n_features / kMultiple * kMultiple;
@@ -202,6 +205,9 @@ double clients_gradient(const Problem<T>& p, std::int64_t begin, std::int64_t en
       }
     }
     return value;
+  }
+  if (p.family == Family::Layers) {
+    s.layers.place->on = false;
   }
   WeightRuns<T> runs{p, weights, begin, end};
   const std::int64_t most = block_rows(p);
@@ -248,9 +254,13 @@ template <class T>
 std::int64_t count_correct(const Problem<T>& p, std::int64_t begin, std::int64_t end, const T* w, void* memory) {
   const Scratch<T> s(p, memory);
   const std::int32_t n_outs = p.size[p.n_layers];
+  if (p.family == Family::Layers) {
+    s.layers.place->on = false;
+  }
   std::int64_t correct = 0;
-  for (std::int64_t first = begin; first < end; first += kBlockRows) {
-    const std::int64_t n = end - first < kBlockRows ? end - first : kBlockRows;
+  const std::int64_t most = most_rows(p);
+  for (std::int64_t first = begin; first < end; first += most) {
+    const std::int64_t n = end - first < most ? end - first : most;
     for (std::int64_t r = 0; r < n; ++r) {
       s.row[r] = static_cast<std::uint32_t>(r);
     }

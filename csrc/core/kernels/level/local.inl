@@ -27,17 +27,39 @@ double regularise(const Problem<T>& p, const T* w, bool want_loss, T* sum) {
   return value;
 }
 
-// The gradient over all rows of a client, added to sum.
+// Whether a row drawn twice may be visited once: not where each draw has a mask of its own.
 template <class T>
-void rows_gradient(const Problem<T>& p, const Scratch<T>& s, std::int64_t client, const T* w, T* sum) {
+bool merges(const Problem<T>& p) {
+  return p.max_rows <= kMostRowsMerged && (p.family != Family::Layers || p.network->n_dropouts == 0);
+}
+
+// Says where the next block begins in the batch of a task's step.
+template <class T>
+void set_place(const Problem<T>& p, const Scratch<T>& s, const Task& task, std::int64_t step, std::int64_t begin) {
+  if (p.family == Family::Layers) {
+    *s.layers.place = {true,
+                       task.seed,
+                       static_cast<std::uint32_t>(task.client),
+                       task.number,
+                       static_cast<std::uint32_t>(step),
+                       static_cast<std::uint32_t>(begin)};
+  }
+}
+
+// The gradient over all rows of a task's client, added to sum.
+template <class T>
+void rows_gradient(const Problem<T>& p, const Scratch<T>& s, const Task& task, std::int64_t step, const T* w, T* sum) {
+  const std::int64_t client = task.client;
   const std::int64_t n_rows = p.rows(client);
   const T share = static_cast<T>(1.0 / static_cast<double>(n_rows));
-  for (std::int64_t begin = 0; begin < n_rows; begin += kBlockRows) {
-    const std::int64_t n = n_rows - begin < kBlockRows ? n_rows - begin : kBlockRows;
+  const std::int64_t most = most_rows(p);
+  for (std::int64_t begin = 0; begin < n_rows; begin += most) {
+    const std::int64_t n = n_rows - begin < most ? n_rows - begin : most;
     for (std::int64_t r = 0; r < n; ++r) {
       s.row[r] = static_cast<std::uint32_t>(begin + r);
       s.scale[r] = share;
     }
+    set_place(p, s, task, step, begin);
     block_gradient(p, s, w, p.offsets[client], n, {}, sum);
   }
 }
@@ -47,9 +69,11 @@ template <class T>
 std::int64_t prepare_batch(const Problem<T>& p, const Scratch<T>& s, const Task& task, std::int64_t step,
                            std::int64_t begin, T share) {
   const std::int64_t n_rows = p.rows(task.client);
-  std::int64_t n = task.batch - begin < kBlockRows ? task.batch - begin : kBlockRows;
+  const std::int64_t most = most_rows(p);
+  std::int64_t n = task.batch - begin < most ? task.batch - begin : most;
   draw_rows(task, step, begin, n, n_rows, s.row);
-  if (p.max_rows <= kMostRowsMerged) {
+  set_place(p, s, task, step, begin);
+  if (merges(p)) {
     n = merge_repeats(s.row, n, s.seen, s.row, s.scale);
     for (std::int64_t r = 0; r < n; ++r) {
       s.scale[r] *= share;
@@ -75,10 +99,10 @@ void step_gradient(const Problem<T>& p, const Scratch<T>& s, const Task& task, s
   }
   fill_zero(p.dim, gradient_out);
   if (task.batch == 0) {
-    rows_gradient(p, s, task.client, w, gradient_out);
+    rows_gradient(p, s, task, step, w, gradient_out);
   } else {
     const T share = static_cast<T>(1.0 / static_cast<double>(task.batch));
-    for (std::int64_t begin = 0; begin < task.batch; begin += kBlockRows) {
+    for (std::int64_t begin = 0; begin < task.batch; begin += most_rows(p)) {
       const std::int64_t n = prepare_batch(p, s, task, step, begin, share);
       block_gradient(p, s, w, p.offsets[task.client], n, {}, gradient_out);
     }
@@ -95,7 +119,7 @@ void local_sgd_one(const Problem<T>& p, const LocalConfig& config, const Task& t
   copy(p.dim, w, at);
   const bool rows = p.family != Family::Quadratic;
   const bool in_place =
-      rows && config.plain() && p.l2 == 0 && p.nonconvex == 0 && task.batch > 0 && task.batch <= kBlockRows;
+      rows && config.plain() && p.l2 == 0 && p.nonconvex == 0 && task.batch > 0 && task.batch <= most_rows(p);
   const V minus_lr = V::set(static_cast<T>(-config.lr));
   if (in_place) {
     // The whole batch fits one block: its gradient, times -lr, goes straight into the model.

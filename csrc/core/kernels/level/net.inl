@@ -55,105 +55,139 @@ double logistic_loss(std::int64_t n_rows, const LossWeights& weights, T* y, T* z
   return weights.each[0] * (log + sum_lanes(sum));
 }
 
+// One output's scores z turn to scale times the slope of (z - target)^2 / 2.
+template <class T>
+double squared_head(std::int64_t n_rows, std::int64_t padded, const LossWeights& weights, const T* scale,
+                    const T* target, T* z) {
+  using V = Vec<T>;
+  double loss = 0;
+  for (std::int64_t r = 0; r < padded; r += V::kLanes) {
+    const V residual = V::load(z + r) - V::load(target + r);
+    residual.store(z + r);
+  }
+  if (weights.each != nullptr) {
+    using W = Vec<double>;
+    W sum = W::zero();
+    for (std::int64_t r = 0; r < n_rows; r += W::kLanes) {
+      const W residual = W::load(z + r);
+      sum = madd(W::load(weights.each + r), residual * residual, sum);
+    }
+    loss = 0.5 * sum_lanes(sum);
+  }
+  for (std::int64_t r = 0; r < padded; r += V::kLanes) {
+    (V::load(z + r) * V::load(scale + r)).store(z + r);
+  }
+  return loss;
+}
+
+// The same of log(1 + exp(z)) - target z.
+template <class T>
+double logistic_head(std::int64_t n_rows, std::int64_t padded, const LossWeights& weights, const T* scale, T* target,
+                     T* z) {
+  using V = Vec<T>;
+  const V one = V::set(T(1));
+  if (weights.each == nullptr) {
+    for (std::int64_t r = 0; r < padded; r += V::kLanes) {
+      const V probability = one / (one + exp(V::zero() - V::load(z + r)));
+      ((probability - V::load(target + r)) * V::load(scale + r)).store(z + r);
+    }
+    return 0;
+  }
+  // With the loss: one exponential serves both.
+  alignas(64) T score[kBlockRows], power[kBlockRows];
+  for (std::int64_t r = 0; r < padded; r += V::kLanes) {
+    const V at = V::load(z + r), e = exp(V::zero() - abs(at));
+    const V probability = if_less(at, V::zero(), e, one) / (one + e);
+    ((probability - V::load(target + r)) * V::load(scale + r)).store(z + r);
+    at.store(score + r);
+    e.store(power + r);
+  }
+  return logistic_loss(n_rows, weights, target, score, power);
+}
+
+// The same of log(sum_o exp(z[o])) - (1 - smoothing) z[label] - smoothing / n_outs sum_o z[o], over all outputs.
+template <class T>
+double softmax_head(std::int64_t n_rows, std::int64_t padded, std::int32_t n_outs, double smoothing,
+                    const LossWeights& weights, const T* scale, const T* label_of, T* z) {
+  using V = Vec<T>;
+  const double* row_weight = weights.each;
+  const V even = V::set(static_cast<T>(smoothing / n_outs));
+  double loss = 0;
+  for (std::int64_t r = 0; r < padded; r += V::kLanes) {
+    const int n = static_cast<int>(n_rows - r < V::kLanes ? n_rows - r : V::kLanes);
+    V top = V::load(z + r);
+    for (std::int32_t o = 1; o < n_outs; ++o) {
+      top = max(top, V::load(z + o * kBlockRows + r));
+    }
+    if (row_weight != nullptr) {
+      T tops[V::kLanes];
+      top.store(tops);
+      for (int i = 0; i < n; ++i) {
+        const auto label = static_cast<std::int64_t>(label_of[r + i]);
+        double score = static_cast<double>(z[label * kBlockRows + r + i]);
+        if (smoothing != 0) {
+          double total = 0;
+          for (std::int32_t o = 0; o < n_outs; ++o) {
+            total += static_cast<double>(z[o * kBlockRows + r + i]);
+          }
+          score = (1 - smoothing) * score + smoothing / n_outs * total;
+        }
+        loss += row_weight[r + i] * (static_cast<double>(tops[i]) - score);
+      }
+    }
+    V total = V::zero();
+    for (std::int32_t o = 0; o < n_outs; ++o) {
+      const V e = exp(V::load(z + o * kBlockRows + r) - top);
+      e.store(z + o * kBlockRows + r);
+      total = total + e;
+    }
+    if (row_weight != nullptr) {
+      T totals[V::kLanes];
+      total.store(totals);
+      for (int i = 0; i < n; ++i) {
+        loss += row_weight[r + i] * ::log(static_cast<double>(totals[i]));
+      }
+    }
+    const V counts = V::load(scale + r), factor = counts / total;
+    for (std::int32_t o = 0; o < n_outs; ++o) {
+      const V share = V::load(z + o * kBlockRows + r) * factor;
+      (smoothing == 0 ? share : share - even * counts).store(z + o * kBlockRows + r);
+    }
+  }
+  const T whole = static_cast<T>(1 - smoothing);
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    const auto label = static_cast<std::int64_t>(label_of[r]);
+    z[label * kBlockRows + r] -= smoothing == 0 ? scale[r] : whole * scale[r];
+  }
+  return loss;
+}
+
 // z (outputs, kBlockRows) turns from scores to scale[r] times the gradient of row r's loss; the sum of the losses is
-// returned where weights want it. Row r's target or label is s.target[r].
+// returned where weights want it. Row r's targets or label are s.target[o * kBlockRows + r].
 template <class T>
 double apply_head(const Problem<T>& p, const Scratch<T>& s, std::int64_t n_rows, const LossWeights& weights) {
   using V = Vec<T>;
-  const double* row_weight = weights.each;
-  const bool want_loss = row_weight != nullptr;
   const std::int64_t padded = (n_rows + V::kLanes - 1) / V::kLanes * V::kLanes;
-  const std::int32_t n_outs = p.size[p.n_layers];
-  for (std::int32_t o = 0; o < n_outs; ++o) {
-    for (std::int64_t r = n_rows; r < padded; ++r) {
-      s.z[o * kBlockRows + r] = T(0);
-    }
-  }
+  const std::int32_t n_outs = p.size[p.n_layers], n_targets = p.head == Head::Softmax ? 1 : n_outs;
   for (std::int64_t r = n_rows; r < padded; ++r) {
     s.scale[r] = T(0);
-    s.target[r] = T(0);
+    for (std::int32_t o = 0; o < n_outs; ++o) {
+      s.z[o * kBlockRows + r] = T(0);
+    }
+    for (std::int32_t o = 0; o < n_targets; ++o) {
+      s.target[o * kBlockRows + r] = T(0);
+    }
+  }
+  if (p.head == Head::Softmax) {
+    const double smoothing = p.family == Family::Layers ? p.network->label_smoothing : 0.0;
+    return softmax_head(n_rows, padded, n_outs, smoothing, weights, s.scale, s.target, s.z);
   }
   double loss = 0;
-  switch (p.head) {
-    case Head::Squared:
-      for (std::int64_t r = 0; r < padded; r += V::kLanes) {
-        const V residual = V::load(s.z + r) - V::load(s.target + r);
-        residual.store(s.z + r);
-      }
-      if (want_loss) {
-        using W = Vec<double>;
-        W sum = W::zero();
-        for (std::int64_t r = 0; r < n_rows; r += W::kLanes) {
-          const W residual = W::load(s.z + r);
-          sum = madd(W::load(row_weight + r), residual * residual, sum);
-        }
-        loss = 0.5 * sum_lanes(sum);
-      }
-      for (std::int64_t r = 0; r < padded; r += V::kLanes) {
-        (V::load(s.z + r) * V::load(s.scale + r)).store(s.z + r);
-      }
-      break;
-    case Head::Logistic: {
-      const V one = V::set(T(1));
-      if (!want_loss) {
-        for (std::int64_t r = 0; r < padded; r += V::kLanes) {
-          const V probability = one / (one + exp(V::zero() - V::load(s.z + r)));
-          ((probability - V::load(s.target + r)) * V::load(s.scale + r)).store(s.z + r);
-        }
-        break;
-      }
-      // With the loss: one exponential serves both.
-      alignas(64) T score[kBlockRows], power[kBlockRows];
-      for (std::int64_t r = 0; r < padded; r += V::kLanes) {
-        const V z = V::load(s.z + r), e = exp(V::zero() - abs(z));
-        const V probability = if_less(z, V::zero(), e, one) / (one + e);
-        ((probability - V::load(s.target + r)) * V::load(s.scale + r)).store(s.z + r);
-        z.store(score + r);
-        e.store(power + r);
-      }
-      loss = logistic_loss(n_rows, weights, s.target, score, power);
-      break;
-    }
-    case Head::Softmax:
-      for (std::int64_t r = 0; r < padded; r += V::kLanes) {
-        V top = V::load(s.z + r);
-        for (std::int32_t o = 1; o < n_outs; ++o) {
-          top = max(top, V::load(s.z + o * kBlockRows + r));
-        }
-        V total = V::zero();
-        if (want_loss) {
-          const int n = static_cast<int>(n_rows - r < V::kLanes ? n_rows - r : V::kLanes);
-          T tops[V::kLanes];
-          top.store(tops);
-          for (int i = 0; i < n; ++i) {
-            const auto label = static_cast<std::int64_t>(s.target[r + i]);
-            loss += row_weight[r + i] *
-                    (static_cast<double>(tops[i]) - static_cast<double>(s.z[label * kBlockRows + r + i]));
-          }
-        }
-        for (std::int32_t o = 0; o < n_outs; ++o) {
-          const V e = exp(V::load(s.z + o * kBlockRows + r) - top);
-          e.store(s.z + o * kBlockRows + r);
-          total = total + e;
-        }
-        if (want_loss) {
-          const int n = static_cast<int>(n_rows - r < V::kLanes ? n_rows - r : V::kLanes);
-          T totals[V::kLanes];
-          total.store(totals);
-          for (int i = 0; i < n; ++i) {
-            loss += row_weight[r + i] * ::log(static_cast<double>(totals[i]));
-          }
-        }
-        const V factor = V::load(s.scale + r) / total;
-        for (std::int32_t o = 0; o < n_outs; ++o) {
-          (V::load(s.z + o * kBlockRows + r) * factor).store(s.z + o * kBlockRows + r);
-        }
-      }
-      for (std::int64_t r = 0; r < n_rows; ++r) {
-        const auto label = static_cast<std::int64_t>(s.target[r]);
-        s.z[label * kBlockRows + r] -= s.scale[r];
-      }
-      break;
+  for (std::int32_t o = 0; o < n_outs; ++o) {
+    T* const target = s.target + o * kBlockRows;
+    T* const z = s.z + o * kBlockRows;
+    loss += p.head == Head::Squared ? squared_head(n_rows, padded, weights, s.scale, target, z)
+                                    : logistic_head(n_rows, padded, weights, s.scale, target, z);
   }
   return loss;
 }
@@ -298,39 +332,4 @@ void sparse_backward(const Problem<T>& p, const Scratch<T>& s, std::int64_t firs
   if (p.intercept) {
     sum[p.n_features] += total;
   }
-}
-
-template <class T>
-void block_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows,
-                  std::int64_t rows_ahead = 0) {
-  if (p.family == Family::Sparse) {
-    sparse_scores(p, s, w, first, n_rows);
-    return;
-  }
-  for (std::int64_t r = 0; r < n_rows; ++r) {
-    s.x[r] = p.x + (first + s.row[r]) * p.n_features;
-  }
-  net_scores(p, s, w, n_rows, rows_ahead * p.n_features);
-}
-
-// The rows s.row (numbered from `first`), each counting s.scale times: their gradient is added to sum unless that is
-// null. The sum of their losses is returned where weights want it. The rows that come next stand `rows_ahead` behind
-// these.
-template <class T>
-double block_gradient(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows,
-                      const LossWeights& weights, T* sum, std::int64_t rows_ahead = 0) {
-  for (std::int64_t r = 0; r < n_rows; ++r) {
-    const std::int64_t row = first + s.row[r];
-    s.target[r] = p.head == Head::Softmax ? static_cast<T>(p.label[row]) : p.target[row];
-  }
-  block_scores(p, s, w, first, n_rows, rows_ahead);
-  const double loss = apply_head(p, s, n_rows, weights);
-  if (sum != nullptr) {
-    if (p.family == Family::Sparse) {
-      sparse_backward(p, s, first, n_rows, sum);
-    } else {
-      net_backward(p, s, w, n_rows, sum);
-    }
-  }
-  return loss;
 }

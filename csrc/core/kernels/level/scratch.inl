@@ -10,11 +10,12 @@ struct Scratch {
   const T** weight_row;   // (widest layer) where each row of a weight matrix begins
   std::uint32_t* row;     // (kBlockRows) rows of the block, numbered within the client
   T* scale;               // (kBlockRows) how much each counts
-  T* target;              // (kBlockRows)
+  T* target;              // (kBlockRows) labels, or (outputs, kBlockRows)
   std::uint8_t* seen;     // (rows of the largest client, where merged) zero between calls
   T* z;                   // (outputs, kBlockRows) scores, then their gradients
   T* hidden[kMaxLayers];  // (kBlockRows, size of the layer) activations
   T* back[2];             // (kBlockRows, widest hidden layer) their gradients
+  NetworkScratch<T> layers;
   std::size_t bytes;
 
   Scratch(const Problem<T>& p, void* memory) : bytes(0) {
@@ -30,10 +31,15 @@ struct Scratch {
     take(x, kBlockRows);
     take(row, kBlockRows);
     take(scale, kBlockRows);
-    take(target, kBlockRows);
+    take(target, p.head == Head::Softmax || p.family == Family::Quadratic
+                     ? kBlockRows
+                     : std::int64_t{p.size[p.n_layers]} * kBlockRows);
     take(seen, p.max_rows <= kMostRowsMerged ? p.max_rows : 0);
     if (p.family == Family::Quadratic) {
       return;
+    }
+    if (p.family == Family::Layers) {
+      layers.lay_out(*p.network, base == nullptr, take);
     }
     take(z, std::int64_t{p.size[p.n_layers]} * kBlockRows);
     std::int64_t widest = 0;

@@ -14,6 +14,8 @@ struct Vec<float> {
   static constexpr int kDotRows = 2;
   static constexpr bool kMoreDotOuts = false;
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 2;
+  static constexpr int kConvPixels = 6, kConvVecs = 2;
+  static constexpr int kListVecs = 12;
   __m256 v;
 
   static Vec zero() { return {_mm256_setzero_ps()}; }
@@ -33,6 +35,8 @@ struct Vec<double> {
   static constexpr int kDotRows = 2;
   static constexpr bool kMoreDotOuts = false;
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 2;
+  static constexpr int kConvPixels = 6, kConvVecs = 2;
+  static constexpr int kListVecs = 12;
   __m256d v;
 
   static Vec zero() { return {_mm256_setzero_pd()}; }

@@ -9,6 +9,8 @@ struct Vec<float> {
   static constexpr int kDotRows = 5;                      // rows of a block of dot products
   static constexpr bool kMoreDotOuts = true;              // whether one output more and one row less fit the registers
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 4;  // outputs and vectors of a block of row updates
+  static constexpr int kConvPixels = 14, kConvVecs = 2;   // pixels and vectors of channels of a block of convolution
+  static constexpr int kListVecs = 20;                    // vectors of a kernel that pass over a list
   __m512 v;
 
   static Vec zero() { return {_mm512_setzero_ps()}; }
@@ -29,6 +31,8 @@ struct Vec<double> {
   static constexpr int kDotRows = 5;
   static constexpr bool kMoreDotOuts = true;
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 4;
+  static constexpr int kConvPixels = 14, kConvVecs = 2;  // pixels and vectors of channels of a block of convolution
+  static constexpr int kListVecs = 20;                   // vectors of a kernel that pass over a list
   __m512d v;
 
   static Vec zero() { return {_mm512_setzero_pd()}; }

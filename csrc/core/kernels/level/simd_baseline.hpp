@@ -7,6 +7,8 @@ struct Vec {
   static constexpr int kDotRows = 2;
   static constexpr bool kMoreDotOuts = false;
   static constexpr int kUpdateOuts = 5, kUpdateVecs = 2;
+  static constexpr int kConvPixels = 6, kConvVecs = 2;
+  static constexpr int kListVecs = 12;
   typedef T Native __attribute__((vector_size(16)));
   Native v;
 

@@ -1,4 +1,4 @@
-"""Problems whose clients' work is somebody else's: a compiled gradient, or any Python function."""
+"""A problem whose gradient is a compiled function of the user's."""
 
 from __future__ import annotations
 
@@ -10,22 +10,17 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import backends
-from .._base.arrays import (
-    as_model,
-    as_vector,
-    model_dtype,
-    read_only,
-    to_array,
-)
+from .._base.arrays import as_vector, model_dtype, to_array
 from .._base.checks import count, seed_of
 from ..backends.spec import CompiledBackend
 
-__all__ = ["Callback", "Custom"]
+__all__ = ["Custom", "samples_of"]
 
 Floats = NDArray[np.floating[Any]]
 
 
-def _samples(n_samples: Any) -> NDArray[np.int64]:
+def samples_of(n_samples: Any) -> NDArray[np.int64]:
+    """Rows per client, as a user gives them."""
     samples = to_array("n_samples", n_samples).copy()
     if samples.ndim != 1 or samples.size == 0 or samples.dtype.kind not in "iu":
         raise TypeError("n_samples: expected one int per client")
@@ -67,7 +62,7 @@ class Custom:
         self._context = _address("context", context)
         self.dim = count("dim", dim)
         self.dtype = model_dtype("dtype", dtype)
-        self.n_samples = _samples(n_samples)
+        self.n_samples = samples_of(n_samples)
         self.loss, self.accuracy = loss, accuracy
 
     @property
@@ -118,66 +113,3 @@ def _address(name: str, value: Any) -> int:
         get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         return int(get_pointer(value, get_name(value)) or 0)
     raise TypeError(f"{name}: expected an address, a numba.cfunc or a capsule, got {type(value).__name__}")
-
-
-class Callback:
-    """A problem whose clients' work is a Python function, for models that live elsewhere (PyTorch, JAX).
-
-    `function(client, task, w, generator)` returns the delta: w minus the model after the client's local steps. w is a
-    read-only vector, which may be kept; `generator` is a NumPy Generator that depends on (seed, client, task) alone, so
-    that results do not depend on threads or order. `loss`, `grad` and `accuracy` are functions of w for the metrics
-    that need them.
-
-    >>> import numpy as np, fedbuff as fb
-    >>> problem = fb.Callback(lambda client, task, w, generator: 0.5 * w, w0=np.ones(2), n_clients=3)
-    >>> problem.dim
-    2
-    """
-
-    def __init__(
-        self,
-        function: Callable[[int, int, Floats, np.random.Generator], Any],
-        *,
-        w0: Any,
-        n_clients: int,
-        n_samples: Any = None,
-        loss: Callable[[Floats], float] | None = None,
-        grad: Callable[[Floats], Floats] | None = None,
-        accuracy: Callable[[Floats], float] | None = None,
-    ) -> None:
-        if not callable(function):
-            raise TypeError(f"function: expected a function, got {type(function).__name__}")
-        self.function = function
-        self.w0 = read_only(as_model("w0", w0))
-        self.n_clients = count("n_clients", n_clients)
-        self.n_samples = _samples(np.ones(self.n_clients, np.int64) if n_samples is None else n_samples)
-        if len(self.n_samples) != self.n_clients:
-            raise ValueError(f"n_samples: expected {self.n_clients} ints, got {len(self.n_samples)}")
-        self.loss, self.grad, self.accuracy = loss, grad, accuracy
-
-    @property
-    def dim(self) -> int:
-        return self.w0.size
-
-    @property
-    def dtype(self) -> np.dtype[np.floating[Any]]:
-        return self.w0.dtype
-
-    def init(self, seed: int = 0) -> Floats:
-        seed_of(seed)
-        return self.w0.copy()
-
-    def client_function(self, seed: int) -> Callable[[int, int, Floats], Floats]:
-        """The function as the engine calls it: (client, task, w), which returns the delta."""
-
-        def work(client: int, task: int, w: Floats) -> Floats:
-            counter = np.array([client, task], np.uint64)
-            generator = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, *counter.tolist()]))
-            delta = np.asarray(self.function(client, task, w, generator))
-            if delta.shape != w.shape:
-                raise ValueError(f"function: expected a delta of shape {w.shape}, got {delta.shape}")
-            if delta.dtype != w.dtype:
-                raise TypeError(f"function: expected a delta of {w.dtype}, got {delta.dtype}")
-            return np.ascontiguousarray(delta)
-
-        return work

@@ -1,0 +1,501 @@
+// Convolutions. Pixels lie one after the other with their channels side by side, so that a row of a kernel is one run
+// of numbers in its input.
+//
+// Forward, lanes go along the output channels and a block of neighbouring outputs stays in registers; the kernel's
+// numbers are added in the order of rows, columns and channels. Backward, only gradients that are not zero are
+// visited: after ReLU and max-pooling they are few. Those of one channel are put into a list, rows and pixels in order;
+// lanes go along the runs of its kernel, which stay in registers while the list passes.
+
+// ---- Weights in the order of the loops ----
+
+// (groups, blocks of kConvVecs vectors of outputs, kernel_h, runs, run, outputs); outputs that there are none of are 0.
+template <class T>
+void pack_forward(const Operation& op, const ConvShape<T>& shape, const T* w, T* packed) {
+  const std::int64_t kh = op.record.kernel[0], kw = op.record.kernel[1], lanes = Vec<T>::kLanes;
+  for (std::int64_t group = 0; group < op.record.groups; ++group) {
+    for (std::int64_t v = 0; v < shape.out_vecs; v += Vec<T>::kConvVecs) {
+      const std::int64_t vecs = shape.out_vecs - v < Vec<T>::kConvVecs ? shape.out_vecs - v : Vec<T>::kConvVecs;
+      const std::int64_t first = group * shape.out_group + v * lanes, width = vecs * lanes;
+      const std::int64_t left = shape.out_group - v * lanes, n = left < width ? left : width;
+      for (std::int64_t y = 0; y < kh; ++y) {
+        for (std::int64_t x = 0; x < kw; ++x) {
+          for (std::int64_t c = 0; c < shape.in_group; ++c, packed += width) {
+            const T* from = w + (first * shape.in_group + c) * kh * kw + y * kw + x;
+            for (std::int64_t o = 0; o < n; ++o) {
+              packed[o] = from[o * shape.weights];
+            }
+            fill_zero(width - n, packed + n);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Calls body(number of a weight in the model, its number among those packed for the way back).
+template <class T, class Body>
+inline __attribute__((always_inline)) void for_each_weight(const Operation& op, const ConvShape<T>& shape, Body body) {
+  const std::int64_t kh = op.record.kernel[0], kw = op.record.kernel[1], padded = shape.run_vecs * Vec<T>::kLanes;
+  const std::int64_t per_line = shape.runs * padded, across = shape.runs == 1 ? shape.in_group : padded;
+  for (std::int64_t o = 0; o < op.record.out; ++o) {
+    for (std::int64_t c = 0; c < shape.in_group; ++c) {
+      for (std::int64_t y = 0; y < kh; ++y) {
+        const std::int64_t from = ((o * shape.in_group + c) * kh + y) * kw, to = (o * kh + y) * per_line + c;
+        for (std::int64_t x = 0; x < kw; ++x) {
+          body(from + x, to + x * across);
+        }
+      }
+    }
+  }
+}
+
+// ---- Forward ----
+
+template <class T>
+struct ConvBlock {
+  const ConvShape<T>& shape;
+  const T* w;
+  const T* bias;          // (V vectors)
+  std::int64_t out_step;  // from an output pixel to the next one
+};
+
+// P neighbouring outputs from the window at x, V vectors of channels each.
+template <class T, int P, int V>
+void conv_block(const ConvBlock<T>& a, const T* x, T* out) {
+  using Vector = Vec<T>;
+  const std::int64_t step = a.shape.step;
+  Vector acc[P][V];
+#pragma GCC unroll 2
+  for (int v = 0; v < V; ++v) {
+    const Vector start = Vector::load(a.bias + v * Vector::kLanes);
+#pragma GCC unroll 14
+    for (int p = 0; p < P; ++p) {
+      acc[p][v] = start;
+    }
+  }
+  const T* w = a.w;
+  for (std::int64_t y = 0; y < a.shape.kernel_h; ++y) {
+    for (std::int64_t k = 0; k < a.shape.runs; ++k) {
+      const T* from = x + y * a.shape.line + k * a.shape.run_step;
+      const T* const end = from + a.shape.run;
+      for (; from != end; ++from, w += V * Vector::kLanes) {
+        Vector weight[V];
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) {
+          weight[v] = Vector::load(w + v * Vector::kLanes);
+        }
+#pragma GCC unroll 14
+        for (int p = 0; p < P; ++p) {
+          const Vector number = Vector::set(from[p * step]);
+#pragma GCC unroll 2
+          for (int v = 0; v < V; ++v) {
+            acc[p][v] = madd(number, weight[v], acc[p][v]);
+          }
+        }
+      }
+    }
+  }
+#pragma GCC unroll 14
+  for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      acc[p][v].store(out + p * a.out_step + v * Vector::kLanes);
+    }
+  }
+}
+
+template <class T, int V>
+void conv_some(std::int64_t n, const ConvBlock<T>& a, const T* x, T* out) {
+  constexpr int kMost = Vec<T>::kConvPixels;
+  switch (n) {
+    case 1: conv_block<T, 1, V>(a, x, out); break;
+    case 2: conv_block<T, 2, V>(a, x, out); break;
+    case 3: conv_block<T, 3, V>(a, x, out); break;
+    case 4: conv_block<T, 4, V>(a, x, out); break;
+    case 5: conv_block<T, 5, V>(a, x, out); break;
+    case 6: conv_block<T, 6, V>(a, x, out); break;
+    default:
+      if constexpr (kMost > 6) {
+        switch (n) {
+          case 7: conv_block<T, 7, V>(a, x, out); break;
+          case 8: conv_block<T, 8, V>(a, x, out); break;
+          case 9: conv_block<T, 9, V>(a, x, out); break;
+          case 10: conv_block<T, 10, V>(a, x, out); break;
+          case 11: conv_block<T, 11, V>(a, x, out); break;
+          case 12: conv_block<T, 12, V>(a, x, out); break;
+          case 13: conv_block<T, 13, V>(a, x, out); break;
+          default: conv_block<T, 14, V>(a, x, out); break;
+        }
+      }
+      break;
+  }
+}
+
+// A line of output pixels from the windows that begin at x, into a strip: (conv_w, groups, out_vecs) vectors.
+template <class T>
+void conv_line(const Operation& op, const ConvShape<T>& shape, const T* packed, const T* bias, const T* x, T* strip) {
+  constexpr std::int64_t kLanes = Vec<T>::kLanes;
+  static_assert(Vec<T>::kConvVecs == 2);
+  const Groups blocks(op.conv_w, Vec<T>::kConvPixels);
+  const std::int64_t out_step = op.record.groups * shape.out_vecs * kLanes;
+  for (std::int64_t group = 0; group < op.record.groups; ++group, x += shape.in_group) {
+    for (std::int64_t v = 0; v < shape.out_vecs; v += 2) {
+      const bool two = shape.out_vecs - v >= 2;
+      const ConvBlock<T> block{shape, packed, bias, out_step};
+      for (std::int64_t b = 0; b < blocks.groups; ++b) {
+        const std::int64_t begin = blocks.begin(b), n = blocks.begin(b + 1) - begin;
+        two ? conv_some<T, 2>(n, block, x + begin * shape.step, strip + begin * out_step)
+            : conv_some<T, 1>(n, block, x + begin * shape.step, strip + begin * out_step);
+      }
+      const std::int64_t width = (two ? 2 : 1) * kLanes;
+      packed += shape.weights * width;
+      bias += width;
+      strip += width;
+    }
+  }
+}
+
+// The channels of a pixel, as they stand in a strip and in a tensor: body(strip, tensor, how many lanes).
+template <class T, class Body>
+inline __attribute__((always_inline)) void for_each_channel_vec(const Operation& op, const ConvShape<T>& shape,
+                                                                Body body) {
+  constexpr std::int64_t kLanes = Vec<T>::kLanes;
+  std::int64_t from = 0, to = 0;
+  for (std::int64_t group = 0; group < op.record.groups; ++group, to = group * shape.out_group) {
+    for (std::int64_t v = 0; v < shape.out_vecs; ++v, from += kLanes, to += kLanes) {
+      const std::int64_t left = shape.out_group - v * kLanes;
+      left >= kLanes ? body(from, to, Whole{}) : body(from, to, Part{static_cast<int>(left)});
+    }
+  }
+}
+
+template <class T>
+void finish_line(const Operation& op, const ConvShape<T>& shape, std::int64_t n_channels, const T* strip, T* out) {
+  using V = Vec<T>;
+  const std::int64_t out_step = op.record.groups * shape.out_vecs * V::kLanes;
+  for (std::int64_t x = 0; x < op.conv_w; ++x, strip += out_step, out += n_channels) {
+    for_each_channel_vec<T>(op, shape, [=, relu = op.relu](std::int64_t from, std::int64_t to, auto lanes) {
+      const V a = V::load(strip + from);
+      store(relu ? max(V::zero(), a) : a, out + to, lanes);
+    });
+  }
+}
+
+// The largest of 2 x 2 of two lines, and which it was: the first of equal ones. A NaN or an infinity among the four
+// becomes NaN.
+template <class T>
+void pool_lines(const Operation& op, const ConvShape<T>& shape, std::int64_t n_channels, const T* strip, T* out,
+                T* choice) {
+  using V = Vec<T>;
+  const std::int64_t out_step = op.record.groups * shape.out_vecs * V::kLanes;
+  const T* below = strip + op.conv_w * out_step;
+  for (std::int64_t x = 0; x < op.conv_w; x += 2) {
+    for_each_channel_vec<T>(op, shape, [=, relu = op.relu](std::int64_t from, std::int64_t to, auto lanes) {
+      const V zero = V::zero();
+      const V a = V::load(strip + from), b = V::load(strip + from + out_step);
+      const V c = V::load(below + from), d = V::load(below + from + out_step);
+      const V top = if_less(a, b, b, a), top_which = if_less(a, b, V::set(T(1)), zero);
+      const V low = if_less(c, d, d, c), low_which = if_less(c, d, V::set(T(3)), V::set(T(2)));
+      const V poison = madd(a, zero, b * zero) + madd(c, zero, d * zero);
+      const V largest = if_less(top, low, low, top) + poison;
+      store(relu ? max(zero, largest) : largest, out + to, lanes);
+      store(if_less(top, low, low_which, top_which), choice + to, lanes);
+    });
+    strip += 2 * out_step;
+    below += 2 * out_step;
+    out += n_channels;
+    choice += n_channels;
+  }
+}
+
+template <class T>
+void conv_forward(const Network& network, const Operation& op, const NetworkScratch<T>& s, const T* w,
+                  std::int64_t n_rows) {
+  constexpr std::int64_t kLanes = Vec<T>::kLanes;
+  const Tensor& in = network.tensors[op.in];
+  const Tensor& out = network.tensors[op.out];
+  const ConvShape<T> shape(network, op);
+  pack_forward(op, shape, w + op.weight, s.forward_weights);
+  T* bias = s.weight_sum;  // free on the way forward
+  for_each_channel_vec<T>(op, shape, [&](std::int64_t to, std::int64_t from, auto lanes) {
+    (op.bias < 0 ? Vec<T>::zero() : load(w + op.bias + from, lanes)).store(bias + to);
+  });
+  const std::int64_t strip_line = shape.strip_line(op);
+  static_cast<void>(kLanes);
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    const T* x = s.value[op.in] + r * in.size() + shape.origin;
+    T* to = s.value[op.out] + r * out.size() + out.first();
+    for (std::int64_t y = 0; y < out.h; ++y) {
+      if (op.pooled) {
+        for (int i = 0; i < 2; ++i) {
+          conv_line(op, shape, s.forward_weights, bias, x + (2 * y + i) * shape.line_step, s.strip + i * strip_line);
+        }
+        pool_lines(op, shape, out.c, s.strip, to + y * out.line(), s.choice[op.out] + (r * out.h + y) * out.w * out.c);
+      } else {
+        conv_line(op, shape, s.forward_weights, bias, x + y * shape.line_step, s.strip);
+        finish_line(op, shape, out.c, s.strip, to + y * out.line());
+      }
+    }
+  }
+}
+
+// ---- Backward ----
+
+// A channel's gradients that are not zero, rows begin .. end; returns how many.
+template <class T, bool kPooled>
+std::int64_t make_list(const Network& network, const Operation& op, const ConvShape<T>& shape,
+                       const NetworkScratch<T>& s, std::int64_t channel, std::int64_t begin, std::int64_t end) {
+  const Tensor& in = network.tensors[op.in];
+  const Tensor& out = network.tensors[op.out];
+  const std::int64_t across = kPooled ? 2 * shape.step : shape.step;
+  const std::int64_t down = kPooled ? 2 * shape.line_step : shape.line_step;
+  const auto chosen = [&](std::int64_t i) {
+    return static_cast<std::int32_t>((i % 2) * shape.step + i / 2 * shape.line_step);
+  };
+  const std::int32_t away[4] = {chosen(0), chosen(1), chosen(2), chosen(3)};
+  ListEntry<T>* to = s.list;
+  for (std::int64_t r = begin; r < end; ++r) {
+    const std::int64_t row = (r - begin) * in.size() + shape.origin + channel / shape.out_group * shape.in_group;
+    const T* g = s.gradient[op.out] + r * out.size() + out.first() + channel;
+    const T* which = kPooled ? s.choice[op.out] + r * out.features() + channel : nullptr;
+    for (std::int64_t y = 0; y < out.h; ++y, g += out.line()) {
+      auto from = static_cast<std::int32_t>(row + y * down);
+      for (std::int64_t x = 0; x < out.w; ++x, from += static_cast<std::int32_t>(across)) {
+        const T value = g[x * out.c];
+        to->g = value;
+        to->from = from;
+        if constexpr (kPooled) {
+          to->from += away[static_cast<int>(*which)];
+          which += out.c;
+        }
+        to += counts(value);
+      }
+    }
+  }
+  return to - s.list;
+}
+
+// Gradients behind a ReLU that was not passed become zero.
+template <class T>
+void stop_at_relu(const Network& network, const Operation& op, const NetworkScratch<T>& s, std::int64_t begin,
+                  std::int64_t end) {
+  const Tensor& out = network.tensors[op.out];
+  for (std::int64_t r = begin; r < end; ++r) {
+    const std::int64_t first = r * out.size() + out.first();
+    for (std::int64_t y = 0; y < out.h; ++y) {
+      multiply_slope(Activation::Relu, out.w * out.c, s.value[op.out] + first + y * out.line(),
+                     s.gradient[op.out] + first + y * out.line());
+    }
+  }
+}
+
+// Lines of the kernel's rows that stay in registers: H rows of it, N vectors of each.
+template <class T>
+struct ListPass {
+  const ListEntry<T>* list;
+  std::int64_t n;
+  std::int64_t line;      // from one row to the next in the input
+  std::int64_t per_line;  // and in the kernel
+};
+
+// kernel += sum of g times the window of x.
+template <class T, int H, int N>
+void add_windows(const ListPass<T>& a, const T* x, T* kernel) {
+  using V = Vec<T>;
+  V acc[H][N];
+#pragma GCC unroll 8
+  for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 20
+    for (int v = 0; v < N; ++v) {
+      acc[h][v] = V::load(kernel + h * a.per_line + v * V::kLanes);
+    }
+  }
+  for (std::int64_t i = 0; i < a.n; ++i) {
+    const V g = V::set(a.list[i].g);
+    const T* from = x + a.list[i].from;
+#pragma GCC unroll 8
+    for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 20
+      for (int v = 0; v < N; ++v) {
+        acc[h][v] = madd(g, V::load(from + h * a.line + v * V::kLanes), acc[h][v]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 20
+    for (int v = 0; v < N; ++v) {
+      acc[h][v].store(kernel + h * a.per_line + v * V::kLanes);
+    }
+  }
+}
+
+// The window of x += g times kernel.
+template <class T, int H, int N>
+void add_kernels(const ListPass<T>& a, const T* kernel, T* x) {
+  using V = Vec<T>;
+  V weight[H][N];
+#pragma GCC unroll 8
+  for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 20
+    for (int v = 0; v < N; ++v) {
+      weight[h][v] = V::load(kernel + h * a.per_line + v * V::kLanes);
+    }
+  }
+  for (std::int64_t i = 0; i < a.n; ++i) {
+    const V g = V::set(a.list[i].g);
+    T* to = x + a.list[i].from;
+#pragma GCC unroll 8
+    for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 20
+      for (int v = 0; v < N; ++v) {
+        T* at = to + h * a.line + v * V::kLanes;
+        madd(g, weight[h][v], V::load(at)).store(at);
+      }
+    }
+  }
+}
+
+// One of the two for H rows and N vectors.
+template <class T, bool kInput, int H, int N>
+void list_block(const ListPass<T>& a, const T* x, T* dx, T* kernel_or_sum) {
+  if constexpr (kInput) {
+    add_kernels<T, H, N>(a, kernel_or_sum, dx);
+  } else {
+    add_windows<T, H, N>(a, x, kernel_or_sum);
+  }
+}
+
+template <class T, bool kInput, int N>
+void list_rows(const ListPass<T>& a, std::int64_t rows, const T* x, T* dx, T* kernel) {
+  switch (rows) {
+    case 1: list_block<T, kInput, 1, N>(a, x, dx, kernel); break;
+    case 2: list_block<T, kInput, 2, N>(a, x, dx, kernel); break;
+    case 3: list_block<T, kInput, 3, N>(a, x, dx, kernel); break;
+    case 4: list_block<T, kInput, 4, N>(a, x, dx, kernel); break;
+    default: list_block<T, kInput, 5, N>(a, x, dx, kernel); break;
+  }
+}
+
+template <class T, bool kInput>
+void list_vecs(const ListPass<T>& a, std::int64_t vecs, const T* x, T* dx, T* kernel) {
+  constexpr int kMost = Vec<T>::kListVecs;
+  switch (vecs) {
+    case 4: list_block<T, kInput, 1, 4>(a, x, dx, kernel); break;
+    case 5: list_block<T, kInput, 1, 5>(a, x, dx, kernel); break;
+    case 6: list_block<T, kInput, 1, 6>(a, x, dx, kernel); break;
+    case 7: list_block<T, kInput, 1, 7>(a, x, dx, kernel); break;
+    case 8: list_block<T, kInput, 1, 8>(a, x, dx, kernel); break;
+    case 9: list_block<T, kInput, 1, 9>(a, x, dx, kernel); break;
+    case 10: list_block<T, kInput, 1, 10>(a, x, dx, kernel); break;
+    case 11: list_block<T, kInput, 1, 11>(a, x, dx, kernel); break;
+    case 12: list_block<T, kInput, 1, 12>(a, x, dx, kernel); break;
+    default:
+      if constexpr (kMost > 12) {
+        switch (vecs) {
+          case 13: list_block<T, kInput, 1, 13>(a, x, dx, kernel); break;
+          case 14: list_block<T, kInput, 1, 14>(a, x, dx, kernel); break;
+          case 15: list_block<T, kInput, 1, 15>(a, x, dx, kernel); break;
+          case 16: list_block<T, kInput, 1, 16>(a, x, dx, kernel); break;
+          case 17: list_block<T, kInput, 1, 17>(a, x, dx, kernel); break;
+          case 18: list_block<T, kInput, 1, 18>(a, x, dx, kernel); break;
+          case 19: list_block<T, kInput, 1, 19>(a, x, dx, kernel); break;
+          default: list_block<T, kInput, 1, 20>(a, x, dx, kernel); break;
+        }
+      }
+      break;
+  }
+}
+
+// One pass over the list for each block of the kernel that fits the registers.
+template <class T, bool kInput>
+void walk_list(const ConvShape<T>& shape, const ListEntry<T>* list, std::int64_t n, const T* x, T* dx, T* kernel) {
+  constexpr std::int64_t kLanes = Vec<T>::kLanes;
+  constexpr std::int64_t kNarrow = 3;
+  const std::int64_t padded = shape.run_vecs * kLanes, per_line = shape.runs * padded;
+  const ListPass<T> pass{list, n, shape.line, per_line};
+  for (std::int64_t k = 0; k < shape.runs; ++k) {
+    const std::int64_t from = k * shape.run_step;
+    if (shape.run_vecs <= kNarrow) {
+      constexpr int kRegisters = Vec<T>::kListVecs;
+      const std::int64_t fit = kRegisters / shape.run_vecs;
+      const Groups rows(shape.kernel_h, static_cast<int>(fit < 5 ? fit : 5));
+      for (std::int64_t b = 0; b < rows.groups; ++b) {
+        const std::int64_t y = rows.begin(b), h = rows.begin(b + 1) - y;
+        const T* at = x + y * shape.line + from;
+        T* to = dx + y * shape.line + from;
+        T* own = kernel + y * per_line + k * padded;
+        shape.run_vecs == 1   ? list_rows<T, kInput, 1>(pass, h, at, to, own)
+        : shape.run_vecs == 2 ? list_rows<T, kInput, 2>(pass, h, at, to, own)
+                              : list_rows<T, kInput, 3>(pass, h, at, to, own);
+      }
+      continue;
+    }
+    const Groups vecs(shape.run_vecs, Vec<T>::kListVecs);
+    for (std::int64_t y = 0; y < shape.kernel_h; ++y) {
+      for (std::int64_t b = 0; b < vecs.groups; ++b) {
+        const std::int64_t v = vecs.begin(b) * kLanes, at = y * shape.line + from + v;
+        list_vecs<T, kInput>(pass, vecs.begin(b + 1) - vecs.begin(b), x + at, dx + at,
+                             kernel + y * per_line + k * padded + v);
+      }
+    }
+  }
+}
+
+// In four sums that take the entries in turn.
+template <class T>
+T sum_of_list(const ListEntry<T>* list, std::int64_t n) {
+  T part[4] = {};
+  std::int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    for (int k = 0; k < 4; ++k) {
+      part[k] += list[i + k].g;
+    }
+  }
+  for (int k = 0; i < n; ++i, ++k) {
+    part[k] += list[i].g;
+  }
+  return (part[0] + part[2]) + (part[1] + part[3]);
+}
+
+// Adds the gradient of weights and bias to sum, which may be w, and makes that of the input where it is wanted.
+template <class T>
+void conv_backward(const Network& network, const Operation& op, const NetworkScratch<T>& s, const T* w,
+                   std::int64_t n_rows, T* sum) {
+  const Tensor& in = network.tensors[op.in];
+  const ConvShape<T> shape(network, op);
+  const std::int64_t per_out = shape.backward_size(op) / op.record.out, rows = rows_per_list<T>(network, op);
+  fill_zero(shape.backward_size(op), s.weight_sum);
+  if (op.passes_back) {
+    fill_zero(shape.backward_size(op), s.backward_weights);
+    for_each_weight<T>(op, shape,
+                       [to = s.backward_weights, from = w + op.weight](std::int64_t own, std::int64_t packed) {
+                         to[packed] = from[own];
+                       });
+  }
+  for (std::int64_t begin = 0; begin < n_rows; begin += rows) {
+    const std::int64_t end = n_rows - begin < rows ? n_rows : begin + rows;
+    const T* x = s.value[op.in] + begin * in.size();
+    T* dx = s.gradient[op.in] + begin * in.size();
+    if (op.passes_back) {
+      fill_zero((end - begin) * in.size(), dx);
+    }
+    if (op.relu) {
+      stop_at_relu(network, op, s, begin, end);
+    }
+    for (std::int64_t o = 0; o < op.record.out; ++o) {
+      const std::int64_t n = op.pooled ? make_list<T, true>(network, op, shape, s, o, begin, end)
+                                       : make_list<T, false>(network, op, shape, s, o, begin, end);
+      walk_list<T, false>(shape, s.list, n, x, dx, s.weight_sum + o * per_out);
+      if (op.passes_back) {
+        walk_list<T, true>(shape, s.list, n, x, dx, s.backward_weights + o * per_out);
+      }
+      if (op.bias >= 0) {
+        sum[op.bias + o] += sum_of_list(s.list, n);
+      }
+    }
+  }
+  for_each_weight<T>(op, shape, [to = sum + op.weight, from = s.weight_sum](std::int64_t own, std::int64_t packed) {
+    to[own] += from[packed];
+  });
+}

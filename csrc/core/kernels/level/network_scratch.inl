@@ -1,0 +1,143 @@
+// One thread's working memory for a network: the activations of a block of rows, their gradients, and what a
+// convolution needs while it is computed.
+
+inline constexpr std::int64_t kSlack = 64;  // numbers behind a buffer that vectors may read, and add zeros to
+
+// A gradient that is not zero, and where its window begins in the input of the rows at work.
+template <class T>
+struct ListEntry {
+  T g;
+  std::int32_t from;
+};
+
+// A convolution in numbers of its input tensor.
+template <class T>
+struct ConvShape {
+  static constexpr std::int64_t kLanes = Vec<T>::kLanes;
+  std::int64_t kernel_h;
+  std::int64_t runs, run;            // runs of neighbouring numbers in a row of the kernel, and their length
+  std::int64_t run_step;             // from one run to the next
+  std::int64_t line, line_step;      // from a row of pixels to the next one, and to that of the next output
+  std::int64_t step;                 // from an output's window to the next one's
+  std::int64_t origin;               // where the first window begins
+  std::int64_t in_group, out_group;  // channels of a group
+  std::int64_t out_vecs, run_vecs;   // vectors that hold out_group and run numbers
+  std::int64_t weights;              // of one output channel
+
+  ConvShape(const Network& network, const Operation& op) {
+    const Tensor& in = network.tensors[op.in];
+    const LayerRecord& r = op.record;
+    in_group = in.c / r.groups;
+    out_group = r.out / r.groups;
+    kernel_h = r.kernel[0];
+    runs = r.groups == 1 ? 1 : r.kernel[1];
+    run = r.groups == 1 ? r.kernel[1] * in.c : in_group;
+    run_step = in.c;
+    line = in.line();
+    line_step = line * r.stride[0];
+    step = in.c * r.stride[1];
+    origin = (in.top - r.padding[0]) * line + (in.left - r.padding[2]) * in.c;
+    out_vecs = (out_group + kLanes - 1) / kLanes;
+    run_vecs = (run + kLanes - 1) / kLanes;
+    weights = kernel_h * runs * run;
+  }
+  std::int64_t forward_size(const Operation& op) const { return op.record.groups * weights * out_vecs * kLanes; }
+  std::int64_t backward_size(const Operation& op) const { return op.record.out * kernel_h * runs * run_vecs * kLanes; }
+  std::int64_t strip_line(const Operation& op) const { return op.conv_w * op.record.groups * out_vecs * kLanes; }
+};
+
+inline constexpr std::int64_t kListEntries = 4096;  // of one channel, unless a row has more
+
+template <class T>
+std::int64_t rows_per_list(const Network& network, const Operation& op) {
+  const Tensor& out = network.tensors[op.out];
+  const std::int64_t in = network.tensors[op.in].size() * static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t fit = (std::int64_t{1} << 16) / in, most = kListEntries / (out.h * out.w);
+  const std::int64_t n = fit < most ? fit : most;
+  return n < 1 ? 1 : n < network.block_rows ? n : network.block_rows;
+}
+
+// Where the rows of a block stand in a client's training: their masks are a function of it. Not `on`: nothing is
+// dropped.
+struct DropoutPlace {
+  bool on;
+  std::uint64_t seed;
+  std::uint32_t client, task, step;
+  std::uint32_t first;  // place of the block's first row in the batch
+};
+
+template <class T>
+struct NetworkScratch {
+  T** value;             // (tensors) activations: (block_rows, size of the tensor)
+  T** gradient;          // (tensors) the same of their gradients, where they are wanted
+  T** choice;            // (tensors) which of a pool's window was largest, or a mask: (block_rows, h, w, c)
+  const T** rows;        // (block_rows) where the rows of an operation's input begin
+  const T** weight_row;  // (most outputs of a dense layer) where each row of its weights begins
+  T* forward_weights;    // of the convolution at work: groups of vectors of outputs, then kernel, then outputs
+  T* backward_weights;   // outputs, then kernel, each run filled up with zeros to whole vectors
+  T* weight_sum;         // the gradient of those
+  T* strip;              // two lines of a convolution's output
+  ListEntry<T>* list;    // of one channel
+  T* norm;               // weights and sums of a norm
+  T* other_gradient;     // (block_rows, largest tensor) what is added to a gradient
+  DenseLists<T>* dense;  // of a block of outputs of a dense layer
+  DropoutPlace* place;   // of the rows at work
+
+  template <class Take>
+  void lay_out(const Network& n, bool planning, Take take) {
+    const auto n_tensors = n.n_tensors;
+    take(value, n_tensors);
+    take(gradient, n_tensors);
+    take(choice, n_tensors);
+    take(rows, n.block_rows);
+    const auto take_into = [&](T** table, std::int64_t i, std::int64_t numbers) {
+      T* made;
+      take(made, numbers + kSlack);
+      if (!planning) {
+        table[i] = made;
+      }
+    };
+    for (std::int64_t i = 0; i < n_tensors; ++i) {
+      const std::int64_t numbers = n.block_rows * n.tensors[i].size();
+      take_into(value, i, numbers);
+      take_into(gradient, i, numbers);
+    }
+    std::int64_t forward = 0, backward = 0, strips = 0, entries = 0, outputs = 0, norms = 0, others = 0;
+    const auto at_least = [](std::int64_t& most, std::int64_t wanted) { most = most < wanted ? wanted : most; };
+    for (std::int64_t i = 0; i < n.n_operations; ++i) {
+      const Operation& op = n.operations[i];
+      at_least(outputs, op.kind == OperationKind::Dense ? op.record.out : 0);
+      const Tensor& out = n.tensors[op.out];
+      const bool chooses = op.pooled || op.kind == OperationKind::MaxPool || op.kind == OperationKind::Dropout;
+      if (op.kind == OperationKind::Norm) {
+        take_into(choice, op.out, 2 * n.block_rows * out.c);
+        const std::int64_t weights = op.record.kind == LayerKind::LayerNorm ? out.features() : out.c;
+        at_least(norms, 4 * weights + 2 * out.c);
+      }
+      if (op.adds_back || op.adds_back_other) {
+        const std::int32_t to = op.adds_back ? op.in : op.other;
+        at_least(others, n.block_rows * n.tensors[to].size());
+      }
+      if (chooses) {
+        take_into(choice, op.out, n.block_rows * out.features());
+      }
+      if (op.kind == OperationKind::Conv) {
+        const ConvShape<T> shape(n, op);
+        at_least(forward, shape.forward_size(op));
+        at_least(backward, shape.backward_size(op));
+        at_least(strips, 2 * shape.strip_line(op));
+        at_least(entries, rows_per_list<T>(n, op) * out.h * out.w);
+      }
+    }
+    take(forward_weights, forward + kSlack);
+    take(backward_weights, backward + kSlack);
+    take(weight_sum, backward + kSlack);
+    take(strip, strips + kSlack);
+    take(list, entries + 1);
+    take(weight_row, outputs);
+    take(dense, 1);
+    take(place, 1);
+    take(norm, norms + kSlack);
+    take(other_gradient, others + kSlack);
+  }
+};

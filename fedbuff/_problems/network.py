@@ -1,0 +1,212 @@
+"""Networks: layers in sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import backends
+from .._base.arrays import all_finite, as_array, model_dtype, read_only, to_array
+from .._base.checks import choice, seed_of
+from ..backends.python.philox import Stream
+from ..backends.spec import NetworkSpec, ProblemSpec
+from ..layers._layer import Layer, Part, Shape, Weight, described
+from ..layers._stack import layers_of, stack
+from .base import ClientWeights, Floats
+from .rows import Classifier, is_csr
+
+__all__ = ["Network"]
+
+_HEADS: dict[str, Any] = {"cross_entropy": "softmax", "squared_error": "squared", "binary_cross_entropy": "logistic"}
+_HE = ("relu", "leaky_relu", "gelu", "silu")  # activations before which weights start with variance 2 / fan_in
+_ACTIVATIONS = (*_HE, "tanh", "sigmoid")
+
+
+class Network(Classifier):
+    """Layers in sequence, compiled; `fedbuff.layers` has them.
+
+    >>> import numpy as np, fedbuff as fb
+    >>> X = np.random.default_rng(0).standard_normal((6, 1, 8, 8)).astype(np.float32)
+    >>> L = fb.layers
+    >>> layers = [L.Conv2d(4, 3, padding="same"), L.ReLU(), L.MaxPool2d(2), L.Flatten(), L.Dense(3)]
+    >>> problem = fb.Network(X, [0, 1, 2, 0, 1, 2], clients=[0, 0, 0, 1, 1, 1], layers=layers)
+    >>> problem
+    <Network: 2 clients, 235 float32 weights>
+    >>> problem.shapes
+    ((1, 8, 8), (4, 8, 8), (4, 8, 8), (4, 4, 4), (64,), (3,))
+
+    X is (rows, channels, height, width), (rows, height, width) for images of one channel, or (rows, features). The
+    model is laid out layer by layer as PyTorch does; a residual block has its layers first, then its shortcut.
+
+    loss   "cross_entropy": y has labels. Whole numbers below the number of outputs are the outputs' numbers; else there
+           must be as many different labels as outputs, which are put in order.
+           "squared_error": one output, and y has numbers of X's dtype; the loss of a row is (score - y)^2 / 2.
+           "binary_cross_entropy": one output, and y has two different labels, which are put in order; the loss of a row
+           is log(1 + exp(score)), minus the score where it has the second.
+    l2     adds l2 / 2 |w|^2
+    """
+
+    layers: tuple[Layer, ...]
+    shapes: tuple[Shape, ...]
+    _part: Part
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        clients: Any,
+        *,
+        layers: Sequence[Layer],
+        loss: Literal["cross_entropy", "squared_error", "binary_cross_entropy"] = "cross_entropy",
+        l2: float = 0.0,
+        client_weights: ClientWeights = "equal",
+        copy: bool = True,
+    ) -> None:
+        choice("loss", loss, tuple(_HEADS))
+        shape = _row_shape(X)
+        self._plan(layers_of("layers", layers), shape)
+        targets = to_array("y", y)
+        n_outputs = self._part.shape[0]
+        fields = self._prepare(_as_rows(X, copy), targets, clients, client_weights, copy, l2)
+        fields["head"] = _HEADS[loss]
+        if loss != "cross_entropy" and n_outputs != 1:
+            raise ValueError(f"layers: {loss} wants one output, got {n_outputs}")
+        if loss == "squared_error":
+            self.classes = read_only(np.empty(0))
+            self.accuracy = self.held_out = None  # type: ignore[assignment,method-assign]
+            self._finish(fields, _numbers(y, fields["dtype"]))
+        else:
+            self.classes, index = _labels(targets, n_outputs) if loss == "cross_entropy" else _two_labels(targets)
+            self._finish(fields, index)
+
+    def init(self, seed: int = 0) -> Floats:
+        """A model to start from.
+
+        Weights of convolutions and dense layers are normal: where the next activation is ReLU, LeakyReLU, GELU or SiLU,
+        of variance 2 / fan_in (He); where it is Tanh or Sigmoid, or there is none at all, of variance
+        2 / (fan_in + fan_out) (Glorot). Behind the last activation, the last one counts. Biases are 0; norms have
+        weight 1 and bias 0.
+        """
+        w, key = np.zeros(self.dim, self.dtype), seed_of(seed)
+        begin = drawn = 0
+        for weight, he in self._weights():
+            here = slice(begin, begin := begin + weight.size)
+            if weight.start == "ones":
+                w[here] = 1
+            elif weight.start == "by activation":
+                variance = 2.0 / weight.fan_in if he else 2.0 / (weight.fan_in + weight.fan_out)
+                normals = backends.current().normals(key, 0, 0, drawn, Stream.INITIAL_MODEL, weight.size)
+                w[here] = normals * np.sqrt(variance)
+                drawn += 1
+        return w
+
+    def _weights(self) -> Iterator[tuple[Weight, bool]]:
+        """Every array of weights, and whether it starts as He has it."""
+        activations = [(at, record.kind) for at, record in enumerate(self._part.records) if record.kind in _ACTIVATIONS]
+        for at, weights in enumerate(self._part.weights):
+            behind = [kind for place, kind in activations if place > at]
+            nearest = behind[0] if behind else activations[-1][1] if activations else ""
+            yield from ((weight, nearest in _HE) for weight in weights)
+
+    def _plan(self, layers: tuple[Layer, ...], shape: Shape) -> None:
+        """Follows the shape of a row through the layers."""
+        if not layers:
+            raise ValueError("layers: expected at least one layer")
+        self.layers = layers
+        shapes = [shape]
+        self._part = stack(layers, shape, shapes=shapes)
+        self.shapes = tuple(shapes)
+        if len(self._part.shape) != 1:
+            raise ValueError(
+                f"layers[{len(layers) - 1}] ({type(layers[-1]).__name__}): the last layer gives "
+                f"{described(self._part.shape)}, but the loss wants a vector of shape (outputs,); "
+                "end with Flatten() and Dense(outputs)"
+            )
+
+    def _finish(self, fields: dict[str, Any], index: NDArray[Any], like: ProblemSpec | None = None) -> None:
+        if like is not None:
+            fields["head"] = like.head
+        shape = self.shapes[0]
+        network = NetworkSpec(
+            layers=self._part.records,
+            input_shape=(shape[0], shape[1], shape[2]) if len(shape) == 3 else (shape[0], 1, 1),
+        )
+        dtype, head = fields["dtype"], fields["head"]
+        fields["family"] = "layers"
+        if head == "softmax":
+            fields["label"] = self._targets(index, np.int32, copy=False)
+        else:
+            fields["target"] = self._targets(index, dtype, copy=True)
+        dim = sum(weight.size for weight, _ in self._weights())
+        self._set(ProblemSpec(**fields, dim=dim, network=network), np.diff(self._group.offsets))
+
+    def held_out(self, X: Any, y: Any, *, copy: bool = True) -> Self:
+        """The same model over other rows, all of one client: to evaluate on data that nobody trains on."""
+        shape = _row_shape(X)
+        if shape != self.shapes[0]:
+            raise ValueError(f"X: its rows have shape {shape}, those of this problem {self.shapes[0]}")
+        return super().held_out(_as_rows(X, copy), y, copy=copy)
+
+    def _like(self, other: Self) -> None:
+        self.layers, self.shapes, self._part = other.layers, other.shapes, other._part
+
+
+def _row_shape(X: Any) -> Shape:
+    """Of a row of X: (channels, height, width), or (features,)."""
+    if is_csr(X):
+        raise TypeError("X: Network takes dense rows; pass X.toarray()")
+    array = as_array("X", X)
+    model_dtype("X", array.dtype)
+    if array.ndim not in (2, 3, 4):
+        raise ValueError(
+            "X: expected shape (rows, channels, height, width), (rows, height, width) or (rows, features), "
+            f"got {array.shape}"
+        )
+    if 0 in array.shape:
+        raise ValueError(f"X: expected at least one row and one number in each, got shape {array.shape}")
+    return (1, *array.shape[1:]) if array.ndim == 3 else array.shape[1:]
+
+
+def _as_rows(X: Any, copy: bool) -> NDArray[Any]:
+    """X as (rows, features)."""
+    array = as_array("X", X)
+    if not copy and not array.flags.c_contiguous:
+        raise ValueError("X: with copy=False the rows must be C-contiguous and aligned")
+    return array.reshape(len(array), -1)
+
+
+def _labels(y: NDArray[Any], n_outputs: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The classes in the order of the outputs, and the output of each row."""
+    if n_outputs < 2:
+        raise ValueError(
+            f"layers: cross_entropy wants two outputs or more, got {n_outputs}; loss='binary_cross_entropy' takes one"
+        )
+    if y.dtype.kind in "iuf" and y.min() >= 0 and y.max() < n_outputs and (y == np.floor(y)).all():
+        return read_only(np.arange(n_outputs).astype(y.dtype)), y
+    classes, index = np.unique(y, return_inverse=True)
+    if len(classes) != n_outputs:
+        raise ValueError(
+            f"y: expected whole numbers below {n_outputs}, the number of outputs, or {n_outputs} different labels, got "
+            f"{len(classes)} different ones"
+        )
+    return read_only(classes), index
+
+
+def _two_labels(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The two classes in order, and which of them each row has."""
+    classes, index = np.unique(y, return_inverse=True)
+    if len(classes) != 2:
+        raise ValueError(f"y: expected two classes, got {len(classes)}")
+    return read_only(classes), index
+
+
+def _numbers(y: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    target = as_array("y", y)
+    if target.dtype != dtype:
+        raise TypeError(f"y: expected {dtype}, as X, got {target.dtype}; pass y.astype(np.{dtype})")
+    if not all_finite(target):
+        raise ValueError(f"y: row {int(np.argmin(np.isfinite(target)))} is not finite")
+    return target

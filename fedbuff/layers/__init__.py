@@ -1,0 +1,15 @@
+"""The layers of a `fedbuff.Network`, as PyTorch has them; each takes rows of the shape that the one before it gives.
+
+A row is an image (channels, height, width) or a vector (features). `Conv2d` and the pools take images, `Dense` takes
+vectors, and `Flatten` makes a vector of an image.
+
+>>> import fedbuff as fb
+>>> fb.layers.Conv2d(16, 3, padding="same")
+Conv2d(out_channels=16, kernel_size=(3, 3), stride=(1, 1), padding='same', groups=1, bias=True)
+"""
+
+from ._image import Conv2d, Flatten, MaxPool2d
+from ._norm import BatchNorm
+from ._pointwise import Dense, ReLU
+
+__all__ = ["BatchNorm", "Conv2d", "Dense", "Flatten", "MaxPool2d", "ReLU"]

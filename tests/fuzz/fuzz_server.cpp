@@ -1,0 +1,349 @@
+// The server: sequences of calls, states that were saved, changed and restored. A call that fails changes nothing but
+// its ticket, a model that is held does not change, and a restored server is the same.
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "fedbuff/fedbuff.h"
+#include "host.hpp"
+#include "input.hpp"
+
+namespace {
+
+using fuzz::Input;
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes copy(const void* from, std::size_t n) {
+  Bytes bytes(from == nullptr ? 0 : n);
+  if (!bytes.empty()) {
+    std::memcpy(bytes.data(), from, n);
+  }
+  return bytes;
+}
+
+fb_rule any_rule(Input& in) {
+  fb_rule rule = FB_RULE_INIT;
+  rule.base = static_cast<std::int32_t>(in.below(2));
+  rule.norm = static_cast<std::int32_t>(in.below(5));
+  rule.optimizer = static_cast<std::int32_t>(in.below(2));
+  rule.buffer_size = 1 + in.below(4);
+  rule.n_clients = 1 + in.below(8);
+  rule.max_staleness = in.below(4) - 1;
+  rule.lr = in.positive();
+  rule.momentum = in.one_in(2) ? in.positive() : 0;
+  rule.weight_decay = in.one_in(4) ? in.positive() : 0;
+  rule.unit = in.one_in(4) ? in.positive() : 0;
+  switch (in.below(32)) {
+    case 0: rule.base = static_cast<std::int32_t>(in.whole() & 0xff); break;
+    case 1: rule.norm = static_cast<std::int32_t>(in.whole() & 0xff); break;
+    case 2: rule.buffer_size = in.whole(); break;
+    case 3: rule.n_clients = in.whole(); break;
+    case 4: rule.max_staleness = in.whole(); break;
+    case 5: rule.lr = in.real(); break;
+    case 6: rule.beta1 = in.real(); break;
+    case 7: rule.beta2 = in.real(); break;
+    case 8: rule.epsilon = in.real(); break;
+    case 9: rule.abi = in.byte(); break;
+    case 10: rule.size = in.byte() % (sizeof rule + 1); break;
+    default: break;
+  }
+  return rule;
+}
+
+// All that a state points to, kept for itself.
+struct State {
+  fb_server_state numbers = FB_SERVER_STATE_INIT;
+  Bytes w, sum, first, second;
+  std::vector<std::int64_t> due_version, due;
+  std::vector<Bytes> kept;
+  std::vector<const void*> kept_at;
+
+  bool operator==(const State& other) const {
+    const auto plain = [](const State& s) {
+      const fb_server_state& n = s.numbers;
+      return std::vector<double>{static_cast<double>(n.version), static_cast<double>(n.fill),
+                                 static_cast<double>(n.dropped), n.fill > 0 ? n.sum_weights : 0,
+                                 n.fill > 0 ? n.sum_scaled_weights : 0};
+    };
+    const auto bits = [](const std::vector<double>& all) { return copy(all.data(), 8 * all.size()); };
+    return bits(plain(*this)) == bits(plain(other)) && w == other.w && first == other.first && second == other.second &&
+           due_version == other.due_version && due == other.due && kept == other.kept &&
+           (numbers.fill == 0 || sum == other.sum);
+  }
+
+  // As the library takes it.
+  const fb_server_state* view() {
+    numbers.w = w.data();
+    numbers.sum = sum.data();
+    numbers.first = first.empty() ? nullptr : first.data();
+    numbers.second = second.empty() ? nullptr : second.data();
+    numbers.n_due = static_cast<std::int64_t>(due.size());
+    numbers.due_version = due_version.data();
+    numbers.due = due.data();
+    kept_at.clear();
+    for (const Bytes& model : kept) {
+      kept_at.push_back(model.empty() ? nullptr : model.data());
+    }
+    numbers.kept = kept_at.data();
+    return &numbers;
+  }
+};
+
+class Session {
+ public:
+  Session(Input& in, const fb_rule& rule, fb_dtype dtype, std::int64_t dim, fb_server* server)
+      : in_(in), rule_(rule), dtype_(dtype), dim_(dim), server_(server) {}
+  ~Session() {
+    for (const auto& [model, bytes] : held_) {
+      MUST(copy(fb_model_data(model), model_bytes()) == bytes);
+    }
+    fb_server_destroy(&server_);
+    MUST(server_ == nullptr);
+    for (const auto& [model, bytes] : held_) {  // models outlive their server
+      MUST(copy(fb_model_data(model), model_bytes()) == bytes);
+      fb_model_release(model);
+    }
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  void call() {
+    switch (in_.below(12)) {
+      case 0:
+      case 1: download(); break;
+      case 2:
+      case 3:
+      case 4:
+      case 5: upload(); break;
+      case 6: fb_server_cancel(server_, in_.one_in(4) ? in_.whole() : some_version()); break;
+      case 7: tickets(); break;
+      case 8: set(); break;
+      case 9: restore(); break;
+      case 10: clone(); break;
+      default:
+        if (in_.one_in(16)) {
+          closed_ = true;
+          tickets_.clear();
+          MUST(fb_server_close(server_) == FB_OK);
+        }
+    }
+    const State now = state_of(server_);
+    MUST(now.numbers.version == fb_server_version(server_) && now.numbers.fill == fb_server_fill(server_));
+    MUST(now.numbers.fill >= 0 && now.numbers.fill < rule_.buffer_size && now.numbers.version >= 0);
+    MUST(fb_server_outstanding(server_) >= 0 && fb_server_live_models(server_) >= 1);
+    MUST(fb_server_dim(server_) == dim_ && fb_server_dtype(server_) == dtype_);
+  }
+
+ private:
+  std::size_t model_bytes() const {
+    return static_cast<std::size_t>(dim_) * (dtype_ == FB_F32 ? sizeof(float) : sizeof(double));
+  }
+  std::int64_t some_version() { return fb_server_version(server_) - in_.below(4); }
+
+  State state_of(fb_server* server) const {
+    State state;
+    MUST(fb_server_get_state(server, &state.numbers) == FB_OK);
+    const auto n = static_cast<std::size_t>(state.numbers.n_due);
+    state.due_version.resize(n + 1);
+    state.due.resize(n + 1);
+    state.kept_at.resize(n + 1);
+    state.numbers.due_version = state.due_version.data();
+    state.numbers.due = state.due.data();
+    state.numbers.kept = state.kept_at.data();
+    MUST(fb_server_get_state(server, &state.numbers) == FB_OK);
+    state.due_version.resize(n);
+    state.due.resize(n);
+    state.kept_at.resize(n);
+    const std::size_t sum_bytes = rule_.unit > 0 ? static_cast<std::size_t>(dim_) * 8 : model_bytes();
+    state.w = copy(state.numbers.w, model_bytes());
+    state.sum = copy(state.numbers.sum, sum_bytes);
+    state.first = copy(state.numbers.first, model_bytes());
+    state.second = copy(state.numbers.second, model_bytes());
+    for (std::size_t i = 0; i < n; ++i) {
+      const bool keeps = rule_.base == FB_BASE_CURRENT && state.due_version[i] != state.numbers.version;
+      state.kept.push_back(keeps ? copy(state.kept_at[i], model_bytes()) : Bytes());
+    }
+    return state;
+  }
+
+  void download() {
+    std::int64_t version = -5;
+    if (in_.one_in(4)) {
+      Bytes w(model_bytes());
+      const bool wrong = in_.one_in(8);
+      const fb_status status = fb_server_download_to(server_, dtype_, dim_ + wrong, w.data(), &version);
+      MUST(status != FB_OK || (!wrong && version == fb_server_version(server_)));
+      return;
+    }
+    fb_model* model = nullptr;
+    const fb_status status = fb_server_download(server_, &version, &model);
+    MUST((status == FB_OK) == (model != nullptr) && (!closed_ || status != FB_OK));
+    if (model != nullptr) {
+      MUST(version == fb_server_version(server_));
+      if (held_.size() < 8) {
+        held_.emplace_back(model, copy(fb_model_data(model), model_bytes()));
+      } else {
+        fb_model_release(model);
+      }
+    }
+  }
+
+  template <class T>
+  fb_status upload(fb_dtype dtype, std::int64_t dim, std::int64_t version, std::int64_t ticket, std::int32_t& outcome) {
+    const std::vector<T> delta = in_.numbers<T>(dim);
+    return fb_server_upload(server_, dtype, dim, delta.data(), version, in_.positive(), ticket,
+                            in_.one_in(8) ? nullptr : &outcome);
+  }
+
+  void upload() {
+    const State before = state_of(server_);
+    const std::int64_t live = fb_server_live_models(server_), outstanding = fb_server_outstanding(server_);
+    const bool wrong = in_.one_in(32), unknown = in_.one_in(32);
+    const auto dtype = static_cast<fb_dtype>(wrong ? in_.below(4) : rule_.unit > 0 ? FB_I32 + in_.below(2) : dtype_);
+    const std::int64_t dim = in_.one_in(64) ? 1 + in_.below(50) : dim_;
+    const std::int64_t version = in_.one_in(16) ? in_.whole() : some_version();
+    const std::int64_t ticket = unknown            ? (std::int64_t{1} << 40) + in_.byte()
+                                : tickets_.empty() ? FB_NO_TICKET
+                                                   : tickets_.front();
+    std::int32_t outcome = -1;
+    fb_status status = FB_OK;
+    switch (dtype) {
+      case FB_F32: status = upload<float>(dtype, dim, version, ticket, outcome); break;
+      case FB_F64: status = upload<double>(dtype, dim, version, ticket, outcome); break;
+      case FB_I32: status = upload<std::int32_t>(dtype, dim, version, ticket, outcome); break;
+      default: status = upload<std::int64_t>(dtype, dim, version, ticket, outcome);
+    }
+    if (status == FB_OK) {
+      MUST(!closed_ && !unknown && fb_server_outstanding(server_) == outstanding - 1);
+    } else {
+      MUST(state_of(server_) == before && fb_server_live_models(server_) == live);
+      MUST(fb_server_outstanding(server_) == outstanding && outcome == -1);
+    }
+    const bool unused = status == FB_ERR_ARGUMENT || status == FB_ERR_DTYPE || status == FB_ERR_SIZE ||
+                        status == FB_ERR_SHORT_TABLE || unknown;
+    if (!tickets_.empty() && !unused) {
+      tickets_.pop_front();
+    }
+  }
+
+  void tickets() {
+    std::int64_t ticket = 0;
+    if (tickets_.size() < 4 && in_.one_in(2)) {
+      if (fb_server_take_ticket(server_, &ticket) == FB_OK) {
+        MUST(!closed_ && (tickets_.empty() || ticket > tickets_.back()));
+        tickets_.push_back(ticket);
+      }
+      return;
+    }
+    ticket = tickets_.empty() || in_.one_in(4) ? in_.whole()
+                                               : tickets_[static_cast<std::size_t>(in_.below(4)) % tickets_.size()];
+    const auto at = std::find(tickets_.begin(), tickets_.end(), ticket);
+    const fb_status status = fb_server_cancel_ticket(server_, ticket);
+    MUST(closed_ || (status == FB_OK) == (at != tickets_.end()));
+    if (status == FB_OK && at != tickets_.end()) {
+      tickets_.erase(at);
+    }
+  }
+
+  void set() {
+    const std::int64_t kind = in_.below(3);
+    if (kind == 0) {
+      std::vector<double> weight(static_cast<std::size_t>(1 + in_.below(6)), in_.real());
+      weight.back() = in_.real();
+      fb_server_set_staleness(server_, weight.data(), static_cast<std::int64_t>(weight.size()));
+    } else if (kind == 1) {
+      fb_server_set_staleness_at(server_, in_.whole(), in_.real());
+    } else {
+      host_.set(in_, [&](const fb_executor* executor) { fb_server_set_executor(server_, executor); });
+    }
+  }
+
+  // The state, whole or with a change, makes another server or none.
+  void restore() {
+    State state = state_of(server_), taken = state;
+    const std::int64_t change = in_.below(10);
+    switch (change) {
+      case 0: state.numbers.version = in_.whole(); break;
+      case 1: state.numbers.fill = in_.whole(); break;
+      case 2: state.numbers.dropped = in_.whole(); break;
+      case 3: state.numbers.sum_weights = in_.real(); break;
+      case 4: state.numbers.sum_scaled_weights = in_.real(); break;
+      case 5:
+        if (!state.due.empty()) {
+          state.due[static_cast<std::size_t>(in_.below(8)) % state.due.size()] = in_.whole();
+        }
+        break;
+      case 6:
+        if (!state.due.empty()) {
+          state.due_version[static_cast<std::size_t>(in_.below(8)) % state.due.size()] = in_.whole();
+        }
+        break;
+      case 7: state.numbers.size = in_.byte(); break;
+      default: break;
+    }
+    fb_server* other = nullptr;
+    const fb_status status = fb_server_restore(&rule_, dtype_, dim_, state.view(), &other);
+    MUST((status == FB_OK) == (other != nullptr) && (change < 8 || status == FB_OK));
+    if (other == nullptr) {
+      return;
+    }
+    MUST(change < 8 || state_of(other) == taken);
+    if (in_.one_in(2)) {
+      std::swap(other, server_);
+      tickets_.clear();
+      closed_ = false;
+    }
+    fb_server_destroy(&other);
+  }
+
+  void clone() {
+    fb_server* other = nullptr;
+    const fb_status status = fb_server_clone(server_, &other);
+    MUST(status == FB_OK && state_of(other) == state_of(server_));
+    MUST(fb_server_outstanding(other) == fb_server_outstanding(server_));
+    if (in_.one_in(2)) {
+      std::swap(other, server_);
+      tickets_.clear();
+      closed_ = false;
+    }
+    fb_server_destroy(&other);
+  }
+
+  Input& in_;
+  fb_rule rule_;
+  fb_dtype dtype_;
+  std::int64_t dim_;
+  fb_server* server_;
+  fuzz::Host host_;
+  std::deque<std::int64_t> tickets_;
+  std::vector<std::pair<fb_model*, Bytes>> held_;
+  bool closed_ = false;
+};
+
+template <class T>
+fb_status create(Input& in, const fb_rule& rule, fb_dtype dtype, std::int64_t dim, fb_server** server_out) {
+  const std::vector<T> w0 = in.numbers<T>(dim);
+  return fb_server_create(&rule, dtype, dim, w0.data(), server_out);
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Input in(data, size);
+  const fb_rule rule = any_rule(in);
+  const fb_dtype dtype = in.one_in(2) ? FB_F64 : FB_F32;
+  const std::int64_t dim = in.one_in(256) ? 17000 : 1 + in.below(40);
+  fb_server* server = nullptr;
+  const fb_status status =
+      dtype == FB_F32 ? create<float>(in, rule, dtype, dim, &server) : create<double>(in, rule, dtype, dim, &server);
+  MUST((status == FB_OK) == (server != nullptr));
+  if (server != nullptr) {
+    Session session(in, rule, dtype, dim, server);
+    for (int calls = 0; !in.empty() && calls < 60; ++calls) {
+      session.call();
+    }
+  }
+  return 0;
+}

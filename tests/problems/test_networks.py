@@ -1,0 +1,342 @@
+"""`Network` as a user meets it: shapes, labels, starts, identities with other problems, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import fedbuff as fb
+from fedbuff._base.checks import shown
+
+L = fb.layers
+Array = NDArray[Any]
+
+every_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
+CLIENTS = np.repeat([0, 1, 2], [2, 7, 3])
+LABELS = np.arange(12) % 3
+
+
+def images(*shape: int, dtype: str = "float64") -> Array:
+    return np.random.default_rng(3).standard_normal((12, *shape)).astype(dtype)
+
+
+def small(dtype: str = "float64", **options: Any) -> fb.Network:
+    layers = [L.Conv2d(4, 3, padding="same"), L.ReLU(), L.MaxPool2d(2), L.Flatten(), L.Dense(3)]
+    return fb.Network(images(2, 6, 5, dtype=dtype), LABELS, CLIENTS, layers=layers, **options)
+
+
+def near(got: Any, want: Any, dtype: str = "float64") -> None:
+    """Within a thousand roundings of numbers of size 10."""
+    assert np.abs(np.asarray(got) - np.asarray(want)).max() <= 1e4 * np.finfo(dtype).eps
+
+
+# Identities
+
+
+@every_dtype
+@pytest.mark.parametrize("options", [{}, {"l2": 0.25, "client_weights": "samples"}], ids=["plain", "l2"])
+def test_dense_layers_are_an_mlp(dtype: str, options: Any) -> None:
+    X = images(5, dtype=dtype)
+    mlp = fb.MLP(X, LABELS, CLIENTS, hidden=(4, 6), **options)
+    layers = [L.Dense(4), L.ReLU(), L.Dense(6), L.ReLU(), L.Dense(3)]
+    network = fb.Network(X, LABELS, CLIENTS, layers=layers, **options)
+    assert network.init(4).tobytes() == mlp.init(4).tobytes()
+    same_problem(network, mlp, dtype)
+
+
+@every_dtype
+def test_one_dense_layer_is_softmax_regression(dtype: str) -> None:
+    X = images(5, dtype=dtype)
+    for intercept in (True, False):
+        softmax = fb.Softmax(X, LABELS, CLIENTS, intercept=intercept)
+        same_problem(fb.Network(X, LABELS, CLIENTS, layers=[L.Dense(3, bias=intercept)]), softmax, dtype)
+
+
+@every_dtype
+def test_one_output_is_least_squares_or_logistic(dtype: str) -> None:
+    X, y = images(5, dtype=dtype), images(dtype=dtype)
+    layers = [L.Dense(1, bias=False)]
+    squares = fb.Network(X, y, CLIENTS, layers=layers, loss="squared_error")
+    same_problem(squares, fb.LeastSquares(X, y, CLIENTS), dtype)
+    assert squares.accuracy is None
+    words = np.where(y > 0, "yes", "no")
+    binary = fb.Network(X, words, CLIENTS, layers=layers, loss="binary_cross_entropy")
+    same_problem(binary, fb.Logistic(X, words, CLIENTS), dtype)
+    assert binary.classes.tolist() == ["no", "yes"]
+
+
+@every_dtype
+def test_convolutions_of_one_pixel_are_dense_layers(dtype: str) -> None:
+    X = images(5, dtype=dtype)
+    dense = fb.Network(X, LABELS, CLIENTS, layers=[L.Dense(4), L.ReLU(), L.Dense(3)])
+    pixels = [L.Conv2d(4, 1), L.ReLU(), L.Conv2d(3, 1), L.Flatten()]
+    same_problem(fb.Network(X[:, :, None, None], LABELS, CLIENTS, layers=pixels), dense, dtype)
+    padded = [L.Conv2d(4, 1), L.ReLU(), L.MaxPool2d(1), L.Flatten(), L.Dense(3)]
+    same_problem(fb.Network(X[:, :, None, None], LABELS, CLIENTS, layers=padded), dense, dtype)
+
+
+@every_dtype
+def test_a_kernel_as_large_as_the_image_is_a_dense_layer(dtype: str) -> None:
+    X = images(2, 3, 4, dtype=dtype)
+    dense = fb.Network(X, LABELS, CLIENTS, layers=[L.Flatten(), L.Dense(3)])
+    same_problem(fb.Network(X, LABELS, CLIENTS, layers=[L.Conv2d(3, (3, 4)), L.Flatten()]), dense, dtype)
+
+
+def same_problem(one: fb.Problem, other: fb.Problem, dtype: str) -> None:
+    assert one.dim == other.dim
+    w = (0.5 * np.random.default_rng(2).standard_normal(one.dim)).astype(dtype)
+    near(one.loss(w), other.loss(w), dtype)
+    near(one.grad(w), other.grad(w), dtype)
+    for client in range(3):
+        near(one.client_grad(client, w), other.client_grad(client, w), dtype)
+        for local in (fb.LocalSGD(3, 0.1, 4), fb.LocalSGD(2, 0.1, momentum=0.5, weight_decay=0.1, prox=0.2)):
+            near(one.delta(w, client, local, seed=5), other.delta(w, client, local, seed=5), dtype)
+    if getattr(one, "accuracy", None):
+        assert one.accuracy(w) == other.accuracy(w)  # type: ignore[attr-defined]
+
+
+# As other problems
+
+
+@every_dtype
+@pytest.mark.parametrize("extras", [{}, {"momentum": 0.5, "weight_decay": 0.1, "prox": 0.3}], ids=["plain", "extras"])
+def test_local_sgd_is_the_loop(dtype: str, extras: Any) -> None:
+    problem = small(dtype)
+    start = problem.init(3)
+    for client in range(3):
+        w, v = start.astype(np.float64), np.zeros(problem.dim)
+        for _ in range(4):
+            g = problem.client_grad(client, w.astype(dtype)).astype(np.float64)
+            g += extras.get("weight_decay", 0) * w + extras.get("prox", 0) * (w - start)
+            v = extras.get("momentum", 0) * v + g
+            w = w - 0.05 * v
+        near(problem.delta(start, client, fb.LocalSGD(4, 0.05, **extras)), start - w, dtype)
+
+
+def test_given_batches_are_means_over_those_rows() -> None:
+    problem = small()
+    w, own = problem.init(1), np.flatnonzero(CLIENTS == 1)
+    batch = [0, 3, 3, 6]
+    chosen = fb.Network(images(2, 6, 5)[own[batch]], LABELS[own[batch]], [0, 4], layers=problem.layers)
+    near(problem.delta(w, 1, fb.LocalSGD(1, 0.5), batches=[batch]), 0.5 * chosen.grad(w))
+
+
+def test_rows_of_one_channel() -> None:
+    layers = [L.Conv2d(2, 3), L.ReLU(), L.Flatten(), L.Dense(3)]
+    one, other = (fb.Network(X, LABELS, CLIENTS, layers=layers) for X in (images(6, 5), images(1, 6, 5)))
+    assert one.shapes == other.shapes == ((1, 6, 5), (2, 4, 3), (2, 4, 3), (24,), (3,))
+    w = one.init(1)
+    assert one.grad(w).tobytes() == other.grad(w).tobytes()
+
+
+@pytest.mark.parametrize("layout", ["channels last", "every other row", "reversed"])
+def test_rows_of_any_layout(layout: str) -> None:
+    problem = small()
+    X = problem_rows = images(2, 6, 5)
+    if layout == "channels last":
+        X = np.ascontiguousarray(X.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    elif layout == "every other row":
+        X = np.repeat(X, 2, axis=0)[::2]
+    else:
+        X = X[:, :, :, ::-1].copy()[:, :, :, ::-1]
+    assert np.array_equal(X, problem_rows)
+    w = problem.init(2)
+    assert fb.Network(X, LABELS, CLIENTS, layers=problem.layers).grad(w).tobytes() == problem.grad(w).tobytes()
+    with pytest.raises(ValueError, match=r"^X: with copy=False the rows must be C-contiguous"):
+        fb.Network(X, LABELS, CLIENTS, layers=problem.layers, copy=False)
+
+
+def test_without_a_copy_the_rows_are_the_callers() -> None:
+    X = images(2, 6, 5)
+    problem = fb.Network(X, LABELS, CLIENTS, layers=small().layers, copy=False)
+    w = problem.init(1)
+    before = problem.loss(w)
+    X[0] += 1
+    assert problem.loss(w) != before
+
+
+def test_threads_do_not_change_bits() -> None:
+    problem = small("float32")
+    w = problem.init(1)
+    assert len({(problem.loss(w, threads=t), problem.grad(w, threads=t).tobytes()) for t in (1, 2, 5)}) == 1
+
+
+def test_held_out_rows() -> None:
+    problem = small()
+    w = problem.init(1)
+    X = images(2, 6, 5)
+    assert problem.accuracy(w, (X, LABELS)) == problem.accuracy(w)
+    other = problem.held_out(X[:4], LABELS[:4])
+    assert other.n_clients == 1 and other.layers == problem.layers
+    near(other.loss(w), fb.Network(X[:4], LABELS[:4], [0, 4], layers=problem.layers).loss(w))
+    with pytest.raises(ValueError, match=r"^X: its rows have shape \(2, 5, 6\), those of this problem \(2, 6, 5\)$"):
+        problem.held_out(X.transpose(0, 1, 3, 2), LABELS)
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_it_pickles(bound: bool) -> None:
+    problem = small()
+    w = problem.init(1)
+    if bound:
+        problem.loss(w)
+    for again in (pickle.loads(pickle.dumps(problem)), copy.deepcopy(problem)):
+        assert again.grad(w).tobytes() == problem.grad(w).tobytes()
+        assert again.layers == problem.layers and again.accuracy(w) == problem.accuracy(w)
+
+
+def test_it_is_shown_without_its_arrays() -> None:
+    assert repr(small()) == "<Network: 3 clients, 151 float64 weights>"
+    assert len(shown(small().layers)) < 300
+
+
+def test_estimates() -> None:
+    constants = small().constants()
+    assert {value.tag.value for value in (constants.L, constants.sigma2, constants.gamma2)} == {"estimate"}
+    assert constants.L.value > 0 and constants.f_star.value == 0
+
+
+def test_a_replay_trains_it_with_the_same_bits_on_all_threads() -> None:
+    problem = small("float32")
+    model = fb.DelayModel(n_clients=3, compute=fb.Exponential(1.0))
+    schedule = fb.schedule(model, fb.FedBuff(buffer_size=2), server_steps=60, seed=1)
+    local = fb.LocalSGD(3, 0.1, 2, momentum=0.5)
+    options: dict[str, Any] = {"strategy": fb.FedBuff(buffer_size=2), "seed": 3, "eval_every": 20}
+    one, two = (fb.replay(problem, schedule, local, threads=t, metrics=("loss", "accuracy"), **options) for t in (1, 2))
+    assert one.w.tobytes() == two.w.tobytes()
+    assert one.history["loss"][-1] < 0.5 * one.history["loss"][0]
+
+
+# Labels and starts
+
+
+def test_whole_numbers_are_the_outputs_numbers() -> None:
+    X, w = images(4), np.random.default_rng(0).standard_normal(25)
+    few = np.array([0, 2] * 6)
+    problem = fb.Network(X, few, CLIENTS, layers=[L.Dense(5)])
+    assert problem.classes.tolist() == [0, 1, 2, 3, 4]
+    scores = X @ w.reshape(-1)[:20].reshape(5, 4).T + w[20:]
+    assert problem.accuracy(w) == np.mean(scores.argmax(axis=1) == few)
+    near(problem.loss(w), fb.Network(X, few.astype(float), CLIENTS, layers=[L.Dense(5)]).loss(w))
+
+
+def test_other_labels_are_put_in_order() -> None:
+    X = images(4)
+    words = np.array(["b", "c", "a"])[LABELS]
+    problem = fb.Network(X, words, CLIENTS, layers=[L.Dense(3)])
+    assert problem.classes.tolist() == ["a", "b", "c"]
+    same_problem(problem, fb.Softmax(X, words, CLIENTS), "float64")
+
+
+def test_starts() -> None:
+    layers = [L.Conv2d(40, 3, groups=2), L.ReLU(), L.Flatten(), L.Dense(50), L.ReLU(), L.Dense(3)]
+    problem = fb.Network(images(4, 5, 5, dtype="float32"), LABELS, CLIENTS, layers=layers)
+    w = problem.init(seed=3)
+    parts = np.split(w, np.cumsum([40 * 2 * 9, 40, 50 * 360, 50, 50 * 3]))
+    for part, variance in zip(parts[::2], [2 / 18, 2 / 360, 2 / 50], strict=True):
+        assert abs(part.mean()) < 4 * np.sqrt(variance / part.size)
+        assert abs(part.var() / variance - 1) < 6 / np.sqrt(part.size)
+    assert not any(part.any() for part in parts[1::2])
+    assert problem.init(3).tobytes() == w.tobytes() != problem.init(4).tobytes()
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ([L.Dense(3)], r"layers\[0\] \(Dense\): expected a vector .* got an image .*; put Flatten\(\)"),
+        ([L.Flatten(), L.Conv2d(2, 3)], r"layers\[1\] \(Conv2d\): expected an image .* got a vector of shape \(60,\)"),
+        ([L.Conv2d(2, 3), L.Conv2d(2, (5, 2))], r"layers\[1\] \(Conv2d\): its kernel of \(5, 2\) .* \(2, 4, 3\)"),
+        ([L.Conv2d(2, 9, padding=1)], r"layers\[0\] \(Conv2d\): its kernel of \(9, 9\) .*, \(8, 7\) with its padding"),
+        ([L.Conv2d(3, 3, groups=3)], r"layers\[0\] \(Conv2d\): groups=3 does not divide the 2 channels of \(2, 6, 5\)"),
+        ([L.MaxPool2d(6), L.Flatten()], r"layers\[0\] \(MaxPool2d\): its kernel of \(6, 6\) .* \(2, 6, 5\)"),
+        ([L.Conv2d(3, 3)], r"layers\[0\] \(Conv2d\): the last layer gives an image of shape \(3, 4, 3\), but"),
+        ([L.Flatten(), L.Dense(1)], r"layers: cross_entropy wants two outputs or more, got 1"),
+        ([L.Flatten(), L.Dense(2)], r"y: expected whole numbers below 2, .* or 2 different labels, got 3"),
+        ([], r"layers: expected at least one layer"),
+        ([L.ReLU()] * 513 + [L.Flatten(), L.Dense(3)], r"layers: at most 512 layers, got 515"),
+        ([L.Conv2d(2**31 - 1, 1), L.Flatten(), L.Dense(3)], r"layers\[0\] \(Conv2d\): an image .* has more than"),
+    ],
+)  # fmt: skip
+def test_bad_stacks(layers: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}"):
+        fb.Network(images(2, 6, 5), LABELS, CLIENTS, layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        (L.Dense(3), r"layers: expected a list of layers, got Dense"),
+        ("dense", r"layers: expected a list of layers, got 'dense'"),
+        ([L.Flatten, L.Dense(3)], r"layers\[0\]: expected a layer of fedbuff.layers, got .*; write Flatten\(\)"),
+        ([L.Flatten(), 3], r"layers\[1\]: expected a layer of fedbuff.layers, got 3"),
+        (None, r"layers: expected a list of layers, got None"),
+    ],
+)
+def test_what_is_no_layer(layers: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=f"^{said}"):
+        fb.Network(images(2, 6, 5), LABELS, CLIENTS, layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: L.Conv2d(0, 3), "out_channels: expected an int >= 1, got 0"),
+        (
+            lambda: L.Conv2d(2, (1, 2, 3)),
+            r"kernel_size: expected one int, or two for height and width, got \(1, 2, 3\)",
+        ),
+        (lambda: L.Conv2d(2, 0), "kernel_size: expected an int >= 1, got 0"),
+        (lambda: L.Conv2d(2, 3, 0), "stride: expected an int >= 1, got 0"),
+        (lambda: L.Conv2d(2, 3, padding=-1), "padding: expected an int >= 0, got -1"),
+        (lambda: L.Conv2d(2, 3, padding="valid"), "padding: expected an int, two, or 'same', got 'valid'"),
+        (lambda: L.Conv2d(2, 3, 2, "same"), r"padding: 'same' needs stride 1, got stride \(2, 2\)"),
+        (lambda: L.Conv2d(4, 3, groups=3), "groups: expected a divisor of out_channels=4, got 3"),
+        (lambda: L.MaxPool2d(2, padding=2), r"padding: expected at most half of kernel_size=\(2, 2\), got \(2, 2\)"),
+        (lambda: L.Dense(-1), "out_features: expected an int >= 1, got -1"),
+        (lambda: L.BatchNorm(16), "BatchNorm: its running statistics are not part of a delta.*; use GroupNorm"),
+    ],
+)
+def test_bad_layers(make: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}"):
+        make()
+
+
+ONE: dict[str, Any] = {"layers": [L.Flatten(), L.Dense(1)]}
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"X": np.zeros(12)}, ValueError, r"X: expected shape \(rows, channels, .* or \(rows, features\), got \(12,\)"),
+        ({"X": np.zeros((12, 2, 0, 5))}, ValueError, r"X: expected at least one row and .*, got shape \(12, 2, 0, 5\)"),
+        ({"X": np.zeros((12, 2, 6, 5), np.uint8)}, TypeError, r"X: expected float32 or float64, got uint8"),
+        ({"X": np.full((12, 2, 6, 5), np.nan)}, ValueError, r"X: row 0 is not finite"),
+        ({"y": LABELS[:5]}, ValueError, r"y: expected shape \(12,\), one target per row, got \(5,\)"),
+        ({"y": np.zeros((12, 3))}, ValueError, r"y: expected shape \(12,\), one target per row, got \(12, 3\)"),
+        ({"y": np.zeros(12, np.float32), **ONE, "loss": "squared_error"}, TypeError, r"y: expected float64, as X"),
+        ({"y": np.full(12, np.inf), **ONE, "loss": "squared_error"}, ValueError, r"y: row 0 is not finite"),
+        ({"loss": "squared_error"}, ValueError, r"layers: squared_error wants one output, got 3"),
+        ({**ONE, "loss": "binary_cross_entropy"}, ValueError, r"y: expected two classes, got 3"),
+        ({"loss": "hinge"}, ValueError, r"loss: expected one of cross_entropy, .*, got 'hinge'"),
+    ],
+)  # fmt: skip
+def test_bad_data(given: dict[str, Any], error: type[Exception], said: str) -> None:
+    right: dict[str, Any] = {"X": images(2, 6, 5), "y": LABELS, "clients": CLIENTS, "layers": [L.Flatten(), L.Dense(3)]}
+    with pytest.raises(error, match=f"^{said}"):
+        fb.Network(**{**right, **given})
+
+
+def test_the_example_learns() -> None:
+    """examples/femnist_cnn.py in short."""
+    main = runpy.run_path(str(Path(__file__).resolve().parents[2] / "examples" / "femnist_cnn.py"))["main"]
+    reached = main(tasks=20, n_writers=40)
+    assert set(reached) == {"FedBuff", "FedAvg", "FedAsync"} and max(reached.values()) > 2 / 62
