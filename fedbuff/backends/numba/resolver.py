@@ -97,7 +97,7 @@ _Hearing: Any = jitclass(_attribute_types(hearing.Hearing(resolver.EVERY_CLIENT,
 
 
 @overload(event_loop.new_hearing)
-def _new_hearing(trigger: Any, n_clients: Any, per_client: Any) -> Any:
+def _new_hearing(trigger, n_clients, per_client):  # as annotated as what it gives
     return lambda trigger, n_clients, per_client: _Hearing(trigger, n_clients, per_client)
 
 
