@@ -27,7 +27,9 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-NEEDS = {"heapq": ("numpy",), "ours": ("fedbuff",), "torch_networks": ("torch",)} | {who: (who, "torch") for who in ("pfl", "flgo", "flsim")}
+NEEDS = {"heapq": ("numpy",), "ours": ("fedbuff",), "torch_networks": ("torch",)} | {
+    who: (who, "torch") for who in ("pfl", "flgo", "flsim")
+}
 SECONDS = 0.3  # that a turn lasts at least
 
 

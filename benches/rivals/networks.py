@@ -8,7 +8,8 @@ import numpy as np
 
 from .data import FOLDER
 
-# A layer is a name and its numbers: conv (channels, kernel, padding, stride), pool (size), norm (groups), dense (outputs).
+# A layer is a name and its numbers: conv (channels, kernel, padding, stride), pool (size), norm (groups), dense
+# (outputs).
 Layer = tuple[str, *tuple[int, ...]]
 STEPS, LR, N_CLIENTS, ROWS = 10, 0.01, 4, 100
 

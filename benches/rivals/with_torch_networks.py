@@ -68,7 +68,9 @@ class Trainer:
         """A function from parameters and a batch to parameters."""
         parts = torch.split(self.w0, [p.numel() for p in self.net.parameters()])
         p = {
-            key: part.reshape(own.shape).contiguous(memory_format=self.format if own.dim() == 4 else torch.contiguous_format)
+            key: part.reshape(own.shape).contiguous(
+                memory_format=self.format if own.dim() == 4 else torch.contiguous_format
+            )
             for key, part, own in zip(self.names, parts, self.net.parameters(), strict=True)
         }
         for x, y in self.steps(client):
@@ -89,7 +91,7 @@ class Trainer:
 
 
 def network(name: str, batch: str, variant: str = "module") -> Callable[[], dict[str, Any]]:
-    """module, functional and compile; module-last, functional-last and compile-last with the channels last in memory."""
+    """module, functional and compile; module-last and so on have the channels last in memory."""
     torch.set_num_threads(1)
     how, _, last = variant.partition("-")
     trainer = Trainer(name, int(batch), last == "last")

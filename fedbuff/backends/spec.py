@@ -363,6 +363,10 @@ class ReplayEngine(Protocol):
     ) -> int: ...
 
 
+METRICS = ("loss", "grad_norm_sq", "accuracy", "distance", "step_norm")  # RunMetric in csrc/core/replay/run.hpp
+PROBLEM_METRICS = METRICS[:3]  # those that a problem gives: a host may evaluate them, and limits may be of them
+
+
 class RunState(IntEnum):
     """Why a run came back: an end, or a question to its host. The numbers are those of csrc/core/replay/run.hpp."""
 
@@ -717,8 +721,17 @@ class Limits(NamedTuple):
     lanes: Callable[[], int]  # numbers in a vector of the level in force
 
 
-# What it came to (PackedEnd in csrc/core/replay/packed_runs.hpp), its RunState, version, updates, staleness, time,
-# seconds, w, history, and what was raised
+class PackedEnd(IntEnum):
+    """What a packed run came to. The numbers are those of csrc/core/replay/packed_runs.hpp."""
+
+    ENDED = 0
+    STALLED = 1  # the schedule
+    SHORT_TABLE = 2  # the staleness that is given is beyond the arm's table
+    CANCELLED = 3
+    FAILED = 4  # with what was raised
+
+
+# PackedEnd, RunState, version, updates, staleness, time, seconds, w, history, and what was raised
 PackedRun = tuple[int, int, int, int, int, float, float, Vector, NDArray[np.float64], BaseException | None]
 
 

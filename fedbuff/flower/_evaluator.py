@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 _MOST_WAITING = 4  # models that wait for their evaluation; a run that is further ahead waits
 
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+EvaluateFn = Callable[[int, ArrayRecord], "MetricRecord | None"]
 
 
 class Evaluator:
