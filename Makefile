@@ -9,11 +9,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 
 PYTEST_ARGS ?=
+PARALLEL := -n logical --dist loadgroup --no-loadscope-reorder
 FLWR ?= 1.41.*
 FLOWER := .venv-flower
 JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedbuff/_version.py)
 CORE := $(CURDIR)/fedbuff/$(if $(filter Darwin,$(shell uname)),libfedbuff.dylib,libfedbuff-$(VERSION).so)
+SANITIZED := $(CURDIR)/build/sanitize
 COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd src/*.pyx) \
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
@@ -21,7 +23,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
 INSTALL = FEDBUFF_BUILD=require FEDBUFF_BUILD_LOG=/proc/$$$$/fd/2 $(PIP) install --no-build-isolation -e ".[$(1)]"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flower lint format docs dist wheels core-test sanitize torture fuzz bench bench-full \
+.PHONY: help demo test test-flower lint format docs dist wheels core-test sanitize torture fuzz memory bench bench-full \
         bench-flower clean
 .DELETE_ON_ERROR:
 
@@ -34,7 +36,7 @@ demo: $(if $(wildcard $(VENV)/.built),$(VENV)/.built,$(VENV)/.demo)  ## FedBuff,
 test: $(VENV)/.built  ## all tests, of C++ and of Python
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core LIB=$(CORE) run
 	$(MAKE) $(JOBS) --no-print-directory -C tests/fuzz LIB=$(CORE) run
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 test-flower: $(VENV)/.built $(FLOWER)/.made  ## tests of fedbuff.flower, in .venv-flower; FLWR="1.21.*" chooses another flwr
 	PYTHONPATH=$(CURDIR) $(FLOWER)/bin/python -m pytest -W ignore::DeprecationWarning -p no:cacheprovider $(PYTEST_ARGS) tests/flower
@@ -69,13 +71,17 @@ wheels: $(VENV)/.dist  ## wheels for several Pythons, in wheelhouse/; on Linux t
 	$(BIN)/python -m cibuildwheel --output-dir wheelhouse
 
 sanitize: $(VENV)/.built  ## the C++ tests and some of the Python ones under ASan, UBSan and TSan
-	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=address,undefined run
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=thread run
-	tests/run_sanitized.sh $(BIN)/python
+	FEDBUFF_BUILD=require FEDBUFF_SANITIZE=address,undefined $(BIN)/python setup.py --quiet build --build-base build/sanitize-base --build-lib build/sanitize
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core SANITIZE=address,undefined LIB=$(SANITIZED)/fedbuff/$(notdir $(CORE)) run
+	tests/run_sanitized.sh $(BIN)/python $(SANITIZED) $(PARALLEL)
 
 torture: $(VENV)/.built  ## a fault at each system call of each save, 1,000 kills: docs/reliability.md gets the figures
 	$(BIN)/python tests/torture/faults.py --publish
 	$(BIN)/python tests/torture/kills.py --kills 1000 --publish
+
+memory: $(VENV)/.built  ## memory over a million calls, or 20 s, of each function; docs/reliability.md gets the figures
+	$(BIN)/python tests/torture/memory.py --publish
 
 SECONDS ?= 600
 fuzz: $(VENV)/.built  ## SECONDS=600 of fuzzing by libFuzzer (Clang) and in Python; docs/reliability.md gets the figures

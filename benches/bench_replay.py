@@ -52,6 +52,12 @@ def test_replay_beside_a_peer(beside: Beside, who: str) -> None:
     assert faster.best > 1
 
 
+def test_the_check_of_a_schedule_costs_little(beside: Beside) -> None:
+    """At most 5 % of the replay's time for a row, where rows are cheapest."""
+    _, (faster,) = beside("ours check W2 400000", "ours replay_alone W2 400000")
+    assert faster.best > 20
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
 @pytest.mark.parametrize("name", list(A_SECOND))
 def test_two_threads(beside: Beside, name: str) -> None:

@@ -15,6 +15,7 @@ from rivals.with_numpy import checked, moved, vectors
 import fedbuff as fb
 from fedbuff._machine import bench as _bench
 from fedbuff._machine import limits as _limits
+from fedbuff._schedule.check import check_columns
 
 Turn = Callable[[], dict[str, Any]]
 
@@ -120,6 +121,18 @@ def replay_alone(name: str, updates: str, threads: str = "1", dtype: str = "floa
     resolve, run = _stages(workload(name), updates, threads, dtype)
     made = resolve()
     return lambda: run(made)
+
+
+def check(name: str, updates: str) -> Turn:
+    """The check of a schedule that comes from elsewhere, before a replay of it."""
+    resolve, _ = _stages(workload(name), updates)
+    made = resolve()
+
+    def run() -> dict[str, Any]:
+        check_columns(made)
+        return {"amount": int(updates)}
+
+    return run
 
 
 def replay_stream(name: str, updates: str) -> Turn:

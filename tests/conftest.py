@@ -1,4 +1,4 @@
-"""The package as others get it: a source archive, the wheel that it builds, and that wheel installed; made once."""
+"""What all tests share: how they are dealt to processes, and the package as others get it, made once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ from pathlib import Path
 
 import installs
 import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, those of a file stay together, and so do those that need the wheel."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        needs_wheel = "unpacked" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("the wheel" if needs_wheel else item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,8 @@ def copy_objects(target: Path) -> None:
     """What the compiler made already: a build with the same flags, of sources no newer, goes on from there."""
     for objects in (ROOT / "build").glob("objects-*"):
         shutil.copytree(objects, target / "build" / objects.name, dirs_exist_ok=True)
+    if (ROOT / ".venv").is_dir():  # a compiler cache may list the headers in it by their way from here
+        (target / ".venv").symlink_to(ROOT / ".venv")
 
 
 def clean_environment(**changes: str) -> dict[str, str]:

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# run_sanitized.sh <python>: builds the compiled modules with ASan and UBSan into build/sanitize and runs the tests that
-# work their edges. Numba and pyarrow are kept out: they bring compilers and allocators that the sanitizers do not know.
+# run_sanitized.sh <python> <built> [option of pytest]...: the tests that work the edges of the compiled modules, on a build
+# of them with ASan and UBSan in the folder <built>. Numba and pyarrow are kept out: they bring compilers and allocators
+# that the sanitizers do not know.
 set -euo pipefail
 python=$(realpath --no-symlinks "$1")
+out=$2
+shift 2
 cd "$(dirname "$0")/.."
-out=$PWD/build/sanitize
-
-FEDBUFF_BUILD=require FEDBUFF_SANITIZE=address,undefined \
-    "$python" setup.py --quiet build --build-base build/sanitize-base --build-lib "$out"
 
 mkdir -p build/blocked
 for name in numba pyarrow; do
@@ -27,9 +26,9 @@ print(fedbuff._core.level())
 CHECK
 )
 
-LD_PRELOAD=$preload "$python" -m pytest -q -p no:cacheprovider \
+LD_PRELOAD=$preload "$python" -m pytest -q -p no:cacheprovider "$@" \
     tests/rule/test_server.py tests/problems/test_problems.py tests/rule/test_presets.py tests/boundary/test_inputs.py \
     tests/embedding/test_parts.py tests/embedding/test_bad_use.py \
     -k "not numba and not threads_may_share"
 # The C++ tests work the edges of every level; this one is what the bindings reach.
-LD_PRELOAD=$preload "$python" -m pytest -q -p no:cacheprovider tests/backends/test_conformance.py -k "cpp-$level"
+LD_PRELOAD=$preload "$python" -m pytest -q -p no:cacheprovider "$@" tests/backends/test_conformance.py -k "cpp-$level"

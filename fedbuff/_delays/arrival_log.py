@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._base.checks import count
 from .._base.files import file_format, replacing
 from .bad_rows import refuse_times
 from .clients import code_clients
@@ -121,7 +122,7 @@ class ArrivalLog(Immutable):
         """Refuses the first row whose version a server that steps at every buffer_size arrivals had not made yet."""
         if self.version is None:
             return
-        version, made = self.version, np.arange(self.client.size) // buffer_size
+        version, made = self.version, np.arange(self.client.size) // count("buffer_size", buffer_size)
         refuse_rows(
             np.flatnonzero(version > made),
             lambda row: f"version {version[row]} does not exist yet: {row} arrivals make {made[row]} server steps",

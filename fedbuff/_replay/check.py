@@ -13,12 +13,11 @@ from .._problems.local import LocalSGD
 from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
 from .._schedule.schedule import Schedule
+from ..backends.spec import METRICS, PROBLEM_METRICS
 from .stop import Stop
 
-__all__ = ["METRICS", "check_local", "check_metrics", "check_problem", "check_replay", "check_schedule", "check_stop"]
+__all__ = ["check_local", "check_metrics", "check_problem", "check_replay", "check_schedule", "check_stop"]
 
-METRICS = ("loss", "grad_norm_sq", "accuracy", "distance", "step_norm")
-STOP_METRICS = METRICS[:3]  # those of a problem, which `Stop` may look at
 _NEEDS = {"loss": "loss", "grad_norm_sq": "grad", "accuracy": "accuracy"}  # methods of a problem, by metric
 
 
@@ -78,6 +77,6 @@ def check_metrics(metrics: Sequence[str], problem: Any) -> None:
 
 def check_stop(stop: Stop, metrics: Sequence[str]) -> None:
     """Refuses a limit of a metric that is not evaluated."""
-    for name in STOP_METRICS:
+    for name in PROBLEM_METRICS:
         if getattr(stop, name) is not None and name not in metrics:
             raise ValueError(f"metrics: stop looks at {name!r}, which is not among them")

@@ -24,8 +24,8 @@ from .._problems.base import Problem
 from .._problems.local import LocalSGD
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
-from ..backends.spec import RunState
-from .check import METRICS, STOP_METRICS, check_problem, check_stop
+from ..backends.spec import METRICS, PROBLEM_METRICS, RunState
+from .check import check_problem, check_stop
 from .checkpoint import _read_checkpoint
 from .engine import AnyProblem
 from .history import ExitReason, Interrupted, Result
@@ -132,7 +132,7 @@ def make_loop(
     if stop is not None and not isinstance(stop, Stop) and not callable(stop):
         raise TypeError(f"stop: expected fedbuff.Stop or a function, got {type(stop).__name__}")
     needs_evaluation = callable(stop) or (
-        isinstance(stop, Stop) and any(getattr(stop, name) is not None for name in STOP_METRICS)
+        isinstance(stop, Stop) and any(getattr(stop, name) is not None for name in PROBLEM_METRICS)
     )
     if eval_every is None and (needs_evaluation or callback is not None):
         raise ValueError("eval_every: stop and callback look at evaluations; say how often to make them")

@@ -9,8 +9,9 @@ import numpy as np
 
 from .. import backends
 from .._problems.base import Problem
+from ..backends.spec import PROBLEM_METRICS
 from ..backends.spec import Vector as Floats
-from .check import STOP_METRICS, check_metrics
+from .check import check_metrics
 from .engine import AnyProblem
 
 
@@ -43,7 +44,7 @@ class _Evaluation:
 
     def values(self, w: Floats) -> list[float]:
         """What the host of a run evaluates: loss, grad_norm_sq and accuracy, those among the metrics."""
-        return [self._value(name, w) for name in self.metrics if name in STOP_METRICS]
+        return [self._value(name, w) for name in self.metrics if name in PROBLEM_METRICS]
 
     def _value(self, name: str, w: Floats) -> float:
         problem = cast(Any, self._problem)

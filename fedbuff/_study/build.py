@@ -117,8 +117,8 @@ def make_strategy(values: Tables) -> Strategy:
         if isinstance(values["optimizer"], Adam):
             betas = tuple(values["optimizer"].betas)
             values["optimizer"] = Adam(cast(Any, betas), values["optimizer"].epsilon, values["optimizer"].weight_decay)
-    if "privacy" in values and not isinstance(values["privacy"], Gaussian):
-        values["privacy"] = call_with(Gaussian, "strategy.privacy", table_of(values, "privacy", "strategy."))
+    if "privacy" in values:
+        values["privacy"] = privacy_of(values)
     preset = values.pop("preset", None)
     if preset is None:
         made: Strategy = call_with(_STRATEGIES[kind], "strategy", values)
@@ -155,3 +155,28 @@ def default_metrics(problem: Tables) -> tuple[str, ...]:
     kind = PROBLEMS.get(problem["kind"], Softmax)
     has_accuracy = hasattr(kind, "accuracy") and problem.get("loss") != "squared_error"
     return ("loss", "accuracy") if has_accuracy else ("loss",)
+
+
+# The objects that a table of a kind stands for, by the table's path.
+KINDS_OF: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "strategy.staleness": _STALENESS,
+    "strategy.optimizer": _OPTIMIZERS,
+    **{f"trace.{law}": DISTRIBUTIONS for law in ("wait", "download", "compute", "upload", "client_speed")},
+}
+
+
+def strategy_keys(kind: Any, preset: Any) -> tuple[str, ...] | None:
+    """The keys of [strategy] beside `kind`; None for a kind that there is not."""
+    if kind not in _STRATEGIES:
+        return None
+    of_preset = _PRESET_OPTIONS.get(preset, ()) if isinstance(preset, str) else ()
+    return (*inspect.signature(_STRATEGIES[kind]).parameters, "preset", *of_preset)
+
+
+def privacy_of(strategy: Mapping[str, Any]) -> Gaussian | None:
+    """The noise that the table [strategy] asks for."""
+    given = strategy.get("privacy")
+    if given is None or isinstance(given, Gaussian):
+        return given
+    made: Gaussian = call_with(Gaussian, "strategy.privacy", table_of(strategy, "privacy", "strategy."))
+    return made

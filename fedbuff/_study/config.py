@@ -39,7 +39,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import importlib
-import inspect
 import json
 import math
 import os
@@ -75,6 +74,7 @@ from .._replay.engine import AnyProblem
 from .._replay.history import Result
 from .._replay.loop import replay
 from .._replay.stop import Stop
+from .._rule.secure_values import Gaussian
 from .._rule.strategies import FedAvg, FedBuff, rule_of
 from .._schedule.options import ScheduleOptions
 from .._schedule.resolve import plans_of
@@ -90,12 +90,24 @@ from .data import (
     format_of,
     hold_out,
 )
+from .keys import (
+    DATA_KEYS,
+    SECTIONS,
+    SWEEP_KEYS,
+    TARGETS,
+    TOP_KEYS,
+    partition_keys,
+    problem_keys,
+    refuse_unknown_removals,
+    schedule_keys,
+    trace_keys,
+)
+from .options import ReplayOptions
 from .tables import (
     ConfigError,
     ConfigFileError,
     ConflictError,
     Tables,
-    UnknownKeyError,
     at_path,
     call_with,
     combinations,
@@ -105,53 +117,35 @@ from .tables import (
     pop_kind,
     read_tables,
     refuse_unknown,
-    removed_in_vain,
     seeds_of,
     table_of,
 )
 
 __all__ = ["StudyConfig"]
 Source = Trace | DelayModel | ArrivalLog
-SECTIONS = ("problem", "trace", "strategy", "local", "schedule", "replay")
-_DATA_KEYS = ("data", "format", "target", "divide_by", "dtype", "test", "test_seed")
 
 
-def refuse_unknown_removals(tables: Tables, changes: Mapping[str, Any]) -> None:
-    """Refuses to remove a key that there cannot be; one that is only not there may be removed."""
-    for path in removed_in_vain(tables, changes):
-        try:
-            StudyConfig(merged(tables, {**changes, path: 0}))
-        except UnknownKeyError as error:
-            if error.path == path:
-                raise
-        except ConfigError:
-            pass
+def check_code(tables: Tables, allow_code: bool) -> None:
+    """Refuses tables whose problem runs code, unless that is allowed."""
+    if table_of(tables, "problem").get("kind") == "factory" and not allow_code:
+        raise ConfigError(
+            'problem.kind: "factory" runs code that the configuration names; where you trust it as you trust a '
+            "program, give --allow-code, or allow_code=True in Python"
+        )
+
+
+def check_repeatable(privacy: Gaussian | None, what: str) -> None:
+    """Refuses noise that is drawn from the operating system, for `what` must get the same run twice."""
+    if privacy is not None and not privacy.repeatable:
+        raise ConfigError(
+            f'strategy.privacy.source: {what} needs "simulated", got "system": its runs must be repeatable, and '
+            "releases of every one of them would have to be counted"
+        )
 
 
 def at_replay() -> AbstractContextManager[None]:
     """The keys of the problem's errors are arguments of replay: names the table that gave them."""
     return at_path("replay", ("metrics", "eval_every", "threads", "checkpoint_every"), named_here=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """The table [replay]. eval_every None evaluates about a hundred times; metrics None is the loss, and the accuracy
-    where the problem has one."""
-
-    eval_every: int | None = None
-    metrics: tuple[str, ...] | None = None
-    stop: Stop | None = None
-    threads: int | None = None
-    checkpoint_every: int = 1000
-
-    def __post_init__(self) -> None:
-        for name in ("eval_every", "threads", "checkpoint_every"):
-            if getattr(self, name) is not None:
-                count(name, getattr(self, name))
-        if self.metrics is not None:
-            if isinstance(self.metrics, str) or not all(isinstance(name, str) for name in self.metrics):
-                raise TypeError("metrics: expected a list of names")
-            object.__setattr__(self, "metrics", tuple(self.metrics))
 
 
 # ---- the configuration ----
@@ -187,7 +181,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", copy.deepcopy(mapping("tables", self.tables)))
         object.__setattr__(self, "folder", path_of("folder", self.folder))
-        refuse_unknown("", self.tables, (*SECTIONS, "seed", "seeds", "name", "target", "compare", "sweep"))
+        refuse_unknown("", self.tables, TOP_KEYS)
         for name in ("problem", "trace", "strategy"):
             if name not in self.tables:
                 raise ConfigError(f"{name}: the table is missing")
@@ -293,9 +287,7 @@ class StudyConfig:
     @cached_property
     def schedule_options(self) -> Tables:
         values = table_of(self.tables, "schedule")
-        given = ("source", "strategy", "seed")
-        known = [name for name in parameters_of(resolve) if name not in given]
-        refuse_unknown("schedule", values, known)
+        refuse_unknown("schedule", values, schedule_keys())
         return values
 
     @cached_property
@@ -310,7 +302,7 @@ class StudyConfig:
     def sweep_options(self) -> Tables:
         """The table [sweep]: `grid`, lists of values by key path, and `seeds`, a list or "0:100"."""
         values = table_of(self.tables, "sweep")
-        refuse_unknown("sweep", values, ("grid", "seeds"))
+        refuse_unknown("sweep", values, SWEEP_KEYS)
         if "grid" in values:
             combinations(table_of(values, "grid"), "sweep.grid")
         if "seeds" in values:
@@ -320,22 +312,17 @@ class StudyConfig:
     def _check_problem(self) -> None:
         values = table_of(self.tables, "problem")
         kind = pop_kind("problem", values, (*PROBLEMS, "factory"))
+        known = problem_keys(kind)
         if kind == "factory":
-            refuse_unknown("problem", values, ("function", "options"))
+            refuse_unknown("problem", values, known)
             if not isinstance(values.get("function"), str) or ":" not in values["function"]:
                 raise ConfigError("problem.function: expected 'module:function' or 'file.py:function'")
             return
-        known = [name for name in inspect.signature(PROBLEMS[kind]).parameters if name not in ("X", "y", "clients")]
-        if kind != "quadratic":
-            known += [*_DATA_KEYS, "partition"]
-            known.remove("copy")
-            known += ["shape"] if kind == "network" else []
-            if "data" not in values:
-                raise ConfigError("problem.data: missing; a file, or sample:digits")
-        else:
-            known += ["dtype"]
+        if kind == "quadratic":
             if "centers" not in values:
                 raise ConfigError("problem.centers: missing")
+        elif "data" not in values:
+            raise ConfigError("problem.data: missing; a file, or sample:digits")
         refuse_unknown("problem", values, known)
         with at_path("problem", known):
             choice("dtype", values.get("dtype", "float32"), ("float32", "float64"))
@@ -348,8 +335,7 @@ class StudyConfig:
         if "partition" in values:
             given = table_of(values, "partition")
             kind = pop_kind("problem.partition", given, (*PARTITIONS, "column"))
-            known = ["column"] if kind == "column" else list(inspect.signature(PARTITIONS[kind]).parameters)[1:]
-            refuse_unknown("problem.partition", given, known)
+            refuse_unknown("problem.partition", given, partition_keys(kind))
 
     def _check_trace(self) -> None:
         values = table_of(self.tables, "trace")
@@ -357,7 +343,7 @@ class StudyConfig:
         if kind == "model":
             _ = self._model
         elif kind == "uniform":
-            refuse_unknown("trace", values, ("n_clients", "max_staleness", "staleness"))
+            refuse_unknown("trace", values, trace_keys(kind))
             for name in ("n_clients", "max_staleness"):
                 if name not in values:
                     raise ConfigError(f"trace.{name}: missing")
@@ -366,9 +352,7 @@ class StudyConfig:
             if "server_steps" not in self.schedule_options:
                 raise ConfigError("schedule.server_steps: missing; uniform arrivals go on for so many steps")
         else:
-            own = ("end", "tasks") if kind == "recorded" else ("as_trace",)
-            known = ("file", "columns", "unit", "missing", "delimiter", "client", "assign", "bootstrap", "assign_seed")
-            refuse_unknown("trace", values, (*known, *own))
+            refuse_unknown("trace", values, trace_keys(kind))
             if not isinstance(values.get("file"), str):
                 raise ConfigError(f"trace.file: {'missing' if 'file' not in values else 'expected a file name'}")
             if kind == "log" and not values.get("as_trace") and (values.get("assign") or values.get("bootstrap")):
@@ -417,7 +401,7 @@ class StudyConfig:
             with at_path("problem", ("shape",)):
                 rows = _shaped(rows, _shape_of(values))
             values.pop("shape", None)
-        values = {key: value for key, value in values.items() if key not in (*_DATA_KEYS, "partition")}
+        values = {key: value for key, value in values.items() if key not in (*DATA_KEYS, "partition")}
         given = {"X": rows.X, "y": rows.y, "clients": rows.clients, "copy": rows.copy}
         return call_with(PROBLEMS[kind], "problem", values, **given), rows.test
 
@@ -428,7 +412,7 @@ class StudyConfig:
         kind = values["kind"]
         if kind in ("quadratic", "factory"):
             return None
-        kept = {name: values[name] for name in (*_DATA_KEYS, "partition") if name in values}
+        kept = {name: values[name] for name in (*DATA_KEYS, "partition") if name in values}
         read_as = [kind == "logistic", _wants_numbers(values), kind == "network"]
         text = json.dumps([read_as, kept], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -440,20 +424,11 @@ class StudyConfig:
 
     def check_code(self) -> None:
         """Refuses a problem that runs code where that was not asked for."""
-        if self.tables["problem"].get("kind") == "factory" and not self.allow_code:
-            raise ConfigError(
-                'problem.kind: "factory" runs code that the configuration names; where you trust it as you trust a '
-                "program, give --allow-code, or allow_code=True in Python"
-            )
+        check_code(self.tables, self.allow_code)
 
     def check_repeatable(self, what: str) -> None:
         """Refuses noise that is drawn from the operating system, for `what` must get the same run twice."""
-        privacy = getattr(self.strategy, "privacy", None)
-        if privacy is not None and not privacy.repeatable:
-            raise ConfigError(
-                f'strategy.privacy.source: {what} needs "simulated", got "system": its runs must be repeatable, and '
-                "releases of every one of them would have to be counted"
-            )
+        check_repeatable(getattr(self.strategy, "privacy", None), what)
 
     def _from_factory(self, values: Tables) -> tuple[AnyProblem, HeldOut | None]:
         self.check_code()
@@ -623,7 +598,7 @@ class StudyConfig:
         given = table_of(self.tables, "target")
         if not given:
             return None
-        refuse_unknown("target", given, ("loss", "grad_norm_sq", "accuracy"))
+        refuse_unknown("target", given, TARGETS)
         if len(given) > 1:
             raise ConfigError("target: give one metric")
         (metric, value), *_ = given.items()
@@ -687,7 +662,7 @@ def _read_rows(config: StudyConfig) -> Rows:
     kind = values["kind"]
     split = table_of(values, "partition")
     way = split.pop("kind", None)
-    given = {name: values[name] for name in _DATA_KEYS if name in values}
+    given = {name: values[name] for name in DATA_KEYS if name in values}
     reader = RowReader(
         flat=kind != "network",
         sparse=kind == "logistic",
@@ -698,7 +673,7 @@ def _read_rows(config: StudyConfig) -> Rows:
         divide_by=given.get("divide_by", 1.0),
     )
     test = given.get("test")
-    with at_path("problem", _DATA_KEYS):
+    with at_path("problem", DATA_KEYS):
         rows = reader.read(config.folder, given["data"], client_column=split.get("column"))
         held_out = rows.test
         if isinstance(test, str):

@@ -149,8 +149,8 @@ def removed_in_vain(tables: Mapping[str, Any], changes: Mapping[str, Any], path:
             at = at.get(name) if isinstance(at, Mapping) else None
         if _is_unset(value) and at is None:
             yield f"{path}{key}"
-        elif isinstance(value, Mapping) and isinstance(at, Mapping):
-            yield from removed_in_vain(at, value, f"{path}{key}.")
+        elif isinstance(value, Mapping):
+            yield from removed_in_vain(at if isinstance(at, Mapping) else {}, value, f"{path}{key}.")
 
 
 # ---- tables: checking ----

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._study.config import SECTIONS, StudyConfig
+from .._study.config import StudyConfig
+from .._study.keys import SECTIONS
 from .._study.tables import UnknownKeyError, merged
 
 __all__ = ["Arms", "Changes", "Pair", "Section", "digest", "text_of"]

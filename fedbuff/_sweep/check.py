@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from .._study.build import default_metrics
-from .._study.config import StudyConfig, refuse_unknown_removals
+from .._study.config import StudyConfig
+from .._study.keys import refuse_unknown_removals
 from .._study.tables import ConfigError, ConflictError, UnknownKeyError
 from .arms import Pair
 from .columns import HISTORY, Schema

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from .._base.checks import list_of, path_of, shown
-from .._study.config import SECTIONS, StudyConfig
+from .._study.config import StudyConfig
+from .._study.keys import SECTIONS
 from .._study.tables import UNSET, ConfigError, combinations, read_tables, seeds_of
 from .arms import Arms, Changes, text_of
 from .columns import Kind, Row, Schema

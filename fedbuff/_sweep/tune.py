@@ -22,9 +22,9 @@ from .._base.checks import (
 )
 from .._base.files import replacing
 from .._replay.history import RISING
-from .._study.build import default_metrics
-from .._study.config import StudyConfig
-from .._study.tables import ConfigError, seeds_of
+from .._study.build import default_metrics, privacy_of
+from .._study.config import StudyConfig, check_code, check_repeatable
+from .._study.tables import ConfigError, merged, seeds_of, table_of
 from .request import Base, arms_of, study_of
 from .results import SweepResults
 from .statistics import Table, arm_labels
@@ -154,8 +154,9 @@ def tune(
 
 
 def _own_folder(path: Path) -> Path:
-    """Refuses a folder that holds anything but rungs and what was found with them."""
-    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    """Refuses a folder that holds anything but rungs, what was found with them, and what a kill left of that."""
+    entries = [entry for entry in path.iterdir() if not entry.match(".tune.json.*.part")] if path.is_dir() else []
+    names = {entry.name for entry in entries}
     foreign = [name for name in sorted(names) if not name.startswith("rung-") and name != "tune.json"]
     if path.exists() and (foreign or not path.is_dir() or names == {"tune.json"}):
         raise ValueError(f"{path}: it is there already and not a search's; give another folder")
@@ -190,11 +191,12 @@ def _arms(
 def _check_arm(config: StudyConfig, arm: Mapping[str, Any]) -> None:
     """Refuses what the whole search must not have; an arm that cannot be fails alone, in its rung."""
     try:
-        made = config.changed(arm)
+        tables = merged(config.tables, arm)
+        privacy = privacy_of(table_of(tables, "strategy"))
     except ConfigError:
         return
-    made.check_code()
-    made.check_repeatable("tune")
+    check_code(tables, config.allow_code)
+    check_repeatable(privacy, "tune")
 
 
 class _Search:

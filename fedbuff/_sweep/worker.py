@@ -25,7 +25,6 @@ from .._delays.arrival_log import ArrivalLog
 from .._delays.trace import PARTS, Trace
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
-from .._replay.check import METRICS, STOP_METRICS
 from .._replay.engine import _WINDOW_BYTES as WINDOW_BYTES
 from .._replay.history import Result
 from .._replay.loop import make_loop
@@ -38,7 +37,7 @@ from .._schedule.schedule import Schedule
 from .._study.config import StudyConfig, at_replay
 from .._study.data import Rows, load_rows
 from .._study.tables import UNSET, ConfigError
-from ..backends.spec import CompiledBackend, PackedArm, PackedRuns, RunState
+from ..backends.spec import METRICS, PROBLEM_METRICS, CompiledBackend, PackedArm, PackedEnd, PackedRuns, RunState
 from .arms import Arms, Changes, Pair, Section, digest, text_of
 from .columns import HISTORY, Row, Schema
 
@@ -63,7 +62,6 @@ _MADE_OF: dict[str, tuple[str, ...]] = {
 _LARGE = ("_problem_and_test", "held_out_rows", "_recorded_source", "source")
 _LARGE_KEPT = 4
 _ENDS = tuple(state.name.lower() for state in RunState if state.is_end)
-_ENDED, _STALLED, _SHORT_TABLE, _CANCELLED, _FAILED = range(5)
 _MOST_PACKED = 10_000
 _TABLE_SIZE = 32
 _MOST_ARRAYS = 100
@@ -222,16 +220,16 @@ class Workshop:
         again: dict[int, list[int]] = {}
         for (arm, seed), run in zip(pairs, found, strict=True):
             what, end, raised = run[0], run[1], run[-1]
-            if what == _ENDED:
+            if what == PackedEnd.ENDED:
                 rows.append({"arm": arm, "seed": seed, **_packed_row(_ENDS[end], self._packed_arm(arm)[1], *run[2:9])})
                 continue
             try:
-                if what == _SHORT_TABLE:
+                if what == PackedEnd.SHORT_TABLE:
                     self._lengthen(arm, run[4] + 1)
                     again.setdefault(seed, []).append(arm)
-                elif what == _STALLED:
+                elif what == PackedEnd.STALLED:
                     raise ConfigError(f"schedule: {stall_message(plans[0])}")
-                elif what == _FAILED:
+                elif what == PackedEnd.FAILED:
                     with at_replay():
                         assert raised is not None
                         raise raised
@@ -333,7 +331,7 @@ def _compiled() -> CompiledBackend:
 def _can_be_packed(config: StudyConfig) -> bool:
     """Whether the core resolves and replays all of it: no host evaluates, no weight needs the whole schedule first."""
     problem, rule, stop = config.problem, rule_of(config.strategy), config.replay_options.stop
-    looked_at = [name for name in STOP_METRICS if stop is not None and getattr(stop, name) is not None]
+    looked_at = [name for name in PROBLEM_METRICS if stop is not None and getattr(stop, name) is not None]
     return (
         isinstance(problem, Problem)
         and config.local is not None

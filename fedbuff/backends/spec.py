@@ -172,6 +172,10 @@ class Plan(NamedTuple):
     rate: float
     poisson: bool
     if_busy: int
+    # which client is next
+    selection: int
+    probability: Floats  # (n_clients,) for WEIGHTED, or (0,)
+    max_uses: int  # tasks that a client may start
     # delays: a model (kinds, params, samples, speed) or recorded rows
     recorded: bool
     kinds: Integers  # (4,) of wait, download, compute, upload: indices into KINDS of python/portable_math.py
@@ -357,6 +361,10 @@ class ReplayEngine(Protocol):
         second: Vector | None,
         deltas: Vector,
     ) -> int: ...
+
+
+METRICS = ("loss", "grad_norm_sq", "accuracy", "distance", "step_norm")  # RunMetric in csrc/core/replay/run.hpp
+PROBLEM_METRICS = METRICS[:3]  # those that a problem gives: a host may evaluate them, and limits may be of them
 
 
 class RunState(IntEnum):
@@ -713,8 +721,17 @@ class Limits(NamedTuple):
     lanes: Callable[[], int]  # numbers in a vector of the level in force
 
 
-# What it came to (PackedEnd in csrc/core/replay/packed_runs.hpp), its RunState, version, updates, staleness, time,
-# seconds, w, history, and what was raised
+class PackedEnd(IntEnum):
+    """What a packed run came to. The numbers are those of csrc/core/replay/packed_runs.hpp."""
+
+    ENDED = 0
+    STALLED = 1  # the schedule
+    SHORT_TABLE = 2  # the staleness that is given is beyond the arm's table
+    CANCELLED = 3
+    FAILED = 4  # with what was raised
+
+
+# PackedEnd, RunState, version, updates, staleness, time, seconds, w, history, and what was raised
 PackedRun = tuple[int, int, int, int, int, float, float, Vector, NDArray[np.float64], BaseException | None]
 
 

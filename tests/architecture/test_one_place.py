@@ -18,12 +18,17 @@ from fedbuff.backends.python.philox import Stream
 from fedbuff.backends.python.portable_math import KINDS
 from fedbuff.backends.spec import (
     COLUMN_TYPES,
+    METRICS,
+    PROBLEM_METRICS,
     Columns,
     LayerSpec,
     LocalSpec,
     NetworkSpec,
+    PackedEnd,
     Plan,
     ProblemSpec,
+    RunLimits,
+    RunState,
     ScheduleChunk,
 )
 
@@ -230,3 +235,29 @@ def test_choices_of_a_plan(enum: str, names: tuple[str, ...]) -> None:
 def test_distributions() -> None:
     there = cpp_enum(text("csrc/core/kernels/delay_model.hpp"), "DistributionKind")
     assert [name.replace("_", "") for name in there] == [kind.replace("_", "") for kind in KINDS]
+
+
+# Runs
+
+
+@pytest.mark.parametrize(("enum", "path"), [(RunState, "replay/run.hpp"), (PackedEnd, "replay/packed_runs.hpp")])
+def test_ends_of_a_run(enum: type[IntEnum], path: str) -> None:
+    source = text(f"csrc/core/{path}")
+    name, (first, second) = enum.__name__, [member.name.title().replace("_", "") for member in list(enum)[:2]]
+    assert python_enum(enum) == cpp_enum(source, name)
+    swapped = source.replace(f"  {first},", "  Moved,").replace(f"  {second},", f"  {first},").replace("Moved", second)
+    assert python_enum(enum) != cpp_enum(swapped, name)  # a planted exchange is found
+
+
+def test_the_first_question_of_a_run() -> None:
+    assert [state for state in RunState if state.is_end] == list(RunState)[: RunState.NEED_ROWS]
+    assert "kRunEnds = static_cast<int>(RunState::NeedRows)" in text("csrc/core/replay/run.hpp")
+
+
+def test_metrics_of_a_run() -> None:
+    assert cpp_enum(text("csrc/core/replay/run.hpp"), "RunMetric") == {name: at for at, name in enumerate(METRICS)}
+    found = re.search(r"struct RunLimits \{(.*?)\n\}", text("csrc/core/replay/run.hpp"), re.DOTALL)
+    assert found
+    limits = set(re.findall(r"(\w+) =", found[1]))
+    assert limits == {name for name in vars(RunLimits) if isinstance(vars(RunLimits)[name], property)}
+    assert set(PROBLEM_METRICS) <= limits

@@ -59,30 +59,35 @@ def run(seconds: float, seed: int) -> Iterator[Row]:
 
 
 def run_kind(name: str, seconds: float, seed: int) -> Row:
-    kind = damaged.KINDS[name]
-    use = USES.get(name.partition(".")[0])
     with tempfile.TemporaryDirectory() as where:
         folder = Path(where, "files")
         folder.mkdir()
-        path = kind.make(folder)
-        whole = path.read_bytes()
+        return workers.run(f"file: {name}", reader(name, folder), seconds, seed, folder)
 
-        def once(rng: random.Random, folder: Path) -> str | None:
-            data = changed(whole, rng)
-            path.write_bytes(damaged.checksummed(data) if name == "checkpoint" else data)
-            try:
-                value = kind.read(path)
-            except fb.FileError as error:
-                return None if len(str(error)) < 3000 else f"a message of {len(str(error))} characters"
-            except Exception:
-                return traceback.format_exc()
+
+def reader(name: str, folder: Path) -> workers.Once:
+    """Makes a file of the kind in the folder; what is returned changes it and reads it."""
+    kind = damaged.KINDS[name]
+    use = USES.get(name.partition(".")[0])
+    path = kind.make(folder)
+    whole = path.read_bytes()
+
+    def once(rng: random.Random, folder: Path) -> str | int:
+        data = changed(whole, rng)
+        path.write_bytes(damaged.checksummed(data) if name == "checkpoint" else data)
+        try:
+            value = kind.read(path)
+        except fb.FileError as error:
+            return 1 if len(str(error)) < 3000 else f"a message of {len(str(error))} characters"
+        except Exception:
+            return traceback.format_exc()
+        try:
             if use is not None:
-                try:
-                    use(value)
-                except ValueError:
-                    pass
-                except Exception:
-                    return traceback.format_exc()
-            return None
+                use(value)
+        except ValueError:
+            pass
+        except Exception:
+            return traceback.format_exc()
+        return 1
 
-        return workers.run(f"file: {name}", once, seconds, seed, folder)
+    return once

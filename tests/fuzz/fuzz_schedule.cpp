@@ -58,7 +58,7 @@ Columns sound(Input& in, std::int64_t n_clients, std::int64_t n_steps) {
     c.step.push_back(step);
     c.staleness.push_back(at - version);
     c.arrive_time.push_back(time);
-    c.status.push_back(static_cast<std::uint8_t>(step >= 0 ? 0 : 1 + in.below(5)));
+    c.status.push_back(static_cast<std::uint8_t>(step >= 0 ? 0 : 1 + in.below(6)));
     ++started[static_cast<std::size_t>(version)];
   };
   for (std::int64_t step = 0; step < n_steps; ++step) {

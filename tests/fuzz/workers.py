@@ -20,8 +20,8 @@ LONGEST = 20  # seconds of one execution: longer is a hang
 MEMORY = 1 << 30  # bytes that a worker may ask for beyond what it has at its start
 MOST_FAULTS = 10  # then the part is given up
 
-# An execution returns the text of an exception that is not documented, or None.
-Once = Callable[[random.Random, Path], str | None]
+# Returns how many executions it made, or the text of an exception that is not documented.
+Once = Callable[[random.Random, Path], int | str]
 
 
 def run(name: str, once: Once, seconds: float, seed: int, folder: Path) -> Row:
@@ -55,11 +55,11 @@ def _work(once: Once, rng: random.Random, seconds: float, counter: mmap.mmap, fo
     try:
         while time.monotonic() < until:
             signal.alarm(LONGEST)
-            fault = once(rng, folder)
-            done += 1
+            found = once(rng, folder)
+            done += 1 if isinstance(found, str) else found
             counter[:16] = struct.pack("qq", done, 0)
-            if fault is not None:
-                (folder.parent / "exception.txt").write_text(fault)
+            if isinstance(found, str):
+                (folder.parent / "exception.txt").write_text(found)
                 os._exit(1)
     except BaseException:
         (folder.parent / "exception.txt").write_text(traceback.format_exc())

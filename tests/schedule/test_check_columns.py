@@ -148,13 +148,14 @@ def test_every_fault_has_a_message_and_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("n_clients", 0), ("n_clients", 2**31), ("buffer_size", -1), ("concurrency", -1), ("seed", -1), ("seed", 2**64),
-     ("started_on_0", -1), ("first_step", -1), ("first_step", 2**60)],
+    ("name", "value", "expected"),
+    [("n_clients", 0, "from 1 to 2147483647"), ("n_clients", 2**31, "from 1 to 2147483647"),
+     ("buffer_size", -1, ">= 0"), ("concurrency", -1, ">= 0"), ("seed", -1, ">= 0"), ("seed", 2**64, r"below 2\*\*64"),
+     ("started_on_0", -1, ">= 0"), ("first_step", -1, ">= 0"), ("first_step", 2**60, "from 0 to 9007199254740992")],
 )  # fmt: skip
-def test_scalars_are_checked_by_name(name: str, value: int) -> None:
+def test_scalars_are_checked_by_name(name: str, value: int, expected: str) -> None:
     state = {**make("fedbuff")._state(), name: value}
-    with pytest.raises(ValueError, match=f"{name}: expected an int"):
+    with pytest.raises(ValueError, match=f"^{name}: expected an int {expected}, got {value}$"):
         check_columns(fb.Schedule(**state))
 
 

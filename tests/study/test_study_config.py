@@ -6,6 +6,7 @@ import copy
 import gzip
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
+from fedbuff._study.keys import refuse_unknown_removals
 from fedbuff._study.tables import ConfigError, merged, parse_setting
 
 QUADRATIC: dict[str, Any] = {
@@ -343,6 +345,43 @@ def test_a_change_removes_a_key() -> None:
     assert made.tables["strategy"] == {"kind": "fedavg", "clients_per_round": 2}
     assert made.run().version == 9
     assert config.tables == fb.StudyConfig(tables).tables
+
+
+@pytest.mark.parametrize(
+    ("tables", "path", "hint"),
+    [
+        ({}, "schedule.concurency", "did you mean concurrency"),
+        ({}, "replay.stop.los", "did you mean loss"),
+        ({}, "nothing.here", "known: "),
+        ({}, "local.rate", "known: batch_size"),
+        ({}, "local.rate.of", "known: batch_size"),
+        ({}, "trace.compute.scael", "did you mean scale"),
+        ({}, "strategy.stalenes", "did you mean staleness"),
+        ({"strategy.staleness": {"kind": "polynomial"}}, "strategy.staleness.exponents", "did you mean exponent"),
+        ({"strategy.preset": "appfl"}, "strategy.total_sample", "did you mean total_samples"),
+        ({}, "problem.data", "known: "),
+        ({}, "problem.centres", "did you mean centers"),
+    ],
+)
+def test_a_key_that_cannot_be_is_not_removed(tables: dict[str, Any], path: str, hint: str) -> None:
+    wrong = "local.rate" if path == "local.rate.of" else "nothing" if path == "nothing.here" else path
+    base = merged(QUADRATIC, tables)
+    for changes in ({path: None}, nested(path.split("."))):
+        with pytest.raises(ConfigError, match=rf"^{re.escape(wrong)}: unknown key; {hint}"):
+            refuse_unknown_removals(base, changes)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["schedule.timeout", "replay.stop", "replay.stop.loss", "problem.dtype", "strategy.optimizer",
+     "strategy.optimizer.beta", "strategy.privacy.source", "sweep.grid", "trace.wait", "trace.wait.scale", "name"],
+)  # fmt: skip
+def test_a_key_that_is_only_not_there_may_be_removed(path: str) -> None:
+    refuse_unknown_removals(QUADRATIC, {path: None})
+
+
+def nested(names: list[str]) -> Any:
+    return {names[0]: nested(names[1:])} if names else None
 
 
 def test_json_of_the_tables_reads_back(tmp_path: Path) -> None:

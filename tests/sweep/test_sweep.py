@@ -14,9 +14,11 @@ from sweep_checks import equal, same_as_alone
 
 import fedbuff as fb
 from fedbuff import backends
+from fedbuff._study import config as config_module
 from fedbuff._study.tables import ConfigError, merged
 from fedbuff._sweep.arms import Arms
 from fedbuff._sweep.worker import Workshop
+from fedbuff.backends.spec import PackedEnd
 
 RECORDED = "client,task,compute\n" + "".join(f"{c},{t},{1 + (c * 5 + t * 3) % 7}\n" for c in range(5) for t in range(6))
 
@@ -344,6 +346,65 @@ def test_a_grid_with_and_without_a_key(quadratic: dict[str, Any]) -> None:
     assert results.column("run")[1] == fb.sweep(quadratic, seeds=[0]).column("run")[0]
     with pytest.raises(ConfigError, match=r"^schedule\.concurency: unknown key; did you mean concurrency"):
         fb.sweep(quadratic, {"schedule.concurency": [None]}, seeds=[0])
+
+
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From now on, what each packed run came to."""
+    seen: list[int] = []
+    packed_runs = Workshop._runs
+
+    class Watched:
+        def __init__(self, runs: Any) -> None:
+            self._runs = runs
+
+        def run(self, *args: Any) -> Any:
+            found = self._runs.run(*args)
+            seen.extend(run[0] for run in found)
+            return found
+
+    monkeypatch.setattr(Workshop, "_runs", lambda *args: Watched(packed_runs(*args)))
+    return seen
+
+
+@pytest.mark.skipif(backends.compiled() is None, reason="runs are packed by the compiled backend")
+def test_a_packed_run_whose_schedule_stalls_fails_alone(
+    quadratic: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No task is in time, so no server step is made; the other arm's runs are not touched by it."""
+    plans_of = config_module.plans_of
+
+    def impatient(*args: Any) -> Any:
+        plans, rows = plans_of(*args)
+        return [plan._replace(stall_limit=1000) for plan in plans], rows
+
+    monkeypatch.setattr(config_module, "plans_of", impatient)
+    seen = ends(monkeypatch)
+    results = fb.sweep(quadratic, {"schedule.timeout": [1e-9, 50.0]}, seeds=[0, 1], threads=1)
+    assert sorted(seen) == [PackedEnd.ENDED] * 2 + [PackedEnd.STALLED] * 2
+    assert results.column("status").tolist() == ["failed"] * 2 + ["done"] * 2
+    for row in results.failed:
+        assert row["error"].startswith("schedule: no arrival has reached the buffer in 1000 events")
+        assert row["error"].endswith("(with schedule.timeout = 1e-09)")
+    for row in (2, 3):
+        same_as_alone(results, row, fb.StudyConfig(quadratic))
+
+
+@pytest.mark.skipif(backends.compiled() is None, reason="runs are packed by the compiled backend")
+def test_a_packed_run_that_raises_fails_alone(quadratic: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All weights of a buffer are zero, and the rule divides by their sum: the words are those of the run alone."""
+    quadratic["strategy"]["norm"] = "scaled_weights"
+    seen = ends(monkeypatch)
+    rules = [{"kind": "threshold", "cutoff": 0}, {"kind": "constant"}]
+    results = fb.sweep(quadratic, {"strategy.staleness": rules}, seeds=[0, 1], threads=1)
+    assert sorted(seen) == [PackedEnd.ENDED] * 2 + [PackedEnd.FAILED] * 2
+    assert results.column("status").tolist() == ["failed"] * 2 + ["done"] * 2
+    for row in results.failed:
+        config = fb.StudyConfig(merged(quadratic, {"strategy.staleness": rules[0]}))
+        with pytest.raises(ConfigError, match="the weights of its arrivals sum to zero") as raised:
+            config.run(row["seed"])
+        assert row["error"].startswith(f"{raised.value} (with strategy.staleness = ")
+    for row in (2, 3):
+        same_as_alone(results, row, fb.StudyConfig(quadratic))
 
 
 def test_a_run_that_diverges_is_done(base: dict[str, Any]) -> None:

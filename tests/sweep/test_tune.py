@@ -212,3 +212,11 @@ def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a search's"):
         tune(tmp_path)
     assert (tmp_path / "tune.json").read_text() == "mine"
+
+
+def test_what_a_kill_left_of_the_table_is_not_foreign(tmp_path: Path) -> None:
+    left = tmp_path / ".tune.json.0123456789abcdef.part"
+    found = tune(tmp_path)
+    left.write_text("{")
+    assert tune(tmp_path).winner == found.winner
+    assert not left.exists()

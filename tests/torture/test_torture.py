@@ -39,3 +39,8 @@ def test_faults_at_some_calls_of_each_save() -> None:
     line = run("faults.py", "--quick")
     assert int(line.split()[0]) >= 100
     assert line.endswith("; 0 were not survived.")
+
+
+def test_memory_does_not_grow() -> None:
+    line = run("memory.py", "--quick", "--seconds", "0.05")
+    assert "; 0 of them left more than" in line

@@ -69,6 +69,7 @@ struct fb_queue {
     const std::size_t wanted = before == 0 ? 64 : 2 * before;
     idle_.reserve(wanted);
     events_.add_slots(wanted - events_.n_slots());
+    events_.make_room();  // so that a push fails here or not at all, and a pop never
     n_slots_ = wanted;
     add_idle(before);
     return true;

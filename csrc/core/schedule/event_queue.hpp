@@ -91,6 +91,13 @@ class EventHeap {
     rise(i, event);
   }
 
+  // Makes room for so many events, so that no `put` of one of them allocates.
+  void make_room(std::size_t n) {
+    if (n >= capacity_) {
+      reserve(n + 1);  // with a hole open the array holds a place more
+    }
+  }
+
   // Gives the open hole, if there is one, to the last event.
   void close() {
     if (hole_ == kNoHole) {
@@ -156,6 +163,16 @@ class EventQueue {
   const Payload& payload(std::uint32_t slot) const { return nodes_[slot].payload; }
   std::size_t n_slots() const { return nodes_.size(); }
   void add_slots(std::size_t count) { nodes_.resize(nodes_.size() + count); }
+
+  // Makes room for an event in every slot, in any layout: nothing but `add_slots` allocates then, where no event is
+  // removed. May throw; a second call goes on.
+  void make_room() {
+    static_assert(!kRemovable, "copies of removed events take room of their own");
+    front_.make_room(nodes_.size());
+    const double most =
+        std::max(most_buckets(nodes_.size()), most_buckets(std::min<std::size_t>(nodes_.size(), kShort - 1)));
+    heads_.reserve(static_cast<std::size_t>(most) + 1);
+  }
 
   // The earliest event; one whose time bits are all ones where the queue is empty.
   const Event& top() const {
@@ -427,10 +444,8 @@ class EventQueue {
       std::nth_element(sample, sample + quarter, sample + n);
       const double density = static_cast<double>(quarter) / static_cast<double>(n) * static_cast<double>(size_);
       width = (sample[quarter] - origin_) * kPerBucket / density;
-      // Few buckets stay in the cache, so a short queue is laid out for longer.
-      const double longer = size_ < kShort ? 4.0 : 1.0;
-      const double most = longer * 4.0 * static_cast<double>(size_) / kPerBucket + 16.0;
-      const double wanted = longer * (*std::max_element(sample + quarter, sample + n) - origin_) / width;
+      const double most = most_buckets(size_);
+      const double wanted = layouts_ahead(size_) * (*std::max_element(sample + quarter, sample + n) - origin_) / width;
       scale_ = 1.0 / width;
       if (scale_ < kInfinity && wanted >= 2.0) {
         n_buckets_ = static_cast<std::int64_t>(std::min(wanted, most)) + 1;
@@ -468,6 +483,12 @@ class EventQueue {
   }
 
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+  // Few buckets stay in the cache, so a short queue is laid out for longer.
+  static double layouts_ahead(std::size_t size) { return size < kShort ? 4.0 : 1.0; }
+  static double most_buckets(std::size_t size) {
+    return layouts_ahead(size) * 4.0 * static_cast<double>(size) / kPerBucket + 16.0;
+  }
 
   Near near_;
   RankTimes rank_;

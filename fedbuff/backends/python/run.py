@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..spec import RunLimits, RunSpec, RunState, Vector
+from ..spec import PROBLEM_METRICS, RunLimits, RunSpec, RunState, Vector
 from .replay import DIVERGED, NEED_ROWS, SequentialReplay
 
 __all__ = ["Run"]
 
 _SECONDS_A_STRETCH = 0.1
 _LONGEST_STRETCH = 1 << 40
-_OF_PROBLEM = ("loss", "grad_norm_sq", "accuracy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +255,7 @@ class Run:
         """Evaluates the model where that is due; what the host is asked, if anything."""
         now, metrics = self._settle(), self._spec.metrics
         if due and now.evaluated_at != now.version:
-            if self._spec.problem is None and any(name in _OF_PROBLEM for name in metrics):
+            if self._spec.problem is None and any(name in PROBLEM_METRICS for name in metrics):
                 return RunState.EVALUATE
             began = time.perf_counter()
             w = self._engine.w()
@@ -271,9 +270,9 @@ class Run:
 
     def note(self, values: list[float], seconds: float) -> None:
         metrics, given, w = self._spec.metrics, iter(values), self._engine.w()
-        if len(values) != sum(name in _OF_PROBLEM for name in metrics):
+        if len(values) != sum(name in PROBLEM_METRICS for name in metrics):
             raise ValueError("values: expected one for every metric that the host evaluates")
-        self._append(w, [next(given) if name in _OF_PROBLEM else self._value(name, w, 1) for name in metrics])
+        self._append(w, [next(given) if name in PROBLEM_METRICS else self._value(name, w, 1) for name in metrics])
         self._eval_seconds += seconds
 
     def _value(self, name: str, w: Vector, threads: int) -> float:

@@ -1,0 +1,70 @@
+"""Short forms of the Python parts of `make fuzz`, from fixed seeds. Those in C++ run what lies in tests/corpus."""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the campaign is Linux's")
+
+pytest.importorskip("pyarrow")
+import calls  # noqa: E402
+import files  # noqa: E402
+import found  # noqa: E402
+import mutations  # noqa: E402
+import workers  # noqa: E402
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sequences_of_calls(tmp_path: Path) -> None:
+    for seed in range(60):
+        fault = calls.once(random.Random(seed), tmp_path)
+        assert fault == 1, f"seed {seed}: {fault}"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", files.damaged.KINDS)
+def test_files_that_were_changed(name: str, tmp_path: Path) -> None:
+    once = files.reader(name, tmp_path)
+    for seed in range(12):
+        fault = once(random.Random(seed), tmp_path)
+        assert fault == 1, f"seed {seed}: {fault}"
+
+
+def test_a_change_is_a_change() -> None:
+    for data in (b"PK", b"", b"\x80\x04K\x01.", b"a,b\n1,2\n", b'{"a": [1, "x", null]}', b"\x93NUMPY"):
+        made = {mutations.changed(data, random.Random(seed)) for seed in range(40)}
+        assert len(made) >= 3, data
+
+
+def test_what_ends_a_worker_is_counted_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+    import signal
+
+    monkeypatch.setattr(found, "FOUND", tmp_path / "found")
+    monkeypatch.setattr(workers, "MOST_FAULTS", 3)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "a.bin").write_bytes(b"of it")
+
+    def crash(rng: random.Random, where: Path) -> int | str:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return 1
+
+    def hang(rng: random.Random, where: Path) -> int | str:
+        os.kill(os.getpid(), signal.SIGALRM)
+        return 1
+
+    def complain(rng: random.Random, where: Path) -> int | str:
+        return "RuntimeError: of ours"
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # forks of a process with threads: these do nothing but end
+        rows = [workers.run(once.__name__, once, 30.0, 0, folder) for once in (crash, hang, complain)]
+    assert [(row.crashes, row.hangs, row.exceptions) for row in rows] == [(3, 0, 0), (0, 3, 0), (0, 0, 3)]
+    assert (tmp_path / "found" / "crash" / "0-a.bin").read_bytes() == b"of it"
+    assert "RuntimeError: of ours" in (tmp_path / "found" / "complain" / "0.txt").read_text()
