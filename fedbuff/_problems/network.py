@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import backends
 from .._base.arrays import all_finite, as_array, model_dtype, read_only, to_array
-from .._base.checks import choice, seed_of
+from .._base.checks import choice, number, seed_of
 from ..backends.python.philox import Stream
 from ..backends.spec import NetworkSpec, ProblemSpec
 from ..layers._layer import Layer, Part, Shape, Weight, described
@@ -43,9 +43,10 @@ class Network(Classifier):
 
     loss   "cross_entropy": y has labels. Whole numbers below the number of outputs are the outputs' numbers; else there
            must be as many different labels as outputs, which are put in order.
-           "squared_error": one output, and y has numbers of X's dtype; the loss of a row is (score - y)^2 / 2.
-           "binary_cross_entropy": one output, and y has two different labels, which are put in order; the loss of a row
-           is log(1 + exp(score)), minus the score where it has the second.
+           "squared_error": y is (rows, outputs) of X's dtype, or (rows) for one output; the loss of a row is the sum of
+           (score - y)^2 / 2. "binary_cross_entropy": the same with y of 0 and 1, and the sum of
+           log(1 + exp(score)) - y score; for one output y may have any two labels, which are put in order.
+    label_smoothing  of cross-entropy: so much of a label is spread evenly over all outputs
     l2     adds l2 / 2 |w|^2
     """
 
@@ -61,26 +62,36 @@ class Network(Classifier):
         *,
         layers: Sequence[Layer],
         loss: Literal["cross_entropy", "squared_error", "binary_cross_entropy"] = "cross_entropy",
+        label_smoothing: float = 0.0,
         l2: float = 0.0,
         client_weights: ClientWeights = "equal",
         copy: bool = True,
     ) -> None:
         choice("loss", loss, tuple(_HEADS))
+        smoothing = number("label_smoothing", label_smoothing, high=1.0)
+        if smoothing == 1.0:
+            raise ValueError("label_smoothing: expected a number >= 0 and < 1, got 1.0")
+        if smoothing and loss != "cross_entropy":
+            raise ValueError(f"label_smoothing: {loss} has none, cross_entropy has")
         shape = _row_shape(X)
         self._plan(layers_of("layers", layers), shape)
         targets = to_array("y", y)
         n_outputs = self._part.shape[0]
-        fields = self._prepare(_as_rows(X, copy), targets, clients, client_weights, copy, l2)
-        fields["head"] = _HEADS[loss]
-        if loss != "cross_entropy" and n_outputs != 1:
-            raise ValueError(f"layers: {loss} wants one output, got {n_outputs}")
-        if loss == "squared_error":
-            self.classes = read_only(np.empty(0))
-            self.accuracy = self.held_out = None  # type: ignore[assignment,method-assign]
-            self._finish(fields, _numbers(y, fields["dtype"]))
+        several = loss != "cross_entropy" and targets.ndim == 2
+        fields = self._prepare(
+            _as_rows(X, copy), targets[:, 0] if several and targets.size else targets, clients, client_weights, copy, l2
+        )
+        fields.update(head=_HEADS[loss], label_smoothing=smoothing)
+        if loss == "cross_entropy":
+            self.classes, index = _labels(targets, n_outputs)
+        elif loss == "binary_cross_entropy" and n_outputs == 1 and not several:
+            self.classes, index = _two_labels(targets)
         else:
-            self.classes, index = _labels(targets, n_outputs) if loss == "cross_entropy" else _two_labels(targets)
-            self._finish(fields, index)
+            self.classes = read_only(np.arange(2 if loss == "binary_cross_entropy" else 0))
+            index = _numbers(y, fields["dtype"], (len(targets), n_outputs), loss == "binary_cross_entropy")
+        if loss == "squared_error" or (loss == "binary_cross_entropy" and n_outputs > 1):
+            self.accuracy = self.held_out = None  # type: ignore[assignment,method-assign]
+        self._finish(fields, index)
 
     def init(self, seed: int = 0) -> Floats:
         """A model to start from.
@@ -128,11 +139,13 @@ class Network(Classifier):
 
     def _finish(self, fields: dict[str, Any], index: NDArray[Any], like: ProblemSpec | None = None) -> None:
         if like is not None:
-            fields["head"] = like.head
+            assert like.network is not None
+            fields.update(head=like.head, label_smoothing=like.network.label_smoothing)
         shape = self.shapes[0]
         network = NetworkSpec(
             layers=self._part.records,
             input_shape=(shape[0], shape[1], shape[2]) if len(shape) == 3 else (shape[0], 1, 1),
+            label_smoothing=fields.pop("label_smoothing"),
         )
         dtype, head = fields["dtype"], fields["head"]
         fields["family"] = "layers"
@@ -203,10 +216,21 @@ def _two_labels(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return read_only(classes), index
 
 
-def _numbers(y: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _numbers(y: Any, dtype: np.dtype[Any], shape: tuple[int, int], binary: bool) -> NDArray[Any]:
+    """Targets (rows, outputs), or (rows) for one output."""
     target = as_array("y", y)
+    if target.shape != shape and not (shape[1] == 1 and target.shape == shape[:1]):
+        either = f"({shape[0]},) or " if shape[1] == 1 else ""
+        raise ValueError(f"y: expected shape {either}{shape}, got {target.shape}")
+    if shape[1] == 1:
+        target = target.reshape(-1)
+    if binary:
+        if not ((target == 0) | (target == 1)).all():
+            raise ValueError("y: expected 0 and 1 only, for each output")
+        return target
     if target.dtype != dtype:
         raise TypeError(f"y: expected {dtype}, as X, got {target.dtype}; pass y.astype(np.{dtype})")
     if not all_finite(target):
-        raise ValueError(f"y: row {int(np.argmin(np.isfinite(target)))} is not finite")
+        bad = int(np.argmin(np.isfinite(target.reshape(len(target), -1)).all(axis=1)))
+        raise ValueError(f"y: row {bad} is not finite")
     return target

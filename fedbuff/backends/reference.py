@@ -174,6 +174,8 @@ class _Rows(_Problem):
 
     @_quiet
     def count_correct(self, begin: int, end: int, w: Vector) -> int:
+        if begin == end:
+            return 0
         score = self.scores(np.arange(begin, end), w)
         if self.spec.head == "softmax":
             assert self.spec.label is not None

@@ -172,6 +172,10 @@ class Plan(NamedTuple):
     rate: float
     poisson: bool
     if_busy: int
+    # which client is next
+    selection: int
+    probability: Floats  # (n_clients,) for WEIGHTED, or (0,)
+    max_uses: int  # tasks that a client may start
     # delays: a model (kinds, params, samples, speed) or recorded rows
     recorded: bool
     kinds: Integers  # (4,) of wait, download, compute, upload: indices into KINDS of python/portable_math.py

@@ -8,8 +8,27 @@ vectors, and `Flatten` makes a vector of an image.
 Conv2d(out_channels=16, kernel_size=(3, 3), stride=(1, 1), padding='same', groups=1, bias=True)
 """
 
-from ._image import Conv2d, Flatten, MaxPool2d
-from ._norm import BatchNorm
-from ._pointwise import Dense, ReLU
+from ._image import AvgPool2d, Conv2d, Flatten, GlobalAvgPool2d, MaxPool2d
+from ._norm import BatchNorm, GroupNorm, LayerNorm
+from ._pointwise import GELU, Dense, Dropout, LeakyReLU, ReLU, Sigmoid, SiLU, Tanh
+from ._stack import Residual
 
-__all__ = ["BatchNorm", "Conv2d", "Dense", "Flatten", "MaxPool2d", "ReLU"]
+__all__ = [
+    "GELU",
+    "AvgPool2d",
+    "BatchNorm",
+    "Conv2d",
+    "Dense",
+    "Dropout",
+    "Flatten",
+    "GlobalAvgPool2d",
+    "GroupNorm",
+    "LayerNorm",
+    "LeakyReLU",
+    "MaxPool2d",
+    "ReLU",
+    "Residual",
+    "SiLU",
+    "Sigmoid",
+    "Tanh",
+]

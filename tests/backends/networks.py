@@ -173,19 +173,17 @@ def networks(
     seed = draw(st.integers(0, 2**32 - 1))
     counts = draw(st.lists(st.sampled_from([1, 2, 3, 6]), min_size=1, max_size=3))
     head: Any = draw(st.sampled_from(heads))
-    if head != "softmax" and kinds is PUBLIC:
-        most_outputs = 1
     outputs = draw(st.sampled_from([n for n in (2, 3, 5, 1) if n <= most_outputs and (n > 1 or head != "softmax")]))
     shape: tuple[int, ...] = draw(
         st.one_of(
-            st.tuples(st.sampled_from([1, 2, 3, 4]), st.integers(1, 7), st.integers(2, 7)),
+            st.tuples(st.sampled_from([1, 2, 3, 4]), st.integers(1, 7), st.integers(1, 7)),
             st.tuples(st.sampled_from([1, 3, 16, 17])),
         )
     )
     layers = draw(stacks(shape, outputs, kinds))
     x = np.random.default_rng(seed).standard_normal((sum(counts), *shape)).astype(dtype)
     options: dict[str, float] = {"l2": draw(st.sampled_from([0.0, 0.125]))}
-    if head == "softmax" and kinds is not PUBLIC:
+    if head == "softmax":
         options["label_smoothing"] = draw(st.sampled_from([0.0, 0.25]))
     return spec_of(layers, x, counts, head, seed, **options)
 
@@ -228,6 +226,7 @@ class Passing:
     """
 
     draws: Draws | None = None
+    dropouts: int = 0  # those passed so far
     safe: float = np.inf
     longest: int = 1
     most_pixels: int = 1
@@ -275,6 +274,14 @@ class Passing:
             self.closest(np.abs(x), e)
             slope = np.where(x > 0, 1.0, layer.number)
             return x * slope, np.abs(slope) * (e + np.abs(x)), _scaled(slope), 0
+        if layer.kind in ("group_norm", "layer_norm"):
+            return norm(layer, x, e, w)
+        if layer.kind == "dropout":
+            return self.dropout(layer, x, e)
+        if layer.kind in STEEPEST:
+            value, true_back = LAYERS[layer.kind](layer, x, Weights(w))
+            slope, _ = true_back(np.ones_like(x))
+            return value, e * STEEPEST[layer.kind] + np.abs(x) + np.abs(value), _curved(slope, e + np.abs(x)), 0
         if layer.kind in ("conv2d", "dense", "avg_pool", "global_avg"):
             return self.linear(layer, x, e, w)
         raise AssertionError(f"{layer.kind}: no bounds")
@@ -326,6 +333,14 @@ class Passing:
 
         return y, e_y[..., 0], back, 0
 
+    def dropout(self, layer: LayerSpec, x: Array, e: Array) -> tuple[Array, Array, Backward, int]:
+        number, self.dropouts = self.dropouts, self.dropouts + 1
+        if self.draws is None:
+            return x, e, _scaled(np.ones_like(x)), 0
+        kept = self.draws.kept(number, layer.number, x[0].size).reshape(x.shape)
+        scale = kept / (1 - layer.number)
+        return scale * x, scale * (e + np.abs(x)), _scaled(scale), 0
+
     def closest(self, distance: Array, terms: Array) -> None:
         near = np.min(distance / np.maximum(terms, 1e-300), where=terms > 0, initial=np.inf)
         self.safe = min(self.safe, float(near))
@@ -340,6 +355,55 @@ def _terms(layer: LayerSpec, x: Array) -> int:
 
 def _scaled(slope: Array) -> Backward:
     return lambda d, e_d: (d * slope, np.abs(slope) * (e_d + np.abs(d)), [])
+
+
+def norm(layer: LayerSpec, x: Array, e: Array, w: Array) -> tuple[Array, Array, Backward, int]:
+    """To first order: what the mean, the scale and the unit are wrong by, and what that does to the gradient."""
+    groups = (len(x), layer.out if layer.kind == "group_norm" else 1, -1)
+    shape = (x.shape[1],) + (1,) * (x.ndim - 2) if layer.kind == "group_norm" else x.shape[1:]
+    weights = Weights(w)
+    weight = np.abs(weights.take(*shape)) if layer.bias else np.ones(shape)
+    bias = np.abs(weights.take(*shape)) if layer.bias else np.zeros(shape)
+    y, true_back = LAYERS[layer.kind](layer, x, Weights(w))
+
+    def mean(values: Array) -> Array:
+        return np.asarray(values.mean(axis=-1, keepdims=True))
+
+    grouped, e_grouped = x.reshape(groups), e.reshape(groups)
+    away = grouped - mean(grouped)
+    e_away = e_grouped + mean(e_grouped) + np.abs(grouped) + mean(np.abs(grouped))
+    scale = 1 / np.sqrt(mean(away * away) + layer.number)
+    unit = np.abs(away) * scale
+    e_scale = scale**2 * mean(np.abs(away) * (e_away + np.abs(away))) + 2  # relative
+    e_unit = scale * e_away + unit * e_scale
+    e_y = weight * (e_unit + 2 * unit).reshape(x.shape) + bias
+
+    def back(d: Array, e_d: Array) -> tuple[Array, Array, list[Array]]:
+        by_x, _ = true_back(d)
+        s = (np.abs(d) * weight).reshape(groups)
+        e_s = ((e_d + np.abs(d)) * weight).reshape(groups)
+        along = mean(s * unit)
+        e_along = mean((e_s + s) * unit + s * e_unit)
+        terms = e_s + mean(e_s + s) + unit * e_along + (e_unit + unit) * along
+        terms = scale * (terms + (e_scale + 1) * (s + mean(s) + unit * along))
+        others = tuple(axis for axis in range(x.ndim) if axis == 0 or (layer.kind == "group_norm" and axis > 1))
+        full_unit, full_e = unit.reshape(x.shape), e_unit.reshape(x.shape)
+        own = [
+            ((e_d + np.abs(d)) * full_unit + np.abs(d) * full_e).sum(axis=others),
+            (e_d + np.abs(d)).sum(axis=others),
+        ]
+        return by_x, terms.reshape(x.shape), own if layer.bias else []
+
+    return y, e_y, back, len(w) - weights.left
+
+
+# The largest slope of what is smooth; its own slope changes by at most 2 for each unit.
+STEEPEST = {"tanh": 1.0, "sigmoid": 0.25, "silu": 1.1, "gelu": 1.13}
+
+
+def _curved(slope: Array, e: Array) -> Backward:
+    """The slope is itself known to 2 (e + 1), in the unit of the terms."""
+    return lambda d, e_d: (d * slope, (e_d + np.abs(d)) * np.abs(slope) + np.abs(d) * 2 * (e + 1), [])
 
 
 def _reshaped(shape: tuple[int, ...]) -> Backward:

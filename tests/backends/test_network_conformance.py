@@ -42,7 +42,7 @@ with_networks = pytest.mark.parametrize("case", [case for case in cases() if cas
 def test_local_sgd(
     case: Any, dtype: str, data: st.DataObject, batch: int, steps: int, extras: Any, explicit: bool, seed: int
 ) -> None:
-    spec = data.draw(networks(dtype))
+    spec = data.draw(networks(dtype, tuple(kind for kind in PUBLIC if kind is not L.Dropout)))
     client = data.draw(st.integers(0, spec.n_clients - 1))
     w0 = start(spec, data.draw(words))
     check_local_sgd(case, spec, w0, LocalSpec(steps, 1.0, *extras), client, data.draw(words), seed, batch, explicit)
@@ -111,20 +111,56 @@ def wide(w: Array) -> Array:
     return w.astype(np.float64)
 
 
+@with_networks
+@every_dtype
+@pytest.mark.parametrize("batch", [0, 1, 6])
+def test_dropout(case: Any, dtype: str, batch: int) -> None:
+    """The same numbers are dropped, step by step; a row that is drawn twice has two masks."""
+    layers = [
+        L.Conv2d(5, 3), L.Tanh(), L.Dropout(0.25), L.Flatten(), L.Residual([L.Dropout(0.0), L.Dropout()]), L.Dense(7),
+        L.Tanh(), L.Dropout(0.75), L.Dense(3),
+    ]  # fmt: skip
+    x = np.random.default_rng(1).standard_normal((9, 2, 5, 4)).astype(dtype)
+    spec = spec_of(layers, x, [4, 5], "softmax")
+    w = (0.5 * np.random.default_rng(2).standard_normal(spec.dim)).astype(dtype)
+    for rows in (None, np.array([[1, 1, 0, 4, 1, 2][:batch]] * 3)):
+        task: dict[str, Any] = {"client": 1, "task": 2**32 - 1, "seed": 2**64 - 3, "batch": batch}
+        task["rows"] = rows if batch else None
+        got, want = np.empty_like(w), np.empty(spec.dim)
+        with case.use() as backend:
+            backend.bind(spec).local_sgd(LocalSpec(3, 0.5), w, **task, delta_out=got)
+        reference.bind(cast(spec, np.float64)).local_sgd(LocalSpec(3, 0.5), wide(w), **task, delta_out=want)
+        assert np.linalg.norm(got - want) <= 1e3 * np.finfo(dtype).eps * np.linalg.norm(w)
+
+
 CNN = [L.Conv2d(16, 3), L.ReLU(), L.MaxPool2d(2), L.Conv2d(32, 3), L.ReLU(), L.MaxPool2d(2), L.Flatten(), L.Dense(10)]
 LENET = [
     L.Conv2d(6, 5, padding=2), L.ReLU(), L.MaxPool2d(2), L.Conv2d(16, 5), L.ReLU(), L.MaxPool2d(2), L.Flatten(),
     L.Dense(120), L.ReLU(), L.Dense(84), L.ReLU(), L.Dense(10),
+]  # fmt: skip
+
+
+def block(channels: int, stride: int) -> L.Residual:
+    body = [
+        L.Conv2d(channels, 3, stride, 1, bias=False), L.GroupNorm(4), L.ReLU(),
+        L.Conv2d(channels, 3, padding=1, bias=False), L.GroupNorm(4),
+    ]  # fmt: skip
+    return L.Residual(body, [L.Conv2d(channels, 1, stride, bias=False), L.GroupNorm(4)] if stride > 1 else [])
+
+
+RESNET = [
+    L.Conv2d(8, 3, 2, 1, bias=False), L.GroupNorm(4), L.ReLU(), block(8, 1), L.ReLU(), block(16, 2), L.ReLU(),
+    L.GlobalAvgPool2d(), L.Dense(10),
 ]  # fmt: skip
 WIDE = [L.Conv2d(20, 3), L.ReLU(), L.MaxPool2d(2), L.Flatten(), L.Dense(300), L.ReLU(), L.Dense(62)]
 
 
 @with_networks
 @every_dtype
-@pytest.mark.parametrize("name", ["cnn", "lenet", "wide"])
+@pytest.mark.parametrize("name", ["cnn", "lenet", "wide", "resnet"])
 def test_networks_of_papers(case: Any, dtype: str, name: str) -> None:
     """Of their sizes: blocks of rows, of channels and of outputs are full and not full."""
-    layers = {"cnn": CNN, "lenet": LENET, "wide": WIDE}[name]
+    layers = {"cnn": CNN, "lenet": LENET, "wide": WIDE, "resnet": RESNET}[name]
     x = np.random.default_rng(1).standard_normal((45, 1, 28, 28)).astype(dtype)
     spec = spec_of(layers, x, [1, 7, 37], "softmax")
     w = start(spec, 5)

@@ -37,8 +37,8 @@ class Draws:
 
     def kept(self, number: int, rate: float, n_elements: int) -> Array:
         """Which elements of each row the dropout layer of this number keeps: (rows, n_elements)."""
-        stream = Stream.DROPOUT << 28 | number
-        low, high, *_ = philox(self.seed, self.client, self.task, self.step, stream)
+        stream = Stream.DROPOUT << 28
+        low, high, *_ = philox(self.seed, self.client, self.task, self.step, stream | number)
         blocks = np.arange(-(-n_elements // 4))
         words = philox(int(low) | int(high) << 32, self.position[:, np.newaxis], blocks, 0, stream)
         drawn = np.stack(words, axis=2).reshape(len(self.position), -1)[:, :n_elements]
