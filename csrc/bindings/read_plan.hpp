@@ -39,6 +39,11 @@ inline SchedulePlan read_plan(const py::object& object) {
   plan.if_busy = static_cast<IfBusy>(in.number<int>("if_busy"));
   plan.recorded = in.number<bool>("recorded");
   const py::ssize_t n = plan.n_clients;
+  plan.selection = static_cast<Selection>(in.number<int>("selection"));
+  if (plan.selection == Selection::Weighted) {
+    plan.probability = in.array<double>("probability", {n});
+  }
+  plan.max_uses = in.number<std::int64_t>("max_uses");
   if (plan.recorded) {
     const py::ssize_t rows = in.length("row_wait");
     plan.row_offsets = in.array<std::int64_t>("row_offsets", {n + 1});

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from .._base.checks import choice, count, number
 
 StartProcess = Literal["constant", "poisson"]
+Order = Literal["uniform", "round_robin", "longest_idle"]
+Selection = Order | ArrayLike
 InFlight = Literal["redraw", "skip", "allow"]
 
 
@@ -26,6 +31,8 @@ class ScheduleOptions:
     start_process: StartProcess = "constant"
     in_flight: InFlight = "redraw"
     timeout: float | None = None
+    selection: Selection = "uniform"
+    max_uses: int | None = None
 
     def __post_init__(self) -> None:
         checked: dict[str, float | None] = {
@@ -34,6 +41,7 @@ class ScheduleOptions:
                 ("server_steps", self.server_steps),
                 ("arrivals", self.arrivals),
                 ("concurrency", self.concurrency),
+                ("max_uses", self.max_uses),
             )
         }
         checked["max_time"] = None if self.max_time is None else number("max_time", self.max_time)
@@ -42,6 +50,10 @@ class ScheduleOptions:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         choice("start_process", self.start_process, ("constant", "poisson"))
+        if isinstance(self.selection, str):
+            choice("selection", self.selection, get_args(Order))
+        else:
+            object.__setattr__(self, "selection", _probabilities(self.selection))
         choice("in_flight", self.in_flight, ("redraw", "skip", "allow"))
         if self.start_rate is None and (self.start_process, self.in_flight) != ("constant", "redraw"):
             raise ValueError("start_process and in_flight belong to the open loop: give start_rate")
@@ -52,3 +64,17 @@ class ScheduleOptions:
     def has_end(self) -> bool:
         """Whether something ends the schedule."""
         return self.server_steps is not None or self.max_time is not None or self.arrivals is not None
+
+
+def _probabilities(given: ArrayLike) -> NDArray[np.float64]:
+    try:
+        values = np.array(given, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"selection: expected a name or a probability per client, got {given!r}") from None
+    if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any():
+        raise ValueError("selection: expected a probability per client, finite numbers >= 0")
+    total = float(values.sum())
+    if abs(total - 1.0) > 1e-9:
+        raise ValueError(f"selection: the probabilities sum to {total:.12g}, not to 1")
+    values.flags.writeable = False
+    return values

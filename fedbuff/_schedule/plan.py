@@ -18,6 +18,7 @@ from .._base.checks import (
 from .._delays.arrival_log import ArrivalLog
 from .._delays.availability import Availability
 from .._delays.distributions import Distribution
+from .._delays.immutable import digest
 from .._delays.model import DelayModel
 from .._delays.trace import Trace
 from .._rule.server_file import rule_to_json
@@ -35,6 +36,7 @@ Source = Trace | DelayModel | ArrivalLog
 _SPEED_BLOCK = 1 << 13  # temporaries stay in the cache
 _IF_BUSY = {"redraw": reference.REDRAW, "skip": reference.SKIP, "allow": reference.OVERLAP}
 TRIGGERS = {"buffer": reference.BUFFER, "every_client": reference.EVERY_CLIENT, "ringleader": reference.RINGLEADER}
+_SELECTION = {"round_robin": reference.ROUND_ROBIN, "longest_idle": reference.LONGEST_IDLE}
 _POLICY = {"wait": reference.WAIT, "pause": reference.PAUSE, "abort": reference.ABORT}
 
 
@@ -80,6 +82,8 @@ class Request:
         options = self.options
         if options.concurrency is not None or options.start_rate is not None or options.timeout is not None:
             raise ValueError("an arrival log is replayed as it happened: no concurrency, start_rate or timeout")
+        if options.max_uses is not None or not isinstance(options.selection, str) or options.selection != "uniform":
+            raise ValueError("an arrival log is replayed as it happened: no selection or max_uses")
         timing = timing_of(self.strategy)
         for name in ("distinct_clients", "refill", "stop_stale", "restart"):
             if name in timing:
@@ -111,6 +115,7 @@ class Request:
             seed_low=low,
             seed_high=high,
             rate=1.0 if self.options.start_rate is None else self.options.start_rate,
+            **self._selection_fields(n, slots, mode),
             poisson=self.options.start_process == "poisson",
             if_busy=_IF_BUSY[self.options.in_flight],
             **_delay_fields(source, self.seed),
@@ -126,6 +131,28 @@ class Request:
             arrivals=-1 if self.options.arrivals is None else self.options.arrivals,
             stall_limit=10_000_000 + 100 * n,
         )
+
+    def _selection_fields(self, n: int, slots: int, mode: int) -> dict[str, Any]:
+        """Which client is next, where clients are drawn."""
+        selection, most = self.options.selection, self.options.max_uses
+        made = {"selection": reference.UNIFORM, "probability": np.zeros(0), "max_uses": -1 if most is None else most}
+        if isinstance(selection, str) and selection == "uniform":
+            return made
+        if mode == reference.SLOT_IS_CLIENT:
+            raise ValueError("selection: every client is always at work, and none is drawn; give concurrency")
+        if self.options.in_flight != "redraw":
+            raise ValueError(f'selection: in_flight="{self.options.in_flight}" draws uniformly; leave it out')
+        if isinstance(selection, str):
+            return made | {"selection": _SELECTION[selection]}
+        probability = cast("NDArray[np.float64]", selection)
+        if probability.size != n:
+            raise ValueError(f"selection: expected {n} probabilities, one per client, got {probability.size}")
+        positive = int(np.count_nonzero(probability))
+        if positive < slots:
+            raise ValueError(
+                f"selection: only {positive} clients have a probability above 0, for {slots} tasks at work"
+            )
+        return made | {"selection": reference.WEIGHTED, "probability": probability}
 
     def _timing_fields(self, slots: int) -> dict[str, Any]:
         """Triggers, refill and stops, where they fit the way tasks start."""
@@ -216,6 +243,13 @@ class Request:
             "seed": self.seed,
             "timeout": self.options.timeout,
         }
+        selection = self.options.selection
+        if not isinstance(selection, str):
+            made["selection"] = {"probabilities": digest(cast("NDArray[np.float64]", selection))}
+        elif selection != "uniform":
+            made["selection"] = selection
+        if self.options.max_uses is not None:
+            made["max_uses"] = self.options.max_uses
         if self.options.start_rate is not None:
             made |= {
                 "start_rate": self.options.start_rate,

@@ -19,7 +19,7 @@ from ..backends.python.philox import key_words
 from ..backends.spec import ROW_NAMES, Columns, Plan, Resolver, new_columns
 from .file import ScheduleWriter
 from .log import replay_log
-from .options import InFlight, ScheduleOptions, StartProcess
+from .options import InFlight, ScheduleOptions, Selection, StartProcess
 from .plan import Request, Source
 from .schedule import Schedule
 
@@ -37,6 +37,8 @@ def schedule(
     start_process: StartProcess = "constant",
     in_flight: InFlight = "redraw",
     timeout: float | None = None,
+    selection: Selection = "uniform",
+    max_uses: int | None = None,
 ) -> Schedule:
     """Resolves who arrives when, on which version and in which server step.
 
@@ -49,10 +51,14 @@ def schedule(
         "poisson" process, whoever is at work. `in_flight` says what happens when a start draws a client: "redraw" draws
         among the idle and available ones, and the start is lost where there is none; "skip" draws once among all, and
         the start is lost where that client is busy or away; "allow" lets a client have several tasks at once.
+    selection: which of the eligible clients is next: drawn "uniform"ly; "round_robin", by number; the "longest_idle";
+        or a probability per client, which sum to 1: drawn in proportion to them.
+    max_uses: a client starts at most so many tasks.
     timeout: a task that takes longer, without its wait, is given up that long after its start.
     """
     options = ScheduleOptions(
-        concurrency, server_steps, max_time, arrivals, start_rate, start_process, in_flight, timeout
+        *(concurrency, server_steps, max_time, arrivals, start_rate, start_process, in_flight, timeout),
+        *(selection, max_uses),
     )
     request = Request(source, strategy, options, seed)
     if isinstance(source, ArrivalLog):
@@ -85,6 +91,8 @@ def iter_schedule(
     start_process: StartProcess = "constant",
     in_flight: InFlight = "redraw",
     timeout: float | None = None,
+    selection: Selection = "uniform",
+    max_uses: int | None = None,
 ) -> Iterator[Schedule]:
     """The schedule in chunks of about `chunk` rows, in memory bounded by clients, tasks in flight and the chunk.
 
@@ -93,7 +101,8 @@ def iter_schedule(
     when the last was taken. The other arguments are those of `schedule`.
     """
     options = ScheduleOptions(
-        concurrency, server_steps, max_time, arrivals, start_rate, start_process, in_flight, timeout
+        *(concurrency, server_steps, max_time, arrivals, start_rate, start_process, in_flight, timeout),
+        *(selection, max_uses),
     )
     request = Request(source, strategy, options, seed)
     size = count("chunk", chunk)

@@ -248,3 +248,82 @@ def test_checks_find_what_a_policy_cannot_make() -> None:
     plain["step"] = np.where(np.arange(20) == 19, -1, plain["step"])
     with pytest.raises(ValueError):
         fb.Schedule(**plain).check()
+
+
+# Who is next
+
+
+def started(made: fb.Schedule) -> list[int]:
+    """The clients in the order of their starts, of a schedule without ties after time 0."""
+    start = np.concatenate([made.start_time, made.in_flight_start_time])
+    client = np.concatenate([made.client, made.in_flight_client])
+    return [int(c) for c in client[np.lexsort((client, start))]]
+
+
+def test_round_robin_goes_by_number() -> None:
+    model = fb.DelayModel(n_clients=20, compute=fb.Uniform(1.0, 1.01))
+    made = fb.schedule(model, FedBuff(2), 5, arrivals=200, selection="round_robin")
+    made.check()
+    assert started(made) == [i % 20 for i in range(len(started(made)))]
+
+
+def test_round_robin_passes_over_the_busy() -> None:
+    made = fb.schedule(fixed([1.0, 10.5, 1.25]), FedBuff(1), 2, arrivals=5, selection="round_robin")
+    assert started(made) == [0, 1, 2, 0, 2, 0]
+
+
+def test_the_longest_idle_is_next() -> None:
+    model = fb.DelayModel(n_clients=12, compute=fb.Exponential(1.0))
+    made = fb.schedule(model, FedBuff(2), 4, arrivals=300, selection="longest_idle", seed=3)
+    idle = list(range(4, 12))
+    order = started(made)[4:]
+    for at, ended in enumerate(made.client[:-1].tolist()):
+        idle.append(ended)
+        assert order[at] == idle.pop(0)
+
+
+def test_weighted_starts_follow_the_probabilities() -> None:
+    """One at a time: the starts are independent draws."""
+    p = np.array([0.0, 0.1, 0.2, 0.3, 0.4])
+    model = fb.DelayModel(n_clients=5, compute=fb.Exponential(1.0))
+    made = fb.schedule(model, FedBuff(1), 1, arrivals=20_000, selection=p)
+    share = np.bincount(made.client, minlength=5) / 20_000
+    assert share[0] == 0.0
+    assert np.abs(share - p).max() < 5 * 0.5 / np.sqrt(20_000)
+
+
+def test_a_client_is_used_so_often_at_most() -> None:
+    model = fb.DelayModel(n_clients=8, compute=fb.Exponential(1.0))
+    for options in ({"concurrency": 3}, {"concurrency": None}, {"concurrency": 3, "selection": "longest_idle"}):
+        made = fb.schedule(model, FedBuff(2), arrivals=1000, max_uses=4, **options)
+        assert np.bincount(made.client).tolist() == [4] * 8
+        made.check()
+
+
+def test_a_selection_is_in_the_description() -> None:
+    model = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0))
+    made = fb.schedule(model, FedBuff(2), 2, arrivals=9, max_uses=4, selection="round_robin")
+    assert made.description["selection"] == "round_robin" and made.description["max_uses"] == 4
+    one, two = ([0.25] * 4, [0.1, 0.2, 0.3, 0.4])
+    hashes = [fb.schedule(model, FedBuff(2), 2, arrivals=9, selection=p).description["selection"] for p in (one, two)]
+    assert hashes[0] != hashes[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"selection": "fastest", "concurrency": 2}, ValueError, "selection: expected"),
+        ({"selection": [0.5, 0.4], "concurrency": 2}, ValueError, "selection: the probabilities sum to 0.9, not to 1"),
+        ({"selection": [0.5, 0.5], "concurrency": 2}, ValueError, "selection: expected 5 probabilities"),
+        ({"selection": [1.0, 0, 0, 0, 0], "concurrency": 2}, ValueError, "selection: only 1 clients"),
+        ({"selection": [1.5, -0.5], "concurrency": 2}, ValueError, "selection: expected a probability per client"),
+        ({"selection": "round_robin"}, ValueError, "selection: every client is always at work"),
+        ({"selection": "round_robin", "start_rate": 1.0, "in_flight": "skip"}, ValueError, "selection: in_flight"),
+        ({"selection": {"a": 1}, "concurrency": 2}, TypeError, "selection: expected a name"),
+        ({"max_uses": 0}, ValueError, "max_uses: expected"),
+    ],
+    ids=str,
+)
+def test_refused_selections(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        fb.schedule(fixed(), FedBuff(2), arrivals=9, **options)

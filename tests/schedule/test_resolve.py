@@ -10,6 +10,7 @@ import pytest
 
 import fedbuff as fb
 from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
+from fedbuff.backends.python.philox import STREAM_CLIENT_SELECTION, key_words, philox_words
 from fedbuff.backends.python.portable_math import COMPONENT_SPEED, draw
 
 EXPONENTIAL = fb.Exponential(1.0)
@@ -368,3 +369,27 @@ def test_client_speeds_are_drawn_in_blocks() -> None:
     known = ~np.isnan(took)
     np.testing.assert_array_equal(took[known], expected[known])
     assert known[: n // 2].any() and known[n // 2 :].any()
+
+
+@pytest.mark.parametrize(("n", "concurrency"), [(9, 9), (40, 37), (200, 7)])
+def test_clients_are_drawn_from_an_array_by_one_word_each(n: int, concurrency: int) -> None:
+    """The rule as docs/schedules.md says it, followed through a schedule."""
+    made = fb.schedule(model(n), FedBuff(3), concurrency, arrivals=300, seed=8)
+    idle = list(range(n))
+    low, high = key_words(8)
+
+    def draw(start: int) -> int:
+        w0, w1, _, _ = philox_words(low, high, *(np.uint64(x) for x in (start, 0, 0)), STREAM_CLIENT_SELECTION)
+        at = (int(w0) << 32 | int(w1)) * len(idle) >> 64
+        client, idle[at] = idle[at], idle[-1]
+        idle.pop()
+        return client
+
+    first = [draw(start) for start in range(concurrency)]
+    started = np.concatenate([made.start_time, made.in_flight_start_time])
+    clients = np.concatenate([made.client, made.in_flight_client])
+    assert sorted(clients[started == 0.0].tolist()) == sorted(first)
+    after = clients[np.argsort(started, kind="stable")][concurrency:]
+    for start, ended in enumerate(made.client[:-1].tolist()):  # every end is followed by a start
+        idle.append(ended)
+        assert after[start] == draw(concurrency + start)

@@ -223,7 +223,7 @@ def timing_fields(draw: Any, slots: int) -> dict[str, Any]:
     return fields
 
 
-@settings(EXAMPLES, max_examples=600)
+@settings(EXAMPLES, max_examples=250)
 @given(st.data(), st.booleans())
 def test_refill_stops_and_triggers(data: st.DataObject, windows: bool) -> None:
     trace = data.draw(traces(windows))
@@ -252,6 +252,48 @@ def test_triggers_of_open_loops(data: st.DataObject) -> None:
     options["start_rate"] = data.draw(st.sampled_from([0.5, 1.0, 3.0]))
     options["in_flight"] = data.draw(st.sampled_from(["redraw", "skip", "allow"]))
     compare(data.draw(traces(True)), FedBuff(data.draw(st.integers(1, 4)), **fields), **options)
+
+
+def selections(draw: Any, n: int, least: int) -> dict[str, Any]:
+    """Which client is next, where at least so many may be."""
+    options: dict[str, Any] = {"max_uses": draw(st.sampled_from([None, None, 1, 3]))}
+    weights = np.array(draw(st.lists(st.sampled_from([0.0, 1.0, 2.0, 5.0]), min_size=n, max_size=n)))
+    names: list[Any] = ["uniform", "round_robin", "longest_idle"]
+    if np.count_nonzero(weights) >= max(least, 1):
+        names += [weights / weights.sum()] * 2
+    options["selection"] = draw(st.sampled_from(names))
+    return options
+
+
+@settings(EXAMPLES, max_examples=200)
+@given(st.data(), st.booleans())
+def test_selections(data: st.DataObject, windows: bool) -> None:
+    trace = data.draw(traces(windows))
+    n = trace.n_clients
+    options: dict[str, Any] = {"seed": data.draw(st.integers(0, 3)), **ends(data.draw)}
+    kind = data.draw(st.sampled_from(["pool", "pool", "rounds", "open"]))
+    strategy: Any = buffers(data.draw)
+    if kind == "rounds":
+        size = data.draw(st.integers(1, n))
+        strategy = FedAvg(clients_per_round=size)
+        options |= selections(data.draw, n, size)
+    elif kind == "open":
+        options |= selections(data.draw, n, 1) | {"start_rate": data.draw(st.sampled_from([0.5, 1.0, 3.0]))}
+    else:
+        options["concurrency"] = data.draw(st.integers(1, n))
+        options |= selections(data.draw, n, options["concurrency"])
+        strategy = FedBuff(2, **data.draw(st.sampled_from([{}, {"stop_stale": 2}, {"refill": "step"}])))
+    compare(trace, strategy, **options)
+
+
+@pytest.mark.parametrize("selection", ["round_robin", "longest_idle", "weighted"])
+@pytest.mark.parametrize("concurrency", [5, 90, 100])
+def test_selections_of_many_clients(selection: str, concurrency: int) -> None:
+    weights = np.arange(1.0, 101.0) if selection == "weighted" else None
+    chosen: Any = selection if weights is None else weights / weights.sum()
+    model = fb.DelayModel(n_clients=100, compute=fb.Pareto(1.5, 0.1))
+    compare_once(model, FedBuff(4), concurrency, arrivals=3000, selection=chosen)
+    compare_once(model, FedBuff(4), concurrency, arrivals=1500, selection=chosen, max_uses=9)
 
 
 # Each is a policy of its own, or one of two that meet.

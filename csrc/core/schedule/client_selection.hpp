@@ -1,16 +1,19 @@
 // ClientSelection: which clients are busy, which may be drawn for a task, and the draws themselves.
 //
-// A start draws a client uniformly from the eligible ones: attempt k gives client floor(word_k n / 2^64) with word_k
-// the Philox block of (start, k); the first eligible one of 64 is taken, else the eligible client whose rank is drawn.
-// A client is eligible if it is idle, available and has tasks left. Two forms, with the same draws:
-//   plain: an idle client is eligible, and at least half of the clients are idle. No set is kept.
-//   else:  the eligible clients are a ClientSet. A heap holds when the windows of the clients that may be drawn open
-//          or close; `cross_boundaries` brings the set up to the present.
-// The first attempts and the delays of the next kDrawBatch starts are drawn ahead, in vector code; they are used where
-// the client and its task number are still those that were guessed. Memory: 4 bytes per client if plain; else also the
-// set, two bytes per client and one heap entry per client with windows.
+// A client is eligible if it is idle, available and has tasks left. The eligible ones stand in an array, at first by
+// number: one that becomes eligible goes to the end, one that is no longer eligible is replaced by the last. Start s
+// takes place floor(word n / 2^64) of the n there, with word the Philox block of s. So a draw costs the same however
+// few are eligible. Two forms, with the same draws:
+//   plain: an idle client is eligible. Who leaves the array was just drawn, so places are not kept.
+//   else:  the place of each client is kept. A heap holds when the windows of the clients that may be drawn open or
+//          close; `cross_boundaries` brings the array up to the present.
+// The places and delays of the next kDrawBatch starts are drawn ahead, in vector code; delays are used where the client
+// and its task number are still those that were guessed. Memory: 8 bytes per client if plain; else also its place, two
+// bytes per client and one heap entry per client with windows.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -18,9 +21,9 @@
 #include "kernels/dispatch.hpp"
 #include "memory/huge_pages.hpp"
 #include "schedule/availability_windows.hpp"
-#include "schedule/client_set.hpp"
 #include "schedule/event_queue.hpp"
 #include "schedule/plan.hpp"
+#include "schedule/weight_tree.hpp"
 
 namespace fedbuff {
 
@@ -37,6 +40,9 @@ class ClientSelection {
   bool all_spent() const { return n_spent_ >= plan_.n_clients; }        // no client has a task left
 
   bool tasks_left(std::uint32_t client, std::uint32_t started) const {
+    if (plan_.max_uses >= 0 && started >= plan_.max_uses) {
+      return false;
+    }
     if (!plan_.recorded) {
       return true;
     }
@@ -50,8 +56,10 @@ class ClientSelection {
   FB_ALWAYS_INLINE std::uint32_t take(std::uint32_t client) {
     const std::uint32_t task = states_[client] & ~kBusy;
     states_[client] = (task + 1) | kBusy;
-    if constexpr (!kPlain) {
-      if (kRecorded && !tasks_left(client, task + 1)) {
+    if constexpr (kPlain && kMode != Mode::SlotIsClient) {
+      eligible_[drawn_] = eligible_[--n_eligible_];
+    } else if constexpr (!kPlain) {
+      if ((kRecorded || plan_.max_uses >= 0) && !tasks_left(client, task + 1)) {
         ++n_spent_;
       }
       if constexpr (kMode != Mode::SlotIsClient) {
@@ -65,7 +73,11 @@ class ClientSelection {
   template <Mode kMode, bool kPlain>
   FB_ALWAYS_INLINE void release(std::uint32_t client, double now) {
     states_[client] &= ~kBusy;
-    if constexpr (!kPlain && kMode != Mode::SlotIsClient) {
+    if constexpr (kPlain && kMode != Mode::SlotIsClient) {
+      eligible_[n_eligible_++] = client;
+    } else if constexpr (kMode != Mode::SlotIsClient) {
+      key_of_ended(client);
+      cross_boundaries(now);
       if (!tracked_.empty() && tracked_[client] == 0) {
         read_windows(client, now);
       }
@@ -74,13 +86,28 @@ class ClientSelection {
   }
 
   // The client of this start, uniform over the eligible ones; -1 if there is none.
-  template <bool kRecorded, bool kPlain>
+  template <Mode kMode, bool kRecorded, bool kPlain>
   FB_ALWAYS_INLINE std::int64_t draw(std::uint64_t start) {
-    if (start - ahead_begin_ >= kDrawBatch) {
-      look_ahead<kRecorded>(start / kDrawBatch * kDrawBatch);
+    if constexpr (!kPlain) {
+      if (plan_.selection != Selection::Uniform) {
+        return draw_otherwise(start);
+      }
     }
-    const std::uint32_t first = ahead_client_[start % kDrawBatch];
-    return is_eligible<kPlain>(first) ? first : draw_again<kPlain>(start);
+    if (start - ahead_begin_ >= kDrawBatch) {
+      look_ahead<kMode, kRecorded>(start / kDrawBatch * kDrawBatch);
+    }
+    const std::uint64_t word = ahead_word_[0][start % kDrawBatch];
+    if constexpr (!kPlain) {
+      if (kMode == Mode::OpenLoop && plan_.if_busy == IfBusy::Skip) {  // among all
+        const std::uint32_t client = place_of(word, static_cast<std::size_t>(plan_.n_clients));
+        return place_[client] != kNoPlace ? std::int64_t{client} : -1;
+      }
+      if (n_eligible_ == 0) {
+        return -1;
+      }
+    }
+    drawn_ = place_of(word, n_eligible_);
+    return eligible_[drawn_];
   }
 
   // Whether the delays of this task were drawn ahead for this start; if so, writes them.
@@ -103,39 +130,54 @@ class ClientSelection {
   double next_opening();
 
  private:
-  static constexpr std::uint32_t kAttempts = 64;
+  static constexpr std::uint32_t kNoPlace = 0xFFFFFFFFu;
   static constexpr std::uint32_t kUnknown = 0xFFFFFFFFu;
   static constexpr std::uint64_t kNoBlock = std::uint64_t{1} << 63;
+  static constexpr std::size_t kFew = 4 * kDrawBatch;  // of so few eligible ones a guess is mostly wrong
 
-  template <bool kPlain>
-  bool is_eligible(std::uint32_t client) const {
-    if constexpr (kPlain) {
-      return (states_[client] & kBusy) == 0;
-    } else {
-      return eligible_.has(client);
-    }
-  }
   bool may_be_drawn(std::uint32_t client) const {
     return (overlap_ || (states_[client] & kBusy) == 0) && tasks_left(client);
   }
-  void update(std::uint32_t client) { eligible_.set(client, open_[client] != 0 && may_be_drawn(client)); }
-
-  std::uint64_t selection_word(std::uint64_t start, std::uint32_t attempt) const {
-    const PhiloxBlock w =
-        philox4x32(plan_.seed, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start >> 32), attempt,
-                   stream_word(Stream::ClientSelection, 0));
-    return std::uint64_t{w.word[0]} << 32 | w.word[1];
+  void update(std::uint32_t client) {
+    const bool wanted = open_[client] != 0 && may_be_drawn(client);
+    if (wanted == (place_[client] != kNoPlace)) {
+      return;
+    }
+    if (wanted) {
+      place_[client] = static_cast<std::uint32_t>(n_eligible_);
+      eligible_[n_eligible_++] = client;
+      if (plan_.selection != Selection::Uniform) {
+        enter_otherwise(client);
+      }
+    } else {
+      if (plan_.selection == Selection::Weighted) {
+        weights_.set(client, 0.0);
+      }
+      const std::uint32_t last = eligible_[--n_eligible_];
+      eligible_[place_[client]] = last;
+      place_[last] = place_[client];
+      place_[client] = kNoPlace;
+    }
   }
-  std::uint32_t client_of(std::uint64_t word) const {
-    return static_cast<std::uint32_t>(multiply_high(word, static_cast<std::uint64_t>(plan_.n_clients)));
+  static std::uint32_t place_of(std::uint64_t word, std::size_t n) {
+    return static_cast<std::uint32_t>(multiply_high(word, static_cast<std::uint64_t>(n)));
+  }
+
+  // Selection that is not uniform: an eligible client joins those that may be drawn, and the draw.
+  void enter_otherwise(std::uint32_t client);
+  std::int64_t draw_otherwise(std::uint64_t start);
+  void key_of_ended(std::uint32_t client) {
+    if (plan_.selection == Selection::LongestIdle) {
+      key_[client] = next_key_++;
+    }
   }
 
   void read_windows(std::uint32_t client, double time);
-  template <bool kRecorded>
+  template <Mode kMode, bool kRecorded>
   void look_ahead(std::uint64_t start);
-  template <bool kPlain>
-  std::int64_t draw_again(std::uint64_t start) const;
-  std::uint32_t idle_client(std::uint64_t word) const;
+  // How many will be eligible at the start that is `ahead` starts away, as far as can be told.
+  template <Mode kMode>
+  std::size_t expect_eligible(std::size_t ahead) const;
 
   const SchedulePlan& plan_;
   AvailabilityWindows windows_;
@@ -145,21 +187,29 @@ class ClientSelection {
   LargeVector<std::uint32_t> states_;  // tasks started | kBusy
   std::int64_t n_spent_ = 0;           // clients with no task left
 
+  LargeVector<std::uint32_t> eligible_;  // n_eligible_ of them; those behind are former ones
+  std::size_t n_eligible_ = 0;
+  std::size_t drawn_ = 0;  // the place of the client drawn last
+
   // Not plain:
-  ClientSet eligible_;
+  LargeVector<std::uint32_t> place_;   // in eligible_, by client, or kNoPlace
   std::vector<std::uint8_t> open_;     // inside a window; always 1 for rounds, whose tasks wait for a window
   std::vector<std::uint8_t> tracked_;  // its next boundary is in the heap, and open_ holds until then; or empty
   EventHeap boundaries_;               // the next opening or closing of clients' windows, by client
 
+  // Not uniform:
+  WeightTree weights_;              // of the eligible ones
+  std::vector<std::uint64_t> key_;  // by client: the smallest of an eligible one is next
+  EventHeap order_;                 // keys and clients; those that do not count any more are passed over
+  std::uint64_t next_key_ = 0;  // longest idle: of the next one that becomes idle; round robin: of the last drawn + 1
+
   // Drawn ahead, for the starts from ahead_begin_ on.
   std::uint64_t ahead_begin_ = kNoBlock;
-  std::uint32_t ahead_client_[kDrawBatch];  // of attempt 0
-  std::uint32_t ahead_second_[kDrawBatch];  // of attempt 1, where the first was busy at the time; else kUnknown
-  std::uint32_t ahead_guess_[kDrawBatch];   // whose delays were drawn: the first or the second,
-  std::uint32_t ahead_task_[kDrawBatch];    // and for which task
+  std::uint64_t ahead_word_[3][kDrawBatch];  // of these starts and of the two batches after them
+  std::uint32_t ahead_guess_[kDrawBatch];    // whose delays were drawn, or kUnknown,
+  std::uint32_t ahead_task_[kDrawBatch];     // and for which task
   double ahead_wait_[kDrawBatch];
   double ahead_duration_[kDrawBatch];
-  std::uint32_t next_client_[kDrawBatch];  // of attempt 0, for the batch after it
 };
 
 inline ClientSelection::ClientSelection(const SchedulePlan& plan)
@@ -174,15 +224,33 @@ inline ClientSelection::ClientSelection(const SchedulePlan& plan)
     n_spent_ += tasks_left(c, 0) ? 0 : 1;
   }
   is_plain_ = plan.window_policy == WindowPolicy::None && plan.max_wait == std::numeric_limits<double>::infinity() &&
-              !plan.distinct_clients && plan.trigger == Trigger::Buffer && plan.refill == 1 && plan.stop_stale == 0 &&
+              !plan.distinct_clients && plan.selection == Selection::Uniform && plan.max_uses < 0 &&
+              plan.trigger == Trigger::Buffer && plan.refill == 1 && plan.stop_stale == 0 &&
               plan.step_period == std::numeric_limits<double>::infinity() && (!plan.recorded || plan.wrap) &&
-              !overlap_ && n_spent_ == 0 &&
-              (!is_drawn || (plan.mode == Mode::Pool && plan.n_slots <= plan.n_clients / 2));
-  if (!is_drawn || is_plain_) {
+              !overlap_ && n_spent_ == 0 && (!is_drawn || plan.mode == Mode::Pool);
+  if (!is_drawn) {
+    return;
+  }
+  eligible_.assign(n, 0);
+  if (is_plain_) {
+    for (std::size_t c = 0; c < n; ++c) {
+      eligible_[c] = static_cast<std::uint32_t>(c);
+    }
+    n_eligible_ = n;
     return;
   }
   open_.assign(n, 1);
-  eligible_.resize(plan.n_clients);
+  place_.assign(n, kNoPlace);
+  if (plan.selection == Selection::Weighted) {
+    weights_.resize(n);
+  } else if (plan.selection != Selection::Uniform) {
+    key_.resize(n);
+    for (std::size_t c = 0; c < n; ++c) {
+      key_[c] = c;
+    }
+    next_key_ = plan.selection == Selection::LongestIdle ? n : 0;
+  }
+  std::fill(ahead_guess_, ahead_guess_ + kDrawBatch, kUnknown);
   if (plan.window_policy != WindowPolicy::None && plan.mode != Mode::Rounds) {
     tracked_.assign(n, 0);
   }
@@ -233,79 +301,82 @@ inline double ClientSelection::next_opening() {
   return std::numeric_limits<double>::infinity();
 }
 
-template <bool kRecorded>
-void ClientSelection::look_ahead(std::uint64_t start) {
-  std::uint64_t word[kDrawBatch];
-  if (ahead_begin_ == kNoBlock) {
-    kernels_.draw_selection(plan_.seed, start, 0, word);
-    for (int i = 0; i < kDrawBatch; ++i) {
-      next_client_[i] = client_of(word[i]);
+inline void ClientSelection::enter_otherwise(std::uint32_t client) {
+  if (plan_.selection == Selection::Weighted) {
+    weights_.set(client, plan_.probability[client]);
+    return;
+  }
+  if (plan_.selection ==
+      Selection::RoundRobin) {  // lap * n + client: behind the last one drawn, in this lap or the next
+    const auto n = static_cast<std::uint64_t>(plan_.n_clients);
+    const std::uint64_t key = next_key_ / n * n + client;
+    key_[client] = key >= next_key_ ? key : key + n;
+  }
+  order_.put(Event{key_[client], client});
+}
+
+inline std::int64_t ClientSelection::draw_otherwise(std::uint64_t start) {
+  if (n_eligible_ == 0) {
+    return -1;
+  }
+  if (plan_.selection == Selection::Weighted) {
+    const double total = weights_.total();
+    const PhiloxBlock w =
+        philox4x32(plan_.seed, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start >> 32), 0,
+                   stream_word(Stream::ClientSelection, 0));
+    return total > 0.0 ? std::int64_t{weights_.at(unit_double(w.word[0], w.word[1]) * total)} : -1;
+  }
+  for (;;) {
+    const Event first = order_.top();
+    const auto client = static_cast<std::uint32_t>(first.order);
+    order_.pop();
+    if (place_[client] != kNoPlace && key_[client] == first.time_bits) {
+      if (plan_.selection == Selection::RoundRobin) {
+        next_key_ = first.time_bits + 1;
+      }
+      return client;
     }
   }
+}
+
+template <Mode kMode>
+std::size_t ClientSelection::expect_eligible(std::size_t ahead) const {
+  if constexpr (kMode == Mode::Pool) {  // one has just ended
+    return static_cast<std::size_t>(plan_.n_clients - plan_.n_slots + 1);
+  }
+  return n_eligible_ > ahead ? n_eligible_ - ahead : 1;
+}
+
+// Memory is fetched in two steps: the clients at the places of the batch after the next one, and what is known of the
+// clients of the next one.
+template <Mode kMode, bool kRecorded>
+void ClientSelection::look_ahead(std::uint64_t start) {
+  if (ahead_begin_ == kNoBlock) {
+    kernels_.draw_selection(plan_.seed, start, 0, ahead_word_[1]);
+    kernels_.draw_selection(plan_.seed, start + kDrawBatch, 0, ahead_word_[2]);
+  }
   ahead_begin_ = start;
-  for (int i = 0; i < kDrawBatch; ++i) {
-    ahead_client_[i] = ahead_guess_[i] = next_client_[i];
-    ahead_second_[i] = kUnknown;
-    if ((states_[next_client_[i]] & kBusy) != 0) {
-      ahead_second_[i] = ahead_guess_[i] = client_of(selection_word(start + static_cast<std::uint64_t>(i), 1));
-    }
+  std::copy(ahead_word_[1], ahead_word_[1] + kDrawBatch, ahead_word_[0]);
+  std::copy(ahead_word_[2], ahead_word_[2] + kDrawBatch, ahead_word_[1]);
+  kernels_.draw_selection(plan_.seed, start + 2 * kDrawBatch, 0, ahead_word_[2]);
+  if (expect_eligible<kMode>(kDrawBatch) < kFew) {
+    std::fill(ahead_guess_, ahead_guess_ + kDrawBatch, kUnknown);
+    return;
+  }
+  for (std::size_t i = 0; i < kDrawBatch; ++i) {
+    ahead_guess_[i] = eligible_[place_of(ahead_word_[0][i], expect_eligible<kMode>(i))];
     ahead_task_[i] = states_[ahead_guess_[i]] & ~kBusy;
   }
   if constexpr (!kRecorded) {
     kernels_.draw_tasks(plan_.model, ahead_guess_, ahead_task_, ahead_wait_, ahead_duration_);
   }
-  kernels_.draw_selection(plan_.seed, start + kDrawBatch, 0, word);
-  for (int i = 0; i < kDrawBatch; ++i) {
-    next_client_[i] = client_of(word[i]);
-    __builtin_prefetch(&states_[next_client_[i]]);
+  for (std::size_t i = 0; i < kDrawBatch; ++i) {
+    const std::uint32_t client = eligible_[place_of(ahead_word_[1][i], expect_eligible<kMode>(kDrawBatch + i))];
+    __builtin_prefetch(&states_[client]);
     if constexpr (kRecorded) {
-      __builtin_prefetch(&plan_.row_offsets[next_client_[i]]);
+      __builtin_prefetch(&plan_.row_offsets[client]);
     }
-  }
-}
-
-// The attempts after the first.
-template <bool kPlain>
-std::int64_t ClientSelection::draw_again(std::uint64_t start) const {
-  if constexpr (!kPlain) {
-    if (eligible_.count() == 0 || (plan_.mode == Mode::OpenLoop && plan_.if_busy == IfBusy::Skip)) {
-      return -1;
-    }
-  }
-  std::uint32_t attempt = 1;
-  const std::uint32_t second = ahead_second_[start % kDrawBatch];
-  if (second != kUnknown) {
-    if (is_eligible<kPlain>(second)) {
-      return second;
-    }
-    attempt = 2;
-  }
-  for (; attempt < kAttempts; ++attempt) {
-    const std::uint32_t client = client_of(selection_word(start, attempt));
-    if (is_eligible<kPlain>(client)) {
-      return client;
-    }
-  }
-  const std::uint64_t word = selection_word(start, kAttempts);
-  if constexpr (kPlain) {
-    return idle_client(word);
-  } else {
-    const auto count = static_cast<std::uint64_t>(eligible_.count());
-    return eligible_.member(static_cast<std::int64_t>(multiply_high(word, count)));
-  }
-}
-
-// The idle client whose rank by id is drawn; there is one.
-inline std::uint32_t ClientSelection::idle_client(std::uint64_t word) const {
-  std::int64_t count = 0;
-  for (const std::uint32_t state : states_) {
-    count += (state & kBusy) == 0 ? 1 : 0;
-  }
-  auto rank = static_cast<std::int64_t>(multiply_high(word, static_cast<std::uint64_t>(count)));
-  for (std::uint32_t client = 0;; ++client) {
-    if ((states_[client] & kBusy) == 0 && rank-- == 0) {
-      return client;
-    }
+    __builtin_prefetch(&eligible_[place_of(ahead_word_[2][i], expect_eligible<kMode>(2 * kDrawBatch + i))]);
   }
 }
 

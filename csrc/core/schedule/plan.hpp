@@ -13,6 +13,7 @@ namespace fedbuff {
 enum class Mode : int { SlotIsClient, Pool, OpenLoop, Rounds };
 enum class IfBusy : int { Redraw, Skip, Overlap };
 enum class Trigger : int { Buffer, EveryClient, Ringleader };
+enum class Selection : int { Uniform, RoundRobin, LongestIdle, Weighted };
 enum class TaskStatus : std::uint8_t { Used, LeftInBuffer, TooStale, Discarded, TimedOut, Failed, Stopped };
 enum class StopReason : int { Full, ServerSteps, MaxTime, Arrivals, Exhausted, Stalled };
 
@@ -24,6 +25,10 @@ struct SchedulePlan {
   double rate = 1.0;
   bool poisson = false;
   IfBusy if_busy = IfBusy::Redraw;
+
+  Selection selection = Selection::Uniform;
+  const double* probability = nullptr;  // (n_clients,), where it is Weighted
+  std::int64_t max_uses = -1;           // tasks that a client may start
 
   bool recorded = false;
   DelayModel model;

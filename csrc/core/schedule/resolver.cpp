@@ -804,7 +804,7 @@ class LoopOver<Queue>::Call {
     }
   }
 
-  FB_ALWAYS_INLINE std::int64_t draw() { return clients_.template draw<kRecorded, kPlain>(s_.starts); }
+  FB_ALWAYS_INLINE std::int64_t draw() { return clients_.template draw<kMode, kRecorded, kPlain>(s_.starts); }
 
   // The slot, if there is one, joins the line; then the line is served, oldest first, as long as clients are eligible.
   FB_ALWAYS_INLINE void serve_line(std::uint32_t slot_index) {

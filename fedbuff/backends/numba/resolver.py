@@ -13,7 +13,7 @@ import numpy as np
 from numba.experimental import jitclass  # type: ignore[attr-defined]
 from numba.extending import overload, register_jitable
 
-from ..python import event_loop, hearing, resolver
+from ..python import event_loop, hearing, resolver, weight_tree
 from ..spec import Plan, Resolver
 from . import random as _numba_random  # noqa: F401  teaches Numba Philox and the portable functions
 from .compile import reads
@@ -36,16 +36,33 @@ for _function in (
     resolver.start_time_of,
     resolver.end_of_task,
     event_loop.longer,
+    weight_tree.new_weights,
+    weight_tree.sum_of_eight,
+    weight_tree.total_weight,
+    weight_tree.set_weight,
+    weight_tree.client_at,
 ):
     register_jitable(_function)
 
 _EVENT = nb.types.Tuple((nb.float64, nb.int64, nb.int64, nb.int64))
+_BOUNDARY = nb.types.Tuple((nb.float64, nb.int64))
+_KEY = nb.types.Tuple((nb.int64, nb.int64))
 _FLOATS = ("now", "retry_time", "last_step", "last_start", "trigger", "tick", "inverses", "per_client")
 
 
 @overload(event_loop.new_slots)
 def _new_slots() -> Any:
     return lambda: nb.typed.List.empty_list(nb.int64)
+
+
+@overload(event_loop.new_boundaries)
+def _new_boundaries() -> Any:
+    return lambda: nb.typed.List.empty_list(_BOUNDARY)
+
+
+@overload(event_loop.new_keys)
+def _new_keys() -> Any:
+    return lambda: nb.typed.List.empty_list(_KEY)
 
 
 @overload(event_loop.new_events)
@@ -59,6 +76,10 @@ def _attribute_types(instance: Any) -> dict[str, Any]:
     for name, value in vars(instance).items():
         if name == "events":
             types[name] = nb.types.ListType(_EVENT)
+        elif name == "boundaries":
+            types[name] = nb.types.ListType(_BOUNDARY)
+        elif name == "order":
+            types[name] = nb.types.ListType(_KEY)
         elif isinstance(value, list):
             types[name] = nb.types.ListType(nb.int64)
         elif isinstance(value, np.ndarray):
@@ -76,7 +97,7 @@ _Hearing: Any = jitclass(_attribute_types(hearing.Hearing(resolver.EVERY_CLIENT,
 
 
 @overload(event_loop.new_hearing)
-def _new_hearing(trigger: Any, n_clients: Any, per_client: Any) -> Any:
+def _new_hearing(trigger, n_clients, per_client):  # as annotated as what it gives
     return lambda trigger, n_clients, per_client: _Hearing(trigger, n_clients, per_client)
 
 

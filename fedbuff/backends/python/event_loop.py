@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from ..spec import Columns, Plan
 from .hearing import Hearing
-from .philox import multiply_high
+from .philox import multiply_high, unit_double
 from .resolver import (
     ARRIVALS,
-    ATTEMPTS,
     BUFFER,
     DISCARDED,
     END,
@@ -24,6 +23,8 @@ from .resolver import (
     EXHAUSTED,
     FREE,
     FULL,
+    LONGEST_IDLE,
+    MASK,
     MAX_TIME,
     NO_WINDOWS,
     OPEN_LOOP,
@@ -31,6 +32,7 @@ from .resolver import (
     POOL,
     RESTARTING,
     RETRY,
+    ROUND_ROBIN,
     ROUNDS,
     RUNNING,
     SERVER_STEPS,
@@ -40,9 +42,11 @@ from .resolver import (
     START,
     STOPPED,
     TOO_STALE,
+    UNIFORM,
     USED,
     WAITING,
-    available,
+    WEIGHTED,
+    close_of,
     end_of_task,
     next_open,
     next_tick,
@@ -51,6 +55,7 @@ from .resolver import (
     tasks_left,
     wait_of,
 )
+from .weight_tree import client_at, new_weights, set_weight, total_weight
 
 
 def new_slots() -> list[int]:
@@ -60,6 +65,16 @@ def new_slots() -> list[int]:
 
 def new_events() -> list[tuple[float, int, int, int]]:
     """An empty heap of events: time, kind, number of creation, slot (-1: of no slot)."""
+    return []
+
+
+def new_boundaries() -> list[tuple[float, int]]:
+    """An empty heap of times and clients."""
+    return []
+
+
+def new_keys() -> list[tuple[int, int]]:
+    """An empty heap of keys and clients."""
     return []
 
 
@@ -105,6 +120,21 @@ class EventLoop:
         self.deferred = new_slots()  # slots whose arrivals wait for the next buffer
         self.hearing = new_hearing(plan.trigger, n, plan.per_client)
 
+        self.eligible = np.zeros(n, np.int64)  # idle and available clients with tasks left: the first n_eligible,
+        self.place = np.full(n, -1, np.int64)  # and where each stands in it; -1 where it does not
+        self.n_eligible = 0
+        drawn = plan.mode == POOL or plan.mode == OPEN_LOOP  # a task of a round waits for its window
+        keyed = plan.selection == ROUND_ROBIN or plan.selection == LONGEST_IDLE
+        self.key = np.arange(n if keyed else 0)  # by client: the smallest of an eligible one is next
+        self.order = new_keys()  # keys and clients; those that do not count any more are passed over
+        # longest idle: of the next client that becomes idle; round robin: of the last one drawn, plus 1
+        self.next_key = n if plan.selection == LONGEST_IDLE else 0
+        self.weights = new_weights(n if plan.selection == WEIGHTED else 0)
+        self.has_windows = drawn and plan.availability_policy != NO_WINDOWS
+        self.open = np.ones(n, np.bool_)  # inside a window, until the client's boundary
+        self.tracked = np.zeros(n, np.bool_)  # the client's boundary is among those to come
+        self.boundaries = new_boundaries()
+
         self.events = new_events()
         self.created = 0
         self.starts = 0
@@ -127,6 +157,8 @@ class EventLoop:
         self.reason = FULL
         self.rows_needed = max(plan.n_slots, 1) if plan.mode == ROUNDS else 1
 
+        for client in range(n):
+            self.update(client)
         if plan.mode == SLOT_IS_CLIENT or plan.mode == POOL:
             for slot in range(plan.n_slots):
                 self.put(0.0, START, slot)
@@ -234,8 +266,8 @@ class EventLoop:
                 self.deferred.append(slot)
                 return
             self.entered[client] = self.version
-        self.busy[client] -= 1
         self.leave(slot)
+        self.release(client)
         self.write(out, slot, staleness, status)
         steps = self.enter(client) if status == USED else False
         if plan.mode == ROUNDS and (steps or self.live == 0):
@@ -327,7 +359,7 @@ class EventLoop:
                     self.started += 1
                 self.version_of[slot] = self.version
                 if not self.endless[slot]:
-                    self.busy[self.client_of[slot]] -= 1
+                    self.release(self.client_of[slot])
                 self.state[slot] = FREE
                 self.write(out, slot, 0, DISCARDED)
         self.live = 0
@@ -348,7 +380,7 @@ class EventLoop:
         if tasks_left(self.plan, client, self.tasks[client]):
             self.state[slot] = RESTARTING
         else:
-            self.busy[client] -= 1
+            self.release(client)
         self.put(self.now, START, slot)
         if self.total_rows >= self.plan.arrivals >= 0:
             self.reason = ARRIVALS
@@ -375,7 +407,6 @@ class EventLoop:
             self.retry_time = np.inf
         if plan.mode == SLOT_IS_CLIENT:
             if tasks_left(plan, slot, self.tasks[slot]):
-                self.busy[slot] += 1
                 self.assign(slot, slot)
         elif plan.mode == POOL:
             if slot >= 0:
@@ -393,7 +424,6 @@ class EventLoop:
             if client < 0:
                 break
             self.starts += 1
-            self.busy[client] += 1
             self.assign(client, self.line.pop(0))
         if len(self.line) > 0:
             opening = self.next_opening()
@@ -407,14 +437,12 @@ class EventLoop:
             if client < 0:
                 break
             self.starts += 1
-            self.busy[client] += 1
             self.assign(client, slot)
 
     def start_of_open_loop(self) -> None:
         """A start that finds no eligible client is lost."""
         client = self.draw_client()
         if client >= 0:
-            self.busy[client] += 1
             self.assign(client, self.free_slot())
         self.starts += 1
         if self.spent < self.plan.n_clients:
@@ -434,10 +462,13 @@ class EventLoop:
         return slot
 
     def assign(self, client: int, slot: int) -> None:
-        """The client, which counts as busy, takes the slot for its next task, which starts after its wait."""
+        """The client takes the slot for its next task, which starts after its wait."""
         plan = self.plan
         task = self.tasks[client]
         self.tasks[client] += 1
+        if self.state[slot] != RESTARTING:
+            self.busy[client] += 1
+        self.update(client)
         if not tasks_left(plan, client, task + 1):
             self.spent += 1
         self.live += 1
@@ -464,45 +495,107 @@ class EventLoop:
 
     # Clients
 
-    def is_eligible(self, client: int) -> bool:
-        plan = self.plan
-        if self.busy[client] > 0 and not (plan.mode == OPEN_LOOP and plan.if_busy == OVERLAP):
-            return False
-        # A round takes its clients from all; a task then waits for its window.
-        there = plan.mode == ROUNDS or available(plan, client, self.now)
-        return there and tasks_left(plan, client, self.tasks[client])
-
     def draw_client(self) -> Any:
         """The client of this start, uniform over the eligible ones; -1 where there is none."""
         plan = self.plan
-        n = np.uint64(plan.n_clients)
-        skip = plan.mode == OPEN_LOOP and plan.if_busy == SKIP
-        for attempt in range(1 if skip else ATTEMPTS):
-            client: Any = np.int64(multiply_high(selection_word(plan, self.starts, attempt), n))
-            if self.is_eligible(client):
-                return client
-        if skip:
-            return -1
-        count = 0
-        for client in range(plan.n_clients):
-            if self.is_eligible(client):
-                count += 1
-        if count == 0:
-            return -1
-        rank: Any = np.int64(multiply_high(selection_word(plan, self.starts, ATTEMPTS), np.uint64(count)))
-        for client in range(plan.n_clients):
-            if self.is_eligible(client):
-                if rank == 0:
-                    return client
-                rank -= 1
-        return -1
+        self.cross_boundaries()
+        if plan.selection != UNIFORM:
+            return self.draw_otherwise()
+        word = selection_word(plan, self.starts)
+        if plan.mode == OPEN_LOOP and plan.if_busy == SKIP:
+            client = np.int64(multiply_high(word, np.uint64(plan.n_clients)))
+            return client if self.place[client] >= 0 else np.int64(-1)
+        if self.n_eligible == 0:
+            return np.int64(-1)
+        return self.eligible[np.int64(multiply_high(word, np.uint64(self.n_eligible)))]
+
+    def draw_otherwise(self) -> Any:
+        """The next client of a selection that is not uniform."""
+        plan = self.plan
+        if self.n_eligible == 0:
+            return np.int64(-1)
+        if plan.selection == WEIGHTED:
+            total = total_weight(self.weights)
+            word = selection_word(plan, self.starts)
+            if total > 0.0:
+                return client_at(self.weights, unit_double(word >> np.uint64(32), word & MASK) * total)
+            return np.int64(-1)
+        while True:
+            key, client = heapq.heappop(self.order)
+            if self.place[client] >= 0 and self.key[client] == key:
+                if plan.selection == ROUND_ROBIN:
+                    self.next_key = key + 1
+                return np.int64(client)
+
+    def enter_otherwise(self, client: int) -> None:
+        """An eligible client joins those that may be drawn."""
+        plan = self.plan
+        if plan.selection == WEIGHTED:
+            set_weight(self.weights, client, plan.probability[client])
+            return
+        if plan.selection == ROUND_ROBIN:  # lap * n + client: behind the last one drawn, in this lap or the next
+            key = self.next_key // plan.n_clients * plan.n_clients + client
+            self.key[client] = key if key >= self.next_key else key + plan.n_clients
+        heapq.heappush(self.order, (int(self.key[client]), int(client)))
+
+    def release(self, client: int) -> None:
+        """A task of the client is over."""
+        self.busy[client] -= 1
+        if self.plan.selection == LONGEST_IDLE:
+            self.key[client] = self.next_key
+            self.next_key += 1
+        self.cross_boundaries()
+        self.update(client)
+
+    def may_be_drawn(self, client: int) -> bool:
+        """Whether the client may be drawn inside its windows."""
+        several = self.plan.mode == OPEN_LOOP and self.plan.if_busy == OVERLAP
+        return (several or self.busy[client] == 0) and tasks_left(self.plan, client, self.tasks[client])
+
+    def update(self, client: int) -> None:
+        """Puts a client that became eligible at the end; the last one takes the place of one that no longer is."""
+        may = self.may_be_drawn(client)
+        if may and self.has_windows and not self.tracked[client]:
+            self.read_windows(client)
+        wanted = may and self.open[client]
+        at = self.place[client]
+        if wanted and at < 0:
+            self.place[client] = self.n_eligible
+            self.eligible[self.n_eligible] = client
+            self.n_eligible += 1
+            if self.plan.selection != UNIFORM:
+                self.enter_otherwise(client)
+        elif not wanted and at >= 0:
+            self.n_eligible -= 1
+            last = self.eligible[self.n_eligible]
+            self.eligible[at] = last
+            self.place[last] = at
+            self.place[client] = -1
+            if self.plan.selection == WEIGHTED:
+                set_weight(self.weights, client, 0.0)
+
+    def read_windows(self, client: int) -> None:
+        """Whether the client is available, and when that changes."""
+        opening = next_open(self.plan, client, self.now)
+        self.open[client] = opening <= self.now
+        boundary = close_of(self.plan, client, self.now) if self.open[client] else opening
+        self.tracked[client] = True
+        if boundary < np.inf:
+            heapq.heappush(self.boundaries, (float(boundary), int(client)))
+
+    def cross_boundaries(self) -> None:
+        """Brings the windows of the clients that may be drawn up to now, in the order of their boundaries."""
+        while len(self.boundaries) > 0 and self.boundaries[0][0] <= self.now:
+            client = heapq.heappop(self.boundaries)[1]
+            self.tracked[client] = False
+            self.update(client)
 
     def next_opening(self) -> float:
-        """When the next idle client with tasks left becomes available."""
-        plan = self.plan
-        earliest = np.inf
-        if plan.availability_policy != NO_WINDOWS:
-            for client in range(plan.n_clients):
-                if self.busy[client] == 0 and tasks_left(plan, client, self.tasks[client]):
-                    earliest = min(earliest, next_open(plan, client, self.now))
-        return earliest
+        """With no client eligible: when the next one that may be drawn becomes available."""
+        while len(self.boundaries) > 0:
+            time, client = self.boundaries[0]
+            if self.may_be_drawn(client):
+                return time
+            heapq.heappop(self.boundaries)
+            self.tracked[client] = False
+        return np.inf

@@ -8,6 +8,12 @@ Rules:
   client; waiting slots are tried again because a window opened.
 - A slot that asks gets a client and that client's next task number; the task starts after its wait, and where there are
   windows not before one is open. The version is pinned at the start.
+- A client is eligible if it is idle, available and has tasks left. The eligible ones stand in an array, at first by
+  number: one that becomes eligible goes to its end, one that no longer is is replaced by the last. A start draws a
+  place. Before a draw and before a client is released, those whose windows opened or closed are brought up to date, in
+  the order of the times at which they first did.
+- With another selection the next client is the eligible one with the lowest number after the one drawn last, and
+  around; the one idle for longest, at first by number; or drawn with probability in proportion to the given ones.
 - A slot that finds nobody eligible waits in line. The line is served, oldest first, whenever a slot asks or a window
   opens. In the open loop a start that finds nobody is lost.
 - A slot that becomes free asks at once (refill = 1), when the server steps (0), or when `refill` slots are open; and
@@ -61,6 +67,8 @@ SLOT_IS_CLIENT, POOL, OPEN_LOOP, ROUNDS = range(4)
 REDRAW, SKIP, OVERLAP = range(3)
 # Plan.trigger: what makes a server step
 BUFFER, EVERY_CLIENT, RINGLEADER = range(3)
+# Plan.selection
+UNIFORM, ROUND_ROBIN, LONGEST_IDLE, WEIGHTED = range(4)
 # Plan.availability_policy
 NO_WINDOWS, WAIT, PAUSE, ABORT = range(4)
 # status
@@ -72,11 +80,10 @@ END, START, RETRY = range(3)
 # state of a slot
 FREE, WAITING, RUNNING, RESTARTING = range(4)
 
-ATTEMPTS = 64
 EVENTS_PER_CALL = 4096  # so that a run hears of signals
 _U0 = np.uint64(0)
 _U32 = np.uint64(32)
-_MASK = np.uint64(0xFFFFFFFF)
+MASK = np.uint64(0xFFFFFFFF)
 
 
 def period_of(plan: Plan, client: int) -> Any:
@@ -232,17 +239,17 @@ def duration_of(plan: Plan, client: int, task: int) -> Any:
 
 
 def tasks_left(plan: Plan, client: int, done: int) -> bool:
+    if done >= plan.max_uses >= 0:
+        return False
     if not plan.recorded:
         return True
     rows = plan.row_offsets[client + 1] - plan.row_offsets[client]
     return bool(done < rows or (plan.wrap and rows > 0))
 
 
-def selection_word(plan: Plan, start: int, attempt: int) -> Any:
+def selection_word(plan: Plan, start: int) -> Any:
     s = np.uint64(start)
-    w0, w1, _, _ = philox_words(
-        plan.seed_low, plan.seed_high, s & _MASK, s >> _U32, np.uint64(attempt), STREAM_CLIENT_SELECTION
-    )
+    w0, w1, _, _ = philox_words(plan.seed_low, plan.seed_high, s & MASK, s >> _U32, _U0, STREAM_CLIENT_SELECTION)
     return (w0 << _U32) | w1
 
 
@@ -252,7 +259,7 @@ def start_time_of(plan: Plan, previous: float, start: int) -> float:
         return start / plan.rate
     s = np.uint64(start)
     w0, w1, _, _ = philox_words(
-        plan.seed_low, plan.seed_high, s & _MASK, s >> _U32, np.uint64(COMPONENT_START), STREAM_DELAYS
+        plan.seed_low, plan.seed_high, s & MASK, s >> _U32, np.uint64(COMPONENT_START), STREAM_DELAYS
     )
     return float(previous + (0.0 - log_positive(1.0 - unit_double(w0, w1))) / plan.rate)
 
