@@ -54,6 +54,7 @@ class Network(Classifier):
     layers: tuple[Layer, ...]
     shapes: tuple[Shape, ...]
     _part: Part
+    _start: Floats | None = None  # what `init` gives in the place of a draw
 
     def __init__(
         self,
@@ -100,9 +101,11 @@ class Network(Classifier):
         Weights of convolutions and dense layers are normal: where the next activation is ReLU, LeakyReLU, GELU or SiLU,
         of variance 2 / fan_in (He); where it is Tanh or Sigmoid, or there is none at all, of variance
         2 / (fan_in + fan_out) (Glorot). Behind the last activation, the last one counts. Biases are 0; norms have
-        weight 1 and bias 0.
+        weight 1 and bias 0. A network that was made of a PyTorch module has the module's weights, whatever the seed.
         """
         w, key = np.zeros(self.dim, self.dtype), seed_of(seed)
+        if self._start is not None:
+            return self._start.copy()
         begin = drawn = 0
         for weight, he in self._weights():
             here = slice(begin, begin := begin + weight.size)

@@ -1,4 +1,4 @@
-"""`Network.to_torch`: losses, gradients and accuracies are those of PyTorch, on random architectures."""
+"""`Network.to_torch` and `fb.torch.network`: losses, gradients and accuracies are PyTorch's, on random networks."""
 
 from __future__ import annotations
 
@@ -96,3 +96,57 @@ def test_random_architectures(block: int, dtype: str, close: float) -> None:
         if problem.accuracy is not None and apart:
             right = scores.argmax(axis=1) == y
             assert abs(problem.accuracy(w) - right.mean()) < 1e-12
+
+
+def sequential() -> Any:
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(2, 4, 3, padding="same", bias=False), nn.GroupNorm(2, 4), nn.LeakyReLU(0.1)),
+        nn.MaxPool2d(2),
+        nn.Sequential(nn.Conv2d(4, 6, 2, stride=2, padding=1), nn.GELU(), nn.AvgPool2d(2), nn.Identity()),
+        nn.Dropout(0.25),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(6, 5),
+        nn.SiLU(),
+        nn.Linear(5, 3),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_sequential_becomes_a_network_and_back(dtype: str) -> None:
+    torch.manual_seed(0)
+    module = sequential().to(getattr(torch, dtype)).eval()
+    X = np.random.default_rng(0).standard_normal((9, 2, 9, 8)).astype(dtype)
+    y = np.arange(9) % 3
+    problem = fb.torch.network(module, X, y, [0, 4, 9])
+    w = problem.init()
+    flat = np.concatenate([parameter.detach().numpy().ravel() for parameter in module.parameters()])
+    assert w.dtype == dtype and w.tobytes() == problem.init(5).tobytes() == flat.tobytes()
+    want = torch_loss(module, X, y, {"loss": "cross_entropy", "label_smoothing": 0.0}).item()
+    assert abs(problem.loss(w) - want) < 1e-5
+    delta = problem.delta(w, 0, fb.LocalSGD(5, 0.1, 2))
+    back = problem.to_torch(w - delta).eval()
+    again = torch_loss(back, X, y, {"loss": "cross_entropy", "label_smoothing": 0.0}).item()
+    assert abs(problem.loss(w - delta) - again) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (lambda: nn.Sequential(nn.Sequential(nn.Flatten(), nn.Softplus())), r"module\.0\.1 \(Softplus\): not a layer"),
+        (lambda: nn.Sequential(nn.BatchNorm2d(2)), r"module\.0 \(BatchNorm2d\): BatchNorm: its running statistics"),
+        (lambda: nn.Sequential(nn.Conv2d(2, 2, 3, dilation=2)), r"module\.0 \(Conv2d\): .*with dilation 1 only"),
+        (lambda: nn.Sequential(nn.MaxPool2d(2, ceil_mode=True)), r"module\.0 \(MaxPool2d\): .*without ceil_mode"),
+        (lambda: nn.Sequential(nn.AdaptiveAvgPool2d(2)), r"module\.0 \(AdaptiveAvgPool2d\): .*output_size 1"),
+        (lambda: nn.Sequential(nn.GELU("tanh")), r"module\.0 \(GELU\): .*approximate='none' only"),
+    ],
+)
+def test_what_is_not_known(module: Any, said: str) -> None:
+    X = np.zeros((4, 2, 8, 8), np.float32)
+    with pytest.raises(ValueError, match=f"^{said}"):
+        fb.torch.network(module(), X, [0, 1, 0, 1], [0, 2, 4])
+
+
+def test_what_is_no_sequential() -> None:
+    with pytest.raises(TypeError, match=r"^module: expected a torch.nn.Sequential, got Linear"):
+        fb.torch.network(nn.Linear(4, 2), np.zeros((4, 4), np.float32), [0, 1, 0, 1], [0, 2, 4])
