@@ -51,7 +51,11 @@ from ._delays.trace import Trace
 
 # Strategies
 from . import staleness
-from ._rule.strategies import SGD, Adam, FedAsync, FedAvg, FedBuff
+from ._rule.algorithms import Algorithm, algorithm, algorithms
+from ._rule.delta_weight import DeltaWeight
+from ._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
+from ._rule.strategies import FedAsync, FedAvg, FedBuff
+from ._rule.table import ClientTable
 
 # Schedules
 from ._schedule.columns import Status
@@ -73,6 +77,9 @@ from ._replay.aggregate import aggregate
 from ._version import __version__
 
 if TYPE_CHECKING:
+    # Problems
+    from . import jax, torch
+
     # Data
     from . import datasets
     from ._study.data import sample_digits
@@ -108,6 +115,8 @@ __all__ = [
     "Problem",
     "Custom",
     "Callback",
+    "torch",
+    "jax",
     "LocalSGD",
     # Data
     "partition",
@@ -140,8 +149,19 @@ __all__ = [
     "FedBuff",
     "FedAsync",
     "FedAvg",
+    "algorithm",
+    "algorithms",
+    "Algorithm",
     "SGD",
+    "Nesterov",
+    "DelayedNesterov",
     "Adam",
+    "Adagrad",
+    "Yogi",
+    "AMSGrad",
+    "LearningRate",
+    "ClientTable",
+    "DeltaWeight",
     "staleness",
     # Schedules
     "schedule",
@@ -180,7 +200,7 @@ __all__ = [
 ]
 
 # Not everybody's, and slow to import: on first use.
-_LATER_MODULES = ("datasets", "plots", "secure", "theory", "traces")
+_LATER_MODULES = ("datasets", "jax", "plots", "secure", "theory", "torch", "traces")
 _LATER_NAMES = {
     "StudyConfig": "._study.config",
     "SweepResults": "._sweep.results",

@@ -18,9 +18,10 @@ from .. import backends
 from .._base.arrays import little_endian
 from .._base.files import open_npz, reading
 from .._problems.base import Problem
-from .._problems.callback import Callback
 from .._problems.local import LocalSGD
-from .._rule.strategies import Adam, Rule
+from .._problems.python_problem import PythonProblem
+from .._rule.state import check_state, state_names
+from .._rule.strategies import Rule
 from ..backends.spec import Vector as Floats
 from .engine import AnyProblem
 
@@ -48,8 +49,7 @@ class _Position:
     w: Floats
     live: list[int]
     models: Floats
-    first: Floats | None
-    second: Floats | None
+    rule_state: dict[str, NDArray[Any]]
     evaluated: Floats | None
     previous: Floats | None
     deltas: Floats  # those that `ReplayEngine.waiting_deltas` gave
@@ -61,9 +61,7 @@ class _Position:
     @classmethod
     def read(cls, about: dict[str, Any], arrays: dict[str, NDArray[Any]], problem: AnyProblem, rule: Rule) -> _Position:
         """ValueError where something is not what `Replay.save` writes."""
-        dim, dtype, optimizer = problem.dim, problem.dtype, rule.optimizer
-        adam = isinstance(optimizer, Adam)
-        momentum = adam or cast(Any, optimizer).momentum != 0
+        dim, dtype = problem.dim, problem.dtype
 
         def require(holds: bool, what: str) -> None:
             if not holds:
@@ -88,7 +86,7 @@ class _Position:
         deltas = arrays.get("deltas", np.empty((0, dim), dtype))
         fits = deltas.dtype == dtype and deltas.ndim == 2 and deltas.shape[1] == dim
         require(fits, f"deltas is {deltas.dtype} {deltas.shape}")
-        most = problem.batch if isinstance(problem, Callback) else 0
+        most = problem.batch if isinstance(problem, PythonProblem) else 0
         require(len(deltas) <= max(0, (most or 0) - 1), f"there are {len(deltas)} deltas, in groups of at most {most}")
         secure = about["secure"]
         require(
@@ -104,6 +102,11 @@ class _Position:
         metrics = about["metrics"]
         require(metrics is None or isinstance(metrics, list), f"metrics is {metrics!r}")
         w = vector("w", True)
+        rule_state = {name: arrays[name] for name in state_names(rule) if name in arrays}
+        try:
+            check_state(rule, rule_state, dim, dtype)
+        except ValueError as error:
+            raise ValueError(f"it does not add up: {error}") from None
         return cls(
             version=version,
             updates=updates,
@@ -117,8 +120,7 @@ class _Position:
             w=cast(Floats, w),
             live=live.tolist(),
             models=np.ascontiguousarray(models),
-            first=vector("first", momentum),
-            second=vector("second", adam),
+            rule_state=rule_state,
             evaluated=vector("evaluated"),
             previous=vector("previous"),
             deltas=np.ascontiguousarray(deltas),
@@ -142,9 +144,10 @@ def _read_history(content: NDArray[Any], version: int, require: Callable[[bool, 
 
 def problem_hash(problem: AnyProblem) -> str:
     """The content of a problem: every array and number of its spec. A function is known by its sizes alone."""
+    if isinstance(problem, PythonProblem):
+        return f"{type(problem).__name__} {problem.digest}"
     if not isinstance(problem, Problem):
-        batch = f" batch {problem.batch}" if isinstance(problem, Callback) and problem.batch else ""
-        return f"{type(problem).__name__} {problem.n_clients} {problem.dim} {problem.dtype}{batch}"
+        return f"{type(problem).__name__} {problem.n_clients} {problem.dim} {problem.dtype}"
     spec = problem._spec
     digest = hashlib.sha256()
     for part in fields(spec):

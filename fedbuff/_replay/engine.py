@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from .. import backends
 from .._base.alone import OneAtATime
 from .._problems.base import Problem
-from .._problems.callback import Callback
 from .._problems.custom import Custom
 from .._problems.local import LocalSGD
+from .._problems.python_problem import PythonProblem
 from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
+from .._rule.table import check_memory, make_rows
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import ClientFunction, CompiledGradient, ReplayEngine, ReplayRun, RunSpec, SumRoles, SumSpec
@@ -24,7 +25,7 @@ from .check import check_local
 
 _WINDOW_BYTES = 1 << 30
 _LONGEST_TABLE = 1 << 16  # of weights by staleness, for a schedule that is not known to its end
-AnyProblem = Problem | Custom | Callback
+AnyProblem = Problem | Custom | PythonProblem
 
 
 def _make_roles(
@@ -60,8 +61,8 @@ def _make_engine(
     check_local(local, problem)
     function: ClientFunction | CompiledGradient | None = None
     spec = batch = bound = None
-    if isinstance(problem, Callback):
-        function = problem.work(seed, local)
+    if isinstance(problem, PythonProblem):
+        function = problem.client_function(seed, local)
     else:
         assert local is not None
         spec, batch = local.spec, local.batches(problem.n_clients)
@@ -70,8 +71,22 @@ def _make_engine(
         else:
             bound = problem.bound
     sums = _sums(rule, problem.dim, seed)
+    rows = _rows(rule, problem)
     engine = backends.current().replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
+    if rows is not None:
+        engine.set_table(rows)
     return cast(ReplayEngine, OneAtATime(engine))
+
+
+def _rows(rule: Rule, problem: AnyProblem) -> NDArray[Any] | None:
+    """Refuses a table that does not fit the problem or the memory; the rows where they are in a file."""
+    if rule.table is None:
+        return None
+    assert rule.n_clients is not None
+    if rule.n_clients != problem.n_clients:
+        raise ValueError(f"n_clients: the rule's table is of {rule.n_clients}, the problem has {problem.n_clients}")
+    check_memory(rule.table, rule.n_clients, problem.dim, problem.dtype)
+    return make_rows(rule.table, rule.n_clients, problem.dim, problem.dtype)
 
 
 def _make_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:

@@ -30,7 +30,7 @@ from .._replay.history import Result
 from .._replay.loop import make_loop
 from .._replay.replay import _update_weights as update_weights
 from .._rule.server_file import rule_is_known
-from .._rule.strategies import INVERSE_FREQUENCY, Rule, rule_of, timing_of
+from .._rule.strategies import OF_SCHEDULE, Rule, rule_of, timing_of
 from .._schedule.columns import Status
 from .._schedule.plan import stall_message
 from .._schedule.schedule import Schedule
@@ -340,7 +340,8 @@ def _can_be_packed(config: StudyConfig) -> bool:
         and config.source.n_clients == problem.n_clients
         and rule.secure is None
         and rule.privacy is None
-        and rule.weighting != INVERSE_FREQUENCY
+        and rule.weighting not in OF_SCHEDULE
+        and (rule.table is None or (rule.table.path is None and rule.n_clients == problem.n_clients))
         and set(config.metrics) <= set(METRICS)
         and set(looked_at) <= set(config.metrics)
         and ("accuracy" not in config.metrics or hasattr(problem, "accuracy"))
