@@ -1,5 +1,6 @@
 // What a host embeds: structs of other versions, tickets, the host's threads, whole-number deltas, the buffer, local
 // SGD and the event queue through the C ABI, and every way to misuse them.
+#include <cstddef>
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -128,7 +129,11 @@ TEST(structs_of_other_versions) {
   fb_rule rule = FB_RULE_INIT;
   rule.abi = FB_ABI_VERSION + 1;
   CHECK_EQ(fb_server_create(&rule, FB_F64, 1, w0, &none), FB_ERR_ABI);
+  // A struct of the first header, which ended with the unit; none was ever shorter.
   rule = FB_RULE_INIT;
+  rule.size = offsetof(fb_rule, unit) + sizeof rule.unit;
+  CHECK_EQ(fb_server_create(&rule, FB_F64, 1, w0, &none), FB_OK);
+  fb_server_destroy(&none);
   rule.size -= 8;
   CHECK_EQ(fb_server_create(&rule, FB_F64, 1, w0, &none), FB_ERR_ABI);
   CHECK(none == nullptr);
