@@ -25,10 +25,10 @@ from .._delays.arrival_log import ArrivalLog
 from .._delays.trace import PARTS, Trace
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
-from .._replay.engine import _WINDOW_BYTES as WINDOW_BYTES
+from .._replay.engine import WINDOW_BYTES
 from .._replay.history import Result
 from .._replay.loop import make_loop
-from .._replay.replay import _update_weights as update_weights
+from .._replay.replay import update_weights
 from .._rule.server_file import rule_is_known
 from .._rule.strategies import INVERSE_FREQUENCY, Rule, rule_of, timing_of
 from .._schedule.columns import Status
