@@ -55,7 +55,7 @@ from ._rule.strategies import SGD, Adam, FedAsync, FedAvg, FedBuff
 
 # Schedules
 from ._schedule.columns import Status
-from ._schedule.file import load_schedule
+from ._schedule.load import load_schedule
 from ._schedule.resolve import iter_schedule, schedule
 from ._schedule.schedule import Schedule
 from ._schedule.uniform import uniform_arrivals
