@@ -19,15 +19,18 @@ SANITIZED := $(CURDIR)/build/sanitize
 COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd src/*.pyx) \
             $(shell find csrc -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 
+# pip hides what a build says; the log is this shell's error output
+INSTALL = FEDBUFF_BUILD=require FEDBUFF_BUILD_LOG=/proc/$$$$/fd/2 $(PIP) install --no-build-isolation -e ".[$(1)]"
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-flower lint format docs dist wheels core-test sanitize torture fuzz memory bench bench-full \
         bench-flower clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.built  ## FedBuff, FedAsync and FedAvg on recorded delays: a table and a report
+demo: $(if $(wildcard $(VENV)/.built),$(VENV)/.built,$(VENV)/.demo)  ## FedBuff, FedAsync and FedAvg on recorded delays: a table and a report
 	$(BIN)/fedbuff demo -o build/demo
 
 test: $(VENV)/.built  ## all tests, of C++ and of Python
@@ -105,7 +108,11 @@ $(VENV)/.made: pyproject.toml
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.made $(COMPILED)
-	FEDBUFF_BUILD=require $(PIP) install --no-build-isolation -e ".[test]"
+	$(call INSTALL,test)
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.made $(COMPILED)
+	$(call INSTALL,demo)
 	@touch $@
 
 # flwr pins other packages than ours: it has an environment of its own, made anew where FLWR changes

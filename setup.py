@@ -6,11 +6,14 @@ FEDBUFF_BUILD = auto     compile, or fail; where there is no compiler install th
 FEDBUFF_DEBUG = 1                      keep debugging symbols
 FEDBUFF_WERROR = 1                     warnings are errors, for development
 FEDBUFF_SANITIZE = address,undefined   build with these sanitizers, for development
+FEDBUFF_BUILD_LOG = PATH               say there what is being compiled, as pip shows nothing of it
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import os
 import platform
 import re
@@ -174,9 +177,16 @@ class BuildCore(build_ext):
     def compile_objects(self, parts: list[Extension]) -> list[list[str]]:
         """Objects of each part, made anew where older than a file that went into them; a thread for each."""
 
+        objects = {
+            source: Path(self.build_temp) / Path(source).with_suffix(".o") for p in parts for source in p.sources
+        }
+        stale = {source for source, done in objects.items() if is_stale(done)}
+        threads, made = os.cpu_count() or 1, itertools.count(1)
+        say(f"{len(stale)} of {len(objects)} files to compile, {threads} at a time")
+
         def compile_one(part: Extension, source: str) -> str:
-            done = Path(self.build_temp) / Path(source).with_suffix(".o")
-            if is_stale(done):
+            done = objects[source]
+            if source in stale:
                 self.compiler.compile(
                     [source],
                     output_dir=self.build_temp,
@@ -184,9 +194,10 @@ class BuildCore(build_ext):
                     include_dirs=part.include_dirs,
                     extra_postargs=[*part.extra_compile_args, "-MMD", "-MF", str(done.with_suffix(".d"))],
                 )
+                say(f"{next(made)}/{len(stale)} {source}")
             return str(done)
 
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        with ThreadPoolExecutor(threads) as pool:
             jobs = [[pool.submit(compile_one, part, source) for source in part.sources] for part in parts]
             try:
                 return [[job.result() for job in of_part] for of_part in jobs]
@@ -215,6 +226,14 @@ class BuildCore(build_ext):
         write_build_info(Path(self.build_lib) / "fedbuff", bool(self.extensions), self.reason, compiler)
         if self.inplace or self.editable_mode:
             write_build_info(ROOT / "fedbuff", bool(self.extensions), self.reason, compiler)
+
+
+def say(text: str) -> None:
+    """A line of progress, where somebody wants it."""
+    path = os.environ.get("FEDBUFF_BUILD_LOG")
+    if path:
+        with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as log:
+            print(f"fedbuff: {text}", file=log)
 
 
 class NoCompiler(CompileError):

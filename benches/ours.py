@@ -94,11 +94,16 @@ def network(name: str, batch: str) -> Turn:
 
 
 def _stages(
-    w: Workload, updates: str, threads: str = "1", dtype: str = "float32", resolve: Callable[..., Any] = fb.schedule
+    w: Workload,
+    updates: str,
+    threads: str = "1",
+    dtype: str = "float32",
+    resolve: Callable[..., Any] = fb.schedule,
+    strategy: Any = None,
 ) -> tuple[Callable[[], Any], Callable[[Any], dict[str, Any]]]:
     """Makes the schedule, by `resolve`; and replays one."""
     problem, start = problem_of(w, dtype), initial_model(w).astype(dtype)
-    strategy = fb.FedBuff.preset("nguyen", buffer_size=w.buffer_size)
+    strategy = strategy or fb.FedBuff.preset("nguyen", buffer_size=w.buffer_size)
     delays = fb.DelayModel(n_clients=w.n_clients, compute=fb.Exponential(1.0))
     in_flight = None if w.in_flight >= w.n_clients else w.in_flight
     how: dict[str, Any] = {"concurrency": in_flight, "server_steps": int(updates) // w.buffer_size}
@@ -121,6 +126,15 @@ def replay_alone(name: str, updates: str, threads: str = "1", dtype: str = "floa
     resolve, run = _stages(workload(name), updates, threads, dtype)
     made = resolve()
     return lambda: run(made)
+
+
+def replay_table(name: str, updates: str) -> Turn:
+    """The replay of a schedule that exists, with a row per client at the server (CA2FL); models are not compared."""
+    w = workload(name)
+    strategy = fb.algorithm("ca2fl", buffer_size=w.buffer_size, n_clients=w.n_clients)
+    resolve, run = _stages(w, updates, strategy=strategy)
+    made = resolve()
+    return lambda: {"amount": run(made)["amount"]}
 
 
 def check(name: str, updates: str) -> Turn:

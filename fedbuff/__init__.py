@@ -51,7 +51,11 @@ from ._delays.trace import Trace
 
 # Strategies
 from . import staleness
-from ._rule.strategies import SGD, Adam, FedAsync, FedAvg, FedBuff
+from ._rule.algorithms import Algorithm, algorithm, algorithms
+from ._rule.delta_weight import DeltaWeight
+from ._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
+from ._rule.strategies import FedAsync, FedAvg, FedBuff
+from ._rule.table import ClientTable
 
 # Schedules
 from ._schedule.columns import Status
@@ -140,8 +144,19 @@ __all__ = [
     "FedBuff",
     "FedAsync",
     "FedAvg",
+    "algorithm",
+    "algorithms",
+    "Algorithm",
     "SGD",
+    "Nesterov",
+    "DelayedNesterov",
     "Adam",
+    "Adagrad",
+    "Yogi",
+    "AMSGrad",
+    "LearningRate",
+    "ClientTable",
+    "DeltaWeight",
     "staleness",
     # Schedules
     "schedule",

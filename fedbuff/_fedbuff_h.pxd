@@ -7,8 +7,8 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
     uint32_t FB_ABI_VERSION
     int FB_OK, FB_ERR_ARGUMENT, FB_ERR_MEMORY, FB_ERR_NEVER_GIVEN, FB_ERR_NOTHING_DUE, FB_ERR_NOT_FINITE
     int FB_ERR_ZERO_NORM, FB_ERR_SHORT_TABLE, FB_ERR_ABI, FB_ERR_DTYPE, FB_ERR_SIZE, FB_ERR_OVERFLOW, FB_ERR_TICKET
-    int FB_ERR_CLOSED, FB_ERR_EMPTY, FB_ERR_HOST, FB_ERR_DIVERGED, FB_ERR_FORKED
-    int FB_F32, FB_F64, FB_I32, FB_I64
+    int FB_ERR_CLOSED, FB_ERR_EMPTY, FB_ERR_HOST, FB_ERR_DIVERGED, FB_ERR_FORKED, FB_ERR_CLIENT
+    int FB_F32, FB_F64, FB_I32, FB_I64, FB_BF16
     int FB_ADDED, FB_STEPPED, FB_TOO_STALE
     int64_t FB_NO_TICKET
 
@@ -17,6 +17,21 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
         int32_t base, norm, optimizer
         int64_t buffer_size, n_clients, max_staleness
         double lr, momentum, beta1, beta2, epsilon, weight_decay, unit
+        int32_t decay, delay_lr
+        int64_t tau_c, warm_up, decay_steps
+        double decay_factor, decay_floor
+        int64_t period
+        double activation, initial
+        int32_t table, table_seen, table_wait
+        double table_own, table_mean
+        int32_t weight_by
+        double weight_epsilon, weight_clip
+
+    ctypedef struct fb_array:
+        const char* name
+        int64_t key, size
+        fb_dtype dtype
+        const void* data
 
     ctypedef struct fb_server:
         pass
@@ -36,6 +51,8 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
         int64_t* due_version
         int64_t* due
         const void** kept
+        int64_t staleness, n_arrays
+        fb_array* arrays
 
     ctypedef struct fb_buffer:
         pass
@@ -72,6 +89,9 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
     fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket)
     fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
                                double e, int64_t ticket, int32_t* outcome_out)
+    fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
+                                    double e, int64_t client, int64_t ticket, int32_t* outcome_out)
+    fb_status fb_server_set_table(fb_server* server, void* memory, int64_t bytes)
     fb_status fb_server_clone(fb_server* server, fb_server** server_out)
     fb_status fb_server_get_state(fb_server* server, fb_server_state* state)
     fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, const fb_server_state* state,

@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t
 
-from fedbuff._fedbuff_h cimport fb_buffer, fb_dtype, fb_model, fb_server, fb_status
+from fedbuff._fedbuff_h cimport fb_buffer, fb_dtype, fb_model, fb_server, fb_server_state, fb_status
 
 
 cdef int check(fb_status status) except -1
@@ -23,10 +23,15 @@ cdef class Server:
     cdef Py_ssize_t n_table  # how far s by staleness was worked out
     cdef int weighting       # 0 equal, 1 samples, 2 ask the rule
     cdef double weight_scale
+    cdef int64_t n_clients   # of the rule's table, or 0
+    cdef object rows         # its memory, where that is a file's
 
     # The C level, without the GIL, as in fedbuff.h: deltas of the model's dtype, in the order of the calls.
     # FB_ERR_SHORT_TABLE: call grow_table and try again.
     cdef fb_status upload_raw(self, const void* delta, int64_t version, double e, int32_t* outcome_out) noexcept nogil
+    cdef fb_status upload_from_raw(
+        self, const void* delta, int64_t version, double e, int64_t client, int32_t* outcome_out
+    ) noexcept nogil
     cdef fb_status download_raw(self, int64_t* version_out, fb_model** model_out) noexcept nogil
     cdef fb_status cancel_raw(self, int64_t version) noexcept nogil
 
@@ -35,6 +40,7 @@ cdef class Server:
     cdef double sample_weight(self, double n_samples) except? -1.0
     cdef object as_array(self, fb_model* model)
     cdef object read_state(self, fb_server* server)
+    cdef object kept_by_rule(self, fb_server_state* state)
     cdef object copy_of(self, const void* values, object dtype)
 
 

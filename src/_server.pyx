@@ -19,6 +19,7 @@ from fedbuff._rule.server_file import ServerState, read_server, write_server
 from fedbuff._base.checks import integer
 from fedbuff._rule.server_errors import (
     checked_dim,
+    client_of,
     closed_error,
     diverged_error,
     float_of,
@@ -32,7 +33,8 @@ from fedbuff._rule.server_errors import (
     version_error,
     wide_error,
 )
-from fedbuff._rule.strategies import Adam, plain_rule_of, rule_of
+from fedbuff._rule.strategies import plain_rule_of, rule_of
+from fedbuff._rule.table import check_memory, make_rows
 
 
 cnp.import_array()
@@ -183,9 +185,12 @@ cdef class Server:
     def __init__(self, w0, strategy, *, unit=None):
         array = as_model("w0", w0)
         rule = plain_rule_of(strategy)
-        self._prepare(rule, array, unit_of(unit, rule.base))
+        self._prepare(rule, array, unit_of(unit, rule))
+        self._check_rows()
         cdef fb_rule c = c_rule(rule, self.unit)
         check(fb_server_create(&c, self.dtype_code, self.dim, address(array), &self.server))
+        if self.rows is not None:
+            check(fb_server_set_table(self.server, address(self.rows), self.rows.nbytes))
 
     def __dealloc__(self):
         fb_server_destroy(&self.server)
@@ -200,6 +205,21 @@ cdef class Server:
         self.dtype_code = FB_F32 if w.dtype == np.float32 else FB_F64
         self.weighting = {"equal": EQUAL, "samples": SAMPLES}.get(rule.weighting, ASK)
         self.weight_scale = rule.weight_scale
+        self.n_clients = 0 if rule.table is None else rule.n_clients
+
+    def _check_rows(self):
+        """Refuses a table that does not fit the memory; makes that of a file, where the table has a path."""
+        if self.rule.table is None:
+            return
+        size = (self.rule.n_clients, self.dim, self.dtype)
+        check_memory(self.rule.table, *size)
+        self.rows = make_rows(self.rule.table, *size)
+
+    cdef fb_status upload_from_raw(
+        self, const void* delta, int64_t version, double e, int64_t client, int32_t* outcome_out
+    ) noexcept nogil:
+        return fb_server_upload_from(
+            self.server, self.dtype_code, self.dim, delta, version, e, client, FB_NO_TICKET, outcome_out)
 
     cdef fb_status upload_raw(self, const void* delta, int64_t version, double e, int32_t* outcome_out) noexcept nogil:
         return fb_server_upload(self.server, self.dtype_code, self.dim, delta, version, e, FB_NO_TICKET, outcome_out)
@@ -312,8 +332,10 @@ cdef class Server:
         if status != FB_OK:
             refuse(status, "server", None, None, 0, ticket)
 
-    def upload(self, delta, version, n_samples=1.0, *, ticket=None):
+    def upload(self, delta, version, n_samples=1.0, *, client=None, ticket=None):
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
+
+        Rules with a table need to know the client, 0 to n_clients - 1.
 
         A delta staler than max_staleness is counted in `dropped` and not read. With a ticket the delta is added in its
         place, and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
@@ -324,6 +346,9 @@ cdef class Server:
         if not (isfinite(samples) and samples > 0):
             positive("n_samples", samples)
         cdef double e = self.sample_weight(samples)
+        cdef int64_t who = -1
+        if client is not None or self.n_clients != 0:
+            who = client_of(client, self.n_clients)
         cdef object array = delta_array(delta, self.dtype_code, self.dim, self.dtype, self.unit)
         cdef const void* values = address(array)
         cdef fb_dtype kind = dtype_of(array)
@@ -333,7 +358,7 @@ cdef class Server:
             self.grow_table(0)
         while status == FB_ERR_SHORT_TABLE:
             with nogil:
-                status = fb_server_upload(self.server, kind, self.dim, values, v, e, place, &outcome)
+                status = fb_server_upload_from(self.server, kind, self.dim, values, v, e, who, place, &outcome)
             if status == FB_ERR_SHORT_TABLE:
                 try:
                     self.grow_table(fb_server_version(self.server) - v)
@@ -368,6 +393,7 @@ cdef class Server:
         state = read_server(path, None if strategy is None else rule_of(strategy))
         cdef Server server = cls.__new__(cls)
         server._prepare(state.rule, state.w, state.unit)
+        server._check_rows()
         server._set_state(state)
         return server
 
@@ -393,12 +419,14 @@ cdef class Server:
         state.due = <int64_t*> address(counts)
         state.kept = <const void**> address(kept)
         check(fb_server_get_state(server, &state))
+        arrays = np.zeros(max(1, state.n_arrays * sizeof(fb_array)), np.uint8)
+        state.arrays = <fb_array*> address(arrays)
+        check(fb_server_get_state(server, &state))
         n = state.n_due
         models = {}
         for v, p in zip(versions[:n].tolist(), kept[:n].tolist(), strict=True):
             if p:
                 models[v] = self.copy_of(<const void*> <size_t> p, self.dtype)
-        adam = isinstance(self.rule.optimizer, Adam)
         sums = self.dtype if self.unit is None else np.dtype(np.int64)
         return ServerState(
             rule=self.rule,
@@ -412,10 +440,31 @@ cdef class Server:
             scaled_weight_sum=state.sum_scaled_weights,
             outstanding=dict(zip(versions[:n].tolist(), counts[:n].tolist(), strict=True)),
             kept=models,
-            velocity=None if adam or state.first == NULL else self.copy_of(state.first, self.dtype),
-            first=self.copy_of(state.first, self.dtype) if adam else None,
-            second=self.copy_of(state.second, self.dtype) if adam else None,
+            buffer_staleness=state.staleness,
+            kept_by_rule=self.kept_by_rule(&state),
         )
+
+    cdef object kept_by_rule(self, fb_server_state* state):
+        kept, rows = {}, []
+        if state.first != NULL:
+            kept["first"] = self.copy_of(state.first, self.dtype)
+        if state.second != NULL:
+            kept["second"] = self.copy_of(state.second, self.dtype)
+        cdef fb_array* array
+        for i in range(state.n_arrays):
+            array = &state.arrays[i]
+            name = array.name.decode()
+            if name == "row":
+                rows.append((array.key, self.copy_of(array.data, self.rule.table.dtype(self.dtype))))
+            elif name == "table_seen":
+                kept[name] = np.array([(<const int64_t*> array.data)[0]])
+            else:
+                kept[name] = self.copy_of(array.data, self.dtype)
+        if self.rule.table is not None:
+            kept["table_client"] = np.array([client for client, _ in rows], np.int64)
+            kept["table_rows"] = np.array([row for _, row in rows], self.rule.table.dtype(self.dtype)).reshape(
+                len(rows), self.dim)
+        return kept
 
     cdef object copy_of(self, const void* values, object dtype):
         array = np.empty(self.dim, dtype)
@@ -430,12 +479,25 @@ cdef class Server:
         state.abi = FB_ABI_VERSION
         state.version, state.fill, state.dropped = saved.version, saved.fill, saved.dropped
         state.sum_weights, state.sum_scaled_weights = saved.weight_sum, saved.scaled_weight_sum
-        first = saved.first if saved.first is not None else saved.velocity
+        state.staleness = saved.buffer_staleness
         arrays = [np.ascontiguousarray(a) for a in (saved.w, saved.total)]
-        moments = [None if a is None else np.ascontiguousarray(a) for a in (first, saved.second)]
         state.w, state.sum = address(arrays[0]), address(arrays[1])
-        state.first = NULL if moments[0] is None else address(moments[0])
-        state.second = NULL if moments[1] is None else address(moments[1])
+        kept_by_rule = {name: np.ascontiguousarray(a) for name, a in saved.kept_by_rule.items()}
+        owners = kept_by_rule.pop("table_client", ())
+        parts = [(b"row", key, row) for key, row in zip(owners, kept_by_rule.pop("table_rows", ()), strict=True)]
+        parts += [(name.encode(), -1, a) for name, a in kept_by_rule.items()]
+        room = np.zeros(max(1, len(parts) * sizeof(fb_array)), np.uint8)
+        state.arrays = <fb_array*> address(room)
+        kinds = {"u": FB_BF16, "i": FB_I64}
+        for name, key, array in parts:
+            if name == b"first":
+                state.first = address(array)
+            elif name == b"second":
+                state.second = address(array)
+            else:
+                kind = kinds.get(array.dtype.kind, self.dtype_code)
+                state.arrays[state.n_arrays] = fb_array(<const char*> name, key, array.size, kind, address(array))
+                state.n_arrays += 1
         due = sorted(saved.outstanding.items())
         versions = np.array([v for v, _ in due], np.int64)
         counts = np.array([n for _, n in due], np.int64)
@@ -477,7 +539,7 @@ cdef class DeltaBuffer:
         if self.buffer != NULL:
             raise TypeError("a buffer is made once; make another one")
         self.dtype = model_dtype("dtype", dtype)
-        self.unit = unit_of(unit, "start")
+        self.unit = unit_of(unit, None)
         self.dim = n
         self.dtype_code = FB_F32 if self.dtype == np.float32 else FB_F64
         check(fb_buffer_create(self.dtype_code, self.dim, self.unit or 0.0, &self.buffer))

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/aggregate.hpp"
+#include "server/rule.hpp"
 #include "bindings.hpp"
 #include "kernels/dispatch.hpp"
 #include "gil.hpp"
@@ -89,7 +90,14 @@ void adam_step(const py::object& w, const py::object& total, double lr, double n
   with_dtype_of(w, "w", [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const py::ssize_t dim = length(w);
-    const StepConfig config{lr, norm, 0, betas.first, betas.second, epsilon, weight_decay, step};
+    StepConfig config{};
+    config.lr = lr;
+    config.norm = norm;
+    config.beta1 = betas.first;
+    config.beta2 = betas.second;
+    config.epsilon = epsilon;
+    config.weight_decay = weight_decay;
+    config.step = step;
     const T* from = input<T>(w, "w", {dim});
     const T* sum = input<T>(total, "total", {dim});
     T* m = output<T>(first, "first", {dim});
@@ -97,6 +105,31 @@ void adam_step(const py::object& w, const py::object& total, double lr, double n
     T* to = output<T>(out, "out", {dim});
     const GilReleased released;
     kernels().of<T>().adam_step(dim, from, sum, config, m, v, to);
+  });
+}
+
+// numbers: those of fedbuff.backends.spec.StepNumbers.
+void optimizer_step(std::int32_t code, const py::object& w, const py::object& total,
+                    const std::tuple<double, double, double, double, double, double, double, std::int64_t, std::int64_t,
+                                     double>& numbers,
+                    const py::object& first, const py::object& second, const py::object& third, const py::object& out) {
+  with_dtype_of(w, "w", [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const py::ssize_t dim = length(w);
+    const auto moment = [dim](const py::object& array, const char* name) {
+      return array.is_none() ? nullptr : output<T>(array, name, {dim});
+    };
+    const auto& [lr, norm, momentum, beta1, beta2, epsilon, weight_decay, step, period, activation] = numbers;
+    const StepConfig config{lr,           norm, momentum,           beta1,  beta2,     epsilon,
+                            weight_decay, step, optimizer_of(code), period, activation};
+    const T* from = input<T>(w, "w", {dim});
+    const T* sum = input<T>(total, "total", {dim});
+    T* m = output<T>(first, "first", {dim});
+    T* v = moment(second, "second");
+    T* largest = moment(third, "third");
+    T* to = output<T>(out, "out", {dim});
+    const GilReleased released;
+    kernels().of<T>().optimizer_step(dim, from, sum, config, m, v, largest, to);
   });
 }
 
@@ -205,6 +238,8 @@ void bind_aggregate(py::module_& module) {
   module.def("adam_step", &adam_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"), py::arg("betas"),
              py::arg("epsilon"), py::arg("weight_decay"), whole("step"), py::arg("first"), py::arg("second"),
              py::arg("out"));
+  module.def("optimizer_step", &optimizer_step, whole("code"), py::arg("w"), py::arg("total"), py::arg("numbers"),
+             py::arg("first"), py::arg("second").none(true), py::arg("third").none(true), py::arg("out"));
   module.def("dot", &dot, py::arg("x"), py::arg("y"));
   module.def("encode_add", &encode_add, py::arg("total").none(true), py::arg("delta"), whole("weight"), py::arg("clip"),
              py::arg("step"), py::arg("factor"), whole("rounding").none(true), py::arg("out"));

@@ -12,6 +12,7 @@
 #include "gil.hpp"
 #include "numpy_views.hpp"
 #include "read_rule.hpp"
+#include "rule_arrays.hpp"
 #include "read_run.hpp"
 #include "replay/replay.hpp"
 #include "replay/run.hpp"
@@ -371,8 +372,12 @@ class BoundReplay {
 
   std::int64_t version() const { return replay_->version(); }
   py::array_t<T> w() const { return copy(replay_->w()); }
-  py::object first_moment() const { return copy_or_none(replay_->first_moment()); }
-  py::object second_moment() const { return copy_or_none(replay_->second_moment()); }
+  py::dict rule_state() const { return read_rule_state(replay_->rule_state(), dim_); }
+  void set_table(const py::object& memory) {
+    const auto array = py::reinterpret_borrow<py::array>(memory);
+    replay_->set_table(const_cast<void*>(array.data()), array.nbytes());
+    table_ = memory;
+  }
   std::pair<std::int64_t, std::int64_t> divergence() const {
     return {replay_->divergence().step, replay_->divergence().row};
   }
@@ -414,12 +419,11 @@ class BoundReplay {
 
   void pass_over(std::int64_t version) { replay_->pass_over(version); }
   std::int64_t restore(const py::object& w, const std::vector<std::int64_t>& live, const py::object& models,
-                       const py::object& first, const py::object& second, const py::object& deltas) {
+                       const py::dict& rule_state, const py::object& deltas) {
+    const RuleArrays arrays(rule_state);
     const py::array waiting = checked_array<T>(deltas, "deltas", {kAny, dim_}, false);
     return replay_->restore(input<T>(w, "w", {dim_}), live,
-                            input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}),
-                            first.is_none() ? nullptr : input<T>(first, "first", {dim_}),
-                            second.is_none() ? nullptr : input<T>(second, "second", {dim_}),
+                            input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}), arrays.list(),
                             static_cast<const T*>(waiting.data()), waiting.shape(0));
   }
 
@@ -427,6 +431,7 @@ class BoundReplay {
   py::array_t<T> copy(const T* values) const { return py::array_t<T>(dim_, values); }
   py::object copy_or_none(const T* values) const { return values == nullptr ? py::none() : py::object(copy(values)); }
 
+  py::object table_;  // the memory of the rule's table, kept alive
   py::ssize_t dim_;
   BoundProblem<T>* problem_;           // null for a custom gradient or a function; kept alive with this
   PythonWork<T>* callback_ = nullptr;  // what work_ is, where it is a function
@@ -581,8 +586,8 @@ void bind_one(py::module_& module, const char* name) {
       .def("gradients", &Bound::gradients)
       .def("version", &Bound::version)
       .def("w", &Bound::w)
-      .def("first_moment", &Bound::first_moment)
-      .def("second_moment", &Bound::second_moment)
+      .def("rule_state", &Bound::rule_state)
+      .def("set_table", &Bound::set_table, py::arg("memory"))
       .def("divergence", &Bound::divergence)
       .def("check", &Bound::check)
       .def("stats", &Bound::stats)
@@ -591,8 +596,8 @@ void bind_one(py::module_& module, const char* name) {
       .def("pieces", &Bound::pieces)
       .def("waiting_deltas", &Bound::waiting_deltas)
       .def("pass_over", &Bound::pass_over, whole("version"))
-      .def("restore", &Bound::restore, py::arg("w"), py::arg("live"), py::arg("models"), py::arg("first").none(true),
-           py::arg("second").none(true), py::arg("deltas"));
+      .def("restore", &Bound::restore, py::arg("w"), py::arg("live"), py::arg("models"), py::arg("rule_state"),
+           py::arg("deltas"));
 }
 
 template <class T>

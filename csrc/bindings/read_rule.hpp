@@ -29,6 +29,24 @@ inline fb_rule read_rule(const py::object& rule) {
   c.beta2 = number("beta2");
   c.epsilon = number("epsilon");
   c.weight_decay = number("weight_decay");
+  c.decay = static_cast<std::int32_t>(whole("decay"));
+  c.delay_lr = static_cast<std::int32_t>(whole("delay_lr"));
+  c.tau_c = whole("tau_c");
+  c.warm_up = whole("warm_up");
+  c.decay_steps = whole("decay_steps");
+  c.decay_factor = number("decay_factor");
+  c.decay_floor = number("decay_floor");
+  c.period = whole("period");
+  c.activation = number("activation");
+  c.initial = number("initial");
+  c.table = static_cast<std::int32_t>(whole("table"));
+  c.table_seen = static_cast<std::int32_t>(whole("table_seen"));
+  c.table_wait = static_cast<std::int32_t>(whole("table_wait"));
+  c.weight_by = static_cast<std::int32_t>(whole("weight_by"));
+  c.weight_epsilon = number("weight_epsilon");
+  c.weight_clip = number("weight_clip");
+  c.table_own = number("table_own");
+  c.table_mean = number("table_mean");
   return c;
 }
 

@@ -35,6 +35,7 @@ from .checks import path_of, shortened, shown
 
 __all__ = [
     "FileError",
+    "MissingPackageError",
     "NpzReader",
     "check_parquet",
     "file_format",
@@ -442,6 +443,10 @@ def read_rest(stream: Any, n_bytes: int) -> NDArray[np.uint8]:
 # ---- names ----
 
 
+class MissingPackageError(ImportError):
+    """A package that only an extra brings is not installed."""
+
+
 def optional(module: str, extra: str | None, purpose: str) -> Any:
     """Imports what only an extra (or, with None, nothing of ours) brings; says what to install where it is missing."""
     try:
@@ -449,7 +454,7 @@ def optional(module: str, extra: str | None, purpose: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         wanted = package if extra is None else f"fedbuff[{extra}]"
-        raise ImportError(f"{purpose} needs {package}: pip install {wanted}") from error
+        raise MissingPackageError(f"{purpose} needs {package}: pip install {wanted}") from error
 
 
 def file_format(path: PathLike, known: dict[str, str], argument: str = "path") -> str:

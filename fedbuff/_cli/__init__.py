@@ -14,11 +14,12 @@ from typing import NoReturn
 
 import click
 
+from .._base.files import MissingPackageError
 from .._version import __version__
 
 __all__ = ["cli", "main"]
 
-BAD_INPUT, DIVERGED, FAILED_RUNS, INTERRUPTED, TERMINATED = 2, 3, 4, 130, 143
+BAD_INPUT, DIVERGED, FAILED_RUNS, MISSING_PACKAGE, INTERRUPTED, TERMINATED = 2, 3, 4, 5, 130, 143
 
 
 class Commands(click.Group):
@@ -68,7 +69,8 @@ def cli(ctx: click.Context, cflags: bool, libs: bool, cmakedir: bool) -> None:
 
     \b
     Exit codes: 0 done; 1 a fault of fedbuff's own; 2 bad input, nothing was written; 3 the model diverged;
-    4 runs of a sweep failed; 130 interrupted; 143 terminated. FEDBUFF_TRACEBACK=1 shows where an error came from.
+    4 runs of a sweep failed; 5 an optional package is not installed; 130 interrupted; 143 terminated.
+    FEDBUFF_TRACEBACK=1 shows where an error came from.
     """
     asked = {"cflags": cflags, "libs": libs, "get_cmake_dir": cmakedir}
     if any(asked.values()):
@@ -111,5 +113,5 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except (ValueError, TypeError, ImportError, OSError) as error:
         if os.environ.get("FEDBUFF_TRACEBACK"):
             raise
-        _fail(_one_line(error), BAD_INPUT)
+        _fail(_one_line(error), MISSING_PACKAGE if isinstance(error, MissingPackageError) else BAD_INPUT)
     sys.exit(code if isinstance(code, int) else 0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from .._base.files import optional
 from .._report import write_report
 from .._study.compare import compare
 from .._study.config import StudyConfig
@@ -72,6 +73,7 @@ def demo(output: Path) -> None:
       fedbuff demo
       fedbuff demo -o /tmp/fedbuff-demo
     """
+    optional("plotly.offline", "demo", "the demo's report")
     began = time.perf_counter()
     if (output / "compare.json").is_file():  # what an earlier demo left
         shutil.rmtree(output)

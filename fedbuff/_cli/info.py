@@ -16,6 +16,7 @@ EXTRAS = {
     "plot": "matplotlib",
     "report": "plotly",
     "torch": "torch",
+    "flower": "flwr",
     "cluster": "distributed",
 }
 

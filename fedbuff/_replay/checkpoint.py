@@ -20,7 +20,8 @@ from .._base.files import open_npz, reading
 from .._problems.base import Problem
 from .._problems.callback import Callback
 from .._problems.local import LocalSGD
-from .._rule.strategies import Adam, Rule
+from .._rule.state import check_state, state_names
+from .._rule.strategies import Rule
 from ..backends.spec import Vector as Floats
 from .engine import AnyProblem
 
@@ -48,8 +49,7 @@ class _Position:
     w: Floats
     live: list[int]
     models: Floats
-    first: Floats | None
-    second: Floats | None
+    rule_state: dict[str, NDArray[Any]]
     evaluated: Floats | None
     previous: Floats | None
     deltas: Floats  # those that `ReplayEngine.waiting_deltas` gave
@@ -61,9 +61,7 @@ class _Position:
     @classmethod
     def read(cls, about: dict[str, Any], arrays: dict[str, NDArray[Any]], problem: AnyProblem, rule: Rule) -> _Position:
         """ValueError where something is not what `Replay.save` writes."""
-        dim, dtype, optimizer = problem.dim, problem.dtype, rule.optimizer
-        adam = isinstance(optimizer, Adam)
-        momentum = adam or cast(Any, optimizer).momentum != 0
+        dim, dtype = problem.dim, problem.dtype
 
         def require(holds: bool, what: str) -> None:
             if not holds:
@@ -104,6 +102,11 @@ class _Position:
         metrics = about["metrics"]
         require(metrics is None or isinstance(metrics, list), f"metrics is {metrics!r}")
         w = vector("w", True)
+        rule_state = {name: arrays[name] for name in state_names(rule) if name in arrays}
+        try:
+            check_state(rule, rule_state, dim, dtype)
+        except ValueError as error:
+            raise ValueError(f"it does not add up: {error}") from None
         return cls(
             version=version,
             updates=updates,
@@ -117,8 +120,7 @@ class _Position:
             w=cast(Floats, w),
             live=live.tolist(),
             models=np.ascontiguousarray(models),
-            first=vector("first", momentum),
-            second=vector("second", adam),
+            rule_state=rule_state,
             evaluated=vector("evaluated"),
             previous=vector("previous"),
             deltas=np.ascontiguousarray(deltas),

@@ -16,6 +16,7 @@ from .._problems.custom import Custom
 from .._problems.local import LocalSGD
 from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
+from .._rule.table import check_memory, make_rows
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import ClientFunction, CompiledGradient, ReplayEngine, ReplayRun, RunSpec, SumRoles, SumSpec
@@ -70,8 +71,22 @@ def make_engine(
         else:
             bound = problem.bound
     sums = _sums(rule, problem.dim, seed)
+    rows = _rows(rule, problem)
     engine = backends.current().replay_engine(rule, w0, bound, function, spec, seed, batch, WINDOW_BYTES, sums, roles)
+    if rows is not None:
+        engine.set_table(rows)
     return cast(ReplayEngine, OneAtATime(engine))
+
+
+def _rows(rule: Rule, problem: AnyProblem) -> NDArray[Any] | None:
+    """Refuses a table that does not fit the problem or the memory; the rows where they are in a file."""
+    if rule.table is None:
+        return None
+    assert rule.n_clients is not None
+    if rule.n_clients != problem.n_clients:
+        raise ValueError(f"n_clients: the rule's table is of {rule.n_clients}, the problem has {problem.n_clients}")
+    check_memory(rule.table, rule.n_clients, problem.dim, problem.dtype)
+    return make_rows(rule.table, rule.n_clients, problem.dim, problem.dtype)
 
 
 def make_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:

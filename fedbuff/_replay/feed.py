@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._rule.strategies import Rule
+from .._rule.strategies import PER_CLIENT, Rule
 from .._schedule.check import ChunkCheck
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
@@ -195,6 +195,11 @@ class _Feed:
         if client.size and not 0 <= int(client.min()) <= int(client.max()) < len(self._e):
             raise ValueError(f"schedule: clients {client.min()} to {client.max()} of a problem with {len(self._e)}")
         e = np.full(len(staleness), self._e[0]) if self._one_e else self._e[client]
+        if self._rule.weighting == PER_CLIENT:
+            _, which, counts_of = np.unique(
+                columns["step"] * self._n_clients + client, return_inverse=True, return_counts=True
+            )
+            e = e / counts_of[which]  # whole steps are in a piece
         s = self.staleness_weights(int(staleness.max(initial=-1)) + 1)[staleness]
         if self._rule.secure is not None or self._rule.privacy is not None:
             s = _whole_weights(self._rule, s, e, staleness)

@@ -22,7 +22,8 @@ from .._problems.callback import Callback
 from .._problems.local import LocalSGD
 from .._rule.server_file import rule_from_json, rule_is_known, rule_to_json
 from .._rule.strategies import (
-    INVERSE_FREQUENCY,
+    OF_SCHEDULE,
+    PER_CLIENT,
     FedBuff,
     Rule,
     rule_of,
@@ -254,8 +255,7 @@ class Replay:
         for name, model in (
             ("evaluated", self._run.evaluated()),
             ("previous", None if self._is_evaluated() else self._run.previous()),
-            ("first", self._engine.first_moment()),
-            ("second", self._engine.second_moment()),
+            *self._engine.rule_state().items(),
         ):
             if model is not None:
                 arrays[name] = model
@@ -374,7 +374,7 @@ class Replay:
                 )
         if at.history and (at.history[-1]["time"], at.history[-1]["updates"]) != looked:
             raise ValueError("it does not add up: the last row of its history is not of this schedule")
-        needed = self._engine.restore(at.w, at.live, at.models, at.first, at.second, at.deltas)
+        needed = self._engine.restore(at.w, at.live, at.models, at.rule_state, at.deltas)
         if whole is not None and needed != len(at.live):
             raise ValueError(f"it does not add up: it holds {len(at.live)} older models, and {needed} are needed")
         weights = at.staleness_weights
@@ -414,13 +414,15 @@ def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
 
 def update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> NDArray[np.float64]:
     """e of every client's updates. A client that never arrives has no share to correct, and no update to weigh."""
-    if rule.weighting != INVERSE_FREQUENCY:
+    if rule.weighting not in OF_SCHEDULE:
         sizes, which = np.unique(problem.n_samples, return_inverse=True)
         return np.array([rule.sample_weight(float(n)) for n in sizes])[which]
     if not isinstance(schedule, Schedule):
         raise ValueError(
-            f'schedule: weights="{INVERSE_FREQUENCY}" counts its arrivals first, and this one comes in chunks'
+            f'schedule: weights="{rule.weighting}" counts its arrivals first, and this one comes in chunks'
         )
+    if rule.weighting == PER_CLIENT:
+        return np.full(problem.n_clients, rule.weight_scale)
     arrivals = np.bincount(schedule.client[schedule.status == Status.USED], minlength=problem.n_clients)
     share = arrivals / max(int(arrivals.sum()), 1)
     return np.divide(rule.weight_scale, problem.n_clients * share, out=np.zeros(len(share)), where=share > 0)

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .._base.checks import count, number, shown
+from .._base.checks import count, integer, number, shown
+from .strategies import Rule
 
 __all__ = [
     "checked_dim",
+    "client_error",
+    "client_of",
     "closed_error",
     "diverged_error",
     "empty_queue",
@@ -58,6 +61,22 @@ def positive(name: str, value: float) -> float:
     return number
 
 
+def client_of(client: int | None, n_clients: int) -> int:
+    """The client of an upload to a rule that keeps a row for each of so many; -1 for 0, where none is kept."""
+    if n_clients == 0:
+        return -1 if client is None else integer("client", client)
+    if client is None:
+        raise ValueError("client: this rule keeps a row per client; say whose delta it is")
+    number = integer("client", client)
+    if not 0 <= number < n_clients:
+        raise client_error(number, n_clients)
+    return number
+
+
+def client_error(client: int, n_clients: int) -> ValueError:
+    return ValueError(f"client: expected an int from 0 to {n_clients - 1}, got {shown(client)}")
+
+
 def version_error(version: int, current: int) -> ValueError:
     """The error for a version with no download due, at a server that is at `current`."""
     if 0 <= version <= current:
@@ -79,10 +98,15 @@ def sum_error(delta: np.ndarray[Any, Any]) -> ValueError | OverflowError:
     return overflow_error(delta.dtype) if np.isfinite(delta).all() else not_finite(delta)
 
 
-def unit_of(unit: float | None, base: str) -> float | None:
+def unit_of(unit: float | None, rule: Rule | None) -> float | None:
     """The size of one unit of whole-number deltas, or None."""
-    if unit is not None and base != "start":
-        raise ValueError('unit: whole-number deltas need base "start"')
+    if unit is not None and rule is not None:
+        if rule.base != "start":
+            raise ValueError('unit: whole-number deltas need base "start"')
+        if rule.table is not None:
+            raise ValueError("unit: a table keeps deltas of the model's dtype")
+        if rule.weighs_numbers:
+            raise ValueError("unit: weight_by is for deltas of the model's dtype")
     return None if unit is None else number("unit", unit, open_low=True)
 
 

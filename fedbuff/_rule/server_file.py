@@ -10,9 +10,9 @@ w total              (dim) the current model; the sum of the buffer. Their dtype
 unit                 float64, only where deltas are whole numbers that count it; total is int64 then
 outstanding_version  int64 (m), ascending; the versions with downloads not yet returned
 outstanding_count    int64 (m), >= 1; how many
-kept_version kept_w  int64 (k) ascending, (k, dim); base "current" only: older models that are outstanding
-velocity             (dim), SGD with momentum only
-first second         (dim), Adam only
+kept_version kept_w  int64 (k) ascending, (k, dim): older models that are outstanding, where the rule needs them
+buffer_staleness     int64, the largest staleness in the buffer; absent: 0
+first second third   what the rule keeps, as `state.py` lists it; a lone velocity of SGD is named velocity
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from .. import staleness as _staleness
 from .._base.arrays import Floats as Vector
 from .._base.arrays import all_finite
 from .._base.files import open_npz, reading, write_npz
+from . import delta_weight as _delta_weight
+from . import optimizers as _optimizers
+from . import table as _table
 from .secure_values import (
     FixedPoint,
     Gaussian,
@@ -37,7 +40,8 @@ from .secure_values import (
     Simulate,
 )
 from .server_errors import unit_of
-from .strategies import SGD, Adam, Rule
+from .state import check_state, state_names
+from .strategies import Rule
 
 __all__ = [
     "FORMAT",
@@ -54,8 +58,11 @@ FORMAT = "fedbuff-server"
 FORMAT_NUMBER = 1
 MOST_COUNT = 2**62  # of steps and downloads: what adds to one stays within 64 bits
 
-_CLASSES = {cls.__name__: cls for cls in (SGD, Adam, FixedPoint, Gaussian, OneTimePad, Simulate)} | {
-    name: getattr(_staleness, name) for name in _staleness.__all__ if isinstance(getattr(_staleness, name), type)
+_CLASSES = {cls.__name__: cls for cls in (FixedPoint, Gaussian, OneTimePad, Simulate)} | {
+    name: getattr(module, name)
+    for module in (_staleness, _optimizers, _table, _delta_weight)
+    for name in module.__all__
+    if isinstance(getattr(module, name), type)
 }
 
 
@@ -74,9 +81,8 @@ class ServerState:
     scaled_weight_sum: float = 0.0
     outstanding: dict[int, int] = field(default_factory=dict)
     kept: dict[int, Vector] = field(default_factory=dict)
-    velocity: Vector | None = None
-    first: Vector | None = None
-    second: Vector | None = None
+    buffer_staleness: int = 0
+    kept_by_rule: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def write_server(path: str | os.PathLike[str], state: ServerState) -> None:
@@ -99,9 +105,12 @@ def write_server(path: str | os.PathLike[str], state: ServerState) -> None:
         "kept_version": np.array([version for version, _ in kept], np.int64),
         "kept_w": np.array([w for _, w in kept], state.w.dtype).reshape(len(kept), state.w.size),
     }
-    for name in ("unit", "velocity", "first", "second"):
-        if getattr(state, name) is not None:
-            arrays[name] = getattr(state, name)
+    if state.unit is not None:
+        arrays["unit"] = state.unit
+    if state.buffer_staleness > 0:
+        arrays["buffer_staleness"] = np.int64(state.buffer_staleness)
+    for name, value in state.kept_by_rule.items():
+        arrays[_name_in_file(state.rule, name)] = value
     write_npz(path, arrays)
 
 
@@ -123,18 +132,14 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
     if w.ndim != 1 or w.size == 0 or w.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"w is {w.dtype} {w.shape}")
     rule = rule_from_json(str(arrays["rule"]), rule)
-    unit = unit_of(float(arrays["unit"]), rule.base) if "unit" in arrays else None
+    unit = unit_of(float(arrays["unit"]), rule) if "unit" in arrays else None
     total = arrays["total"]
     if total.shape != w.shape or total.dtype != (w.dtype if unit is None else np.int64):
         raise ValueError(f"total is {total.dtype} {total.shape}, w is {w.dtype} {w.shape}")
-    wanted = []
-    if isinstance(rule.optimizer, Adam):
-        wanted += ["first", "second"]
-    elif rule.optimizer.momentum != 0:
-        wanted += ["velocity"]
-    for name in wanted:
-        if arrays[name].shape != w.shape or arrays[name].dtype != w.dtype:
-            raise ValueError(f"{name} is {arrays[name].dtype} {arrays[name].shape}, w is {w.dtype} {w.shape}")
+    kept_by_rule = {name: arrays[_name_in_file(rule, name)] for name in state_names(rule)}
+    if rule.table is not None and "table_change" in arrays:
+        kept_by_rule["table_change"] = arrays["table_change"]
+    check_state(rule, kept_by_rule, w.size, w.dtype)
     versions, counts = arrays["outstanding_version"], arrays["outstanding_count"]
     for name in ("outstanding_version", "outstanding_count", "kept_version", "version", "fill", "dropped"):
         if arrays[name].dtype != np.int64:
@@ -151,13 +156,14 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
         w=w,
         total=total,
         unit=unit,
-        **{name: arrays[name] for name in wanted},
+        buffer_staleness=int(arrays.get("buffer_staleness", 0)),
+        kept_by_rule=kept_by_rule,
     )
-    for name in ("w", "total", *wanted):
+    for name in ("w", "total"):
         if not all_finite(getattr(state, name)):
             raise ValueError(f"{name} is not finite")
-    if state.second is not None and np.any(state.second < 0):
-        raise ValueError("second has negative numbers")
+    if not 0 <= state.buffer_staleness <= state.version:
+        raise ValueError(f"buffer_staleness {state.buffer_staleness} at version {state.version}")
     if not all(0 <= value < math.inf for value in (state.weight_sum, state.scaled_weight_sum)):
         raise ValueError(f"weight_sum {state.weight_sum}, scaled_weight_sum {state.scaled_weight_sum}")
     if max(state.version, state.dropped, sum(state.outstanding.values())) > MOST_COUNT:
@@ -168,10 +174,15 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
         raise ValueError(f"version {state.version}, fill {state.fill} of {rule.buffer_size}, dropped {state.dropped}")
     if any(count < 1 or not 0 <= version <= state.version for version, count in state.outstanding.items()):
         raise ValueError("its outstanding downloads do not fit its version")
-    old = set(state.outstanding) - {state.version} if rule.base == "current" else set()
+    old = set(state.outstanding) - {state.version} if rule.needs_start else set()
     if set(state.kept) != old or any(kept.shape != w.shape for kept in state.kept.values()):
         raise ValueError("its kept models do not fit its outstanding downloads")
     return state
+
+
+def _name_in_file(rule: Rule, name: str) -> str:
+    """The name of one of `state_names`."""
+    return "velocity" if rule.optimizer.moments == ("velocity",) and name == "first" else name
 
 
 def rule_to_json(rule: Rule) -> str:
@@ -180,7 +191,8 @@ def rule_to_json(rule: Rule) -> str:
 
 def _to_json(value: Any) -> Any:
     if type(value) in _CLASSES.values():
-        return [type(value).__name__, {part.name: _to_json(getattr(value, part.name)) for part in fields(value)}]
+        told = (part.name for part in fields(value) if part.compare)  # not what makes no difference
+        return [type(value).__name__, {name: _to_json(getattr(value, name)) for name in told}]
     return [None, getattr(value, "__qualname__", type(value).__qualname__)] if callable(value) else value
 
 

@@ -20,48 +20,27 @@ from .. import staleness as _staleness
 from .._base.checks import (
     choice,
     count,
-    list_of,
     number,
     share_of,
 )
 from ..staleness import StalenessFunction
+from .delta_weight import DeltaWeight
+from .optimizers import SGD, LearningRate, Optimizer, optimizer_fields
 from .secure_values import Gaussian, Simulate, secure_of
+from .table import NO_TABLE, ClientTable
 
-__all__ = ["SGD", "TIMING", "Adam", "FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of", "timing_of"]
+__all__ = ["TIMING", "FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of", "timing_of"]
 
 INVERSE_FREQUENCY = "inverse_frequency"
+PER_CLIENT = "per_client"
+OF_SCHEDULE = (INVERSE_FREQUENCY, PER_CLIENT)  # weights that only a whole schedule tells
 
 Base = Literal["start", "current"]
 Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
+DelayLR = Literal["min", "divide"]
 Trigger = Literal["buffer", "every_client", "ringleader"]
 Refill = Literal["arrival", "step"] | int
-Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency"]
-
-
-@dataclass(frozen=True, slots=True)
-class SGD:
-    """v <- momentum v + direction; w <- w - lr v."""
-
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        number("momentum", self.momentum)
-
-
-@dataclass(frozen=True, slots=True)
-class Adam:
-    """Adam on the direction, with bias correction; `weight_decay` is added to the gradient."""
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        for beta in list_of("betas", self.betas, "two numbers"):
-            if number("betas", beta) >= 1:
-                raise ValueError(f"betas: expected numbers below 1, got {self.betas}")
-        number("epsilon", self.epsilon, open_low=True)
-        number("weight_decay", self.weight_decay)
+Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency", "per_client"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +57,16 @@ class Rule:
     staleness: StalenessFunction = field(default_factory=_staleness.Constant)
     weighting: Weighting = "equal"
     weight_scale: float = 1.0
-    optimizer: SGD | Adam = field(default_factory=SGD)
+    optimizer: Optimizer = field(default_factory=SGD)
     max_staleness: int | None = None
     n_clients: int | None = None
     secure: Simulate | None = None
     privacy: Gaussian | None = None
+    rate: LearningRate | None = None
+    tau_c: int | None = None
+    delay_lr: DelayLR = "min"
+    table: ClientTable | None = None
+    weight_by: DeltaWeight = field(default_factory=DeltaWeight)
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -94,14 +78,27 @@ class Rule:
         if not callable(self.staleness):
             kind = type(self.staleness).__name__
             raise TypeError(f"staleness: expected a function of an int, as in fedbuff.staleness, got {kind}")
-        if not isinstance(self.optimizer, (SGD, Adam)):
-            raise TypeError(f"optimizer: expected fedbuff.SGD or fedbuff.Adam, got {type(self.optimizer).__name__}")
+        if not isinstance(self.optimizer, Optimizer):
+            kind = type(self.optimizer).__name__
+            raise TypeError(f"optimizer: expected one of fedbuff's, such as SGD or Adam, got {kind}")
+        if self.rate is not None and not isinstance(self.rate, LearningRate):
+            raise TypeError(f"server_lr: expected a number or fedbuff.LearningRate, got {type(self.rate).__name__}")
+        if self.tau_c is not None:
+            count("tau_c", self.tau_c, low=0)
+        choice("delay_lr", self.delay_lr, get_args(DelayLR))
         if self.max_staleness is not None:
             count("max_staleness", self.max_staleness, low=0)
         if self.n_clients is not None:
             count("n_clients", self.n_clients)
         if self.norm == "clients" and self.n_clients is None:
             raise ValueError('n_clients: norm="clients" needs it')
+        if self.table is not None:
+            self._check_table()
+        if not isinstance(self.weight_by, DeltaWeight):
+            raise TypeError(f"weight_by: expected fedbuff.DeltaWeight, got {type(self.weight_by).__name__}")
+        if self.weighs_numbers and (self.secure is not None or self.privacy is not None):
+            name = "privacy" if self.secure is None else "secure"
+            raise ValueError(f"{name}: weight_by looks at single updates, which such a sum hides; leave out one")
         if self.secure is not None:
             self.secure.check_capacity(self.buffer_size)
         if self.privacy is not None and not isinstance(self.privacy, Gaussian):
@@ -113,10 +110,31 @@ class Rule:
                 f"norm: {self.norm!r} tells of the clients' weights; privacy needs one, arrivals or clients"
             )
 
+    @property
+    def weighs_numbers(self) -> bool:
+        """Whether weights depend on the deltas."""
+        return self.weight_by.by != "none" or self.weight_by.clip is not None
+
+    @property
+    def needs_start(self) -> bool:
+        """Whether an arrival needs the model that its client downloaded."""
+        return self.base == "current" or self.weight_by.needs_start
+
+    def _check_table(self) -> None:
+        if not isinstance(self.table, ClientTable):
+            raise TypeError(f"table: expected fedbuff.ClientTable, got {type(self.table).__name__}")
+        if self.n_clients is None:
+            raise ValueError("n_clients: a rule with a table needs it")
+        if self.secure is not None or self.privacy is not None:
+            name = "privacy" if self.secure is None else "secure"
+            raise ValueError(
+                f"{name}: a table keeps single updates, which a secure or private sum hides; leave out one"
+            )
+
     def sample_weight(self, n_samples: float) -> float:
         """e_j of an update made from n_samples samples; an error where only a schedule could tell."""
-        if self.weighting == INVERSE_FREQUENCY:
-            raise ValueError(f'weights: "{INVERSE_FREQUENCY}" is known from a whole schedule only, which `replay` has')
+        if self.weighting in OF_SCHEDULE:
+            raise ValueError(f'weights: "{self.weighting}" is known from a whole schedule only, which `replay` has')
         return _RAW_WEIGHT[self.weighting](n_samples) * self.weight_scale
 
     def norm_of(self, arrivals: int, weight_sum: float, scaled_weight_sum: float) -> float:
@@ -131,21 +149,27 @@ class Rule:
 
     def c_fields(self) -> dict[str, float]:
         """The rule as the compiled code takes it: the fields of `fb_rule` in fedbuff.h that a rule decides."""
-        adam = self.optimizer if isinstance(self.optimizer, Adam) else None
         return {
             "base": get_args(Base).index(self.base),
             "norm": get_args(Norm).index(self.norm),
-            "optimizer": int(adam is not None),
             "buffer_size": self.buffer_size,
             "n_clients": self.n_clients or 0,
             "max_staleness": -1 if self.max_staleness is None else self.max_staleness,
             "lr": self.lr,
-            "momentum": self.optimizer.momentum if isinstance(self.optimizer, SGD) else 0.0,
-            "beta1": adam.betas[0] if adam else 0.0,
-            "beta2": adam.betas[1] if adam else 0.0,
-            "epsilon": adam.epsilon if adam else 0.0,
-            "weight_decay": adam.weight_decay if adam else 0.0,
+            "delay_lr": 0 if self.tau_c is None else 1 + get_args(DelayLR).index(self.delay_lr),
+            "tau_c": self.tau_c or 0,
+            **(self.rate or LearningRate(self.lr)).fields(),
+            **optimizer_fields(self.optimizer),
+            **self.weight_by.fields(),
+            **(NO_TABLE if self.table is None else self.table.fields()),
         }
+
+    def lr_of(self, version: int, staleness: int) -> float:
+        """The step size of the step from `version`, with a buffer in which the largest staleness is this."""
+        lr = self.lr if self.rate is None else self.rate.at(version)
+        if self.tau_c is not None and staleness > self.tau_c:
+            return min(lr, 1.0 / staleness) if self.delay_lr == "min" else lr / staleness
+        return lr
 
     def staleness_weight(self, staleness: int) -> float:
         """s_j of an update that is this stale; an error where the function does not give a finite number >= 0."""
@@ -175,14 +199,16 @@ class FedBuff:
     >>> fb.FedBuff.preset("nguyen", buffer_size=10, server_lr=0.5).rule.norm
     'arrivals'
 
-    server_lr      the server's step size; None is 1 / buffer_size for norm "one", else 1
+    server_lr      the server's step size, or a `LearningRate`; None is 1 / buffer_size for norm "one", else 1
     staleness      a function from `fedbuff.staleness`
     base           an update is "start" (model downloaded) or "current" (model now) minus the client's model
     norm           what the sum is divided by: "one", "arrivals", "weights", "scaled_weights" or "clients"
     weights        e_j: "equal", "samples", "sqrt_samples" or "log_samples", times weight_scale; or
+                   "per_client", 1 / (arrivals of the client in the step), so that each client's mean counts once; or
                    "inverse_frequency", 1 / (n p_i) with p_i the client's share of the schedule's used arrivals, so that
                    fast clients do not pull the model to their own optimum
-    optimizer      `SGD(momentum)` or `Adam(...)`
+    optimizer      `SGD(momentum)`, `Nesterov(momentum)`, `DelayedNesterov(period)`, `Adam(...)`, `Adagrad(...)`,
+                   `Yogi(...)` or `AMSGrad(...)`
     max_staleness  an arrival staler than this is dropped
     max_wait       also step at the ticks, every so many seconds from the last step on, where the buffer is not empty
     period         also step at the ticks, every so many seconds from time 0 on, where the buffer is not empty
@@ -196,24 +222,32 @@ class FedBuff:
     secure         "simulate", or `secure.Simulate(...)` or `secure.OneTimePad(...)`: the server sees sums only
     privacy        `secure.Gaussian(...)`: updates are clipped, and noise is added to each sum
     distinct_clients: an arrival whose client is in the buffer already waits for the next one
+    tau_c          where the largest staleness in the buffer, tau, is above it, the step size is min(lr, 1 / tau), or
+                   with delay_lr="divide" lr / tau (FADAS)
+    weight_by      a `DeltaWeight`: q_j, a factor of weights made from norms and angles (AsyncFedED, PORT), or a clip
+    table          a `ClientTable`: the server keeps every client's last update (CA2FL, FedStale); needs n_clients
     """
 
     kind: ClassVar[str] = "fedbuff"
 
     buffer_size: int
-    server_lr: float | None = None
+    server_lr: float | LearningRate | None = None
     staleness: StalenessFunction = field(default_factory=_staleness.Constant)
     base: Base = "start"
     norm: Norm = "one"
     weights: Weighting = "equal"
     weight_scale: float = 1.0
-    optimizer: SGD | Adam = field(default_factory=SGD)
+    optimizer: Optimizer = field(default_factory=SGD)
     max_staleness: int | None = None
     max_wait: float | None = None
     n_clients: int | None = None
     distinct_clients: bool = False
     secure: Simulate | Literal["simulate"] | None = None
     privacy: Gaussian | None = None
+    tau_c: int | None = None
+    delay_lr: DelayLR = "min"
+    table: ClientTable | None = None
+    weight_by: DeltaWeight = field(default_factory=DeltaWeight)
     period: float | None = None
     trigger: Trigger = "buffer"
     per_client: float = 1.0
@@ -264,7 +298,12 @@ class FedBuff:
         assert self.server_lr is not None
         return Rule(
             buffer_size=self.buffer_size,
-            lr=self.server_lr,
+            lr=_initial(self.server_lr),
+            rate=_rate(self.server_lr),
+            tau_c=self.tau_c,
+            delay_lr=self.delay_lr,
+            table=self.table,
+            weight_by=self.weight_by,
             base=self.base,
             norm=self.norm,
             staleness=self.staleness,
@@ -302,7 +341,7 @@ def _preset_flsim(options: dict[str, Any]) -> FedBuff:
     average = number("average_samples", options.pop("average_samples", 1), open_low=True)
     weights = options.get("weights", "equal")
     choice("weights", weights, get_args(Weighting))
-    scale = 1.0 if weights == INVERSE_FREQUENCY else 1.0 / _RAW_WEIGHT[weights](average)
+    scale = 1.0 if weights in OF_SCHEDULE else 1.0 / _RAW_WEIGHT[weights](average)
     return FedBuff(**{"buffer_size": 1, "server_lr": 0.001, "norm": "one", "weight_scale": scale, **options})
 
 
@@ -373,9 +412,9 @@ class FedAvg:
     clients_per_round: int | None = None
     rate: float | None = None
     over_selection: float = 0.0
-    server_lr: float = 1.0
+    server_lr: float | LearningRate = 1.0
     weights: Weighting = "samples"
-    optimizer: SGD | Adam = field(default_factory=SGD)
+    optimizer: Optimizer = field(default_factory=SGD)
 
     def __post_init__(self) -> None:
         if (self.clients_per_round is None) == (self.rate is None):
@@ -403,11 +442,20 @@ class FedAvg:
         """The rule of a round; its buffer_size is a placeholder where only the rate is known."""
         return Rule(
             buffer_size=self.clients_per_round or 1,
-            lr=self.server_lr,
+            lr=_initial(self.server_lr),
+            rate=_rate(self.server_lr),
             norm="weights",
             weighting=self.weights,
             optimizer=self.optimizer,
         )
+
+
+def _initial(lr: float | LearningRate) -> float:
+    return lr.lr if isinstance(lr, LearningRate) else lr
+
+
+def _rate(lr: float | LearningRate) -> LearningRate | None:
+    return lr if isinstance(lr, LearningRate) else None
 
 
 # What decides when a strategy's server steps and its clients start. Of those that have one the default stands for all
@@ -431,7 +479,7 @@ def plain_rule_of(strategy: object) -> Rule:
     if rule.secure is not None or rule.privacy is not None:
         name = "privacy" if rule.secure is None else "secure"
         raise ValueError(f"{name}: this server sees every update; use fedbuff.secure.Server, or a replay")
-    if rule.weighting == INVERSE_FREQUENCY:
+    if rule.weighting in OF_SCHEDULE:
         rule.sample_weight(1.0)  # raises, in the rule's own words
     return rule
 

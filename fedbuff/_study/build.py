@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,16 @@ from .._problems.mlp import MLP, Softmax
 from .._problems.network import Network
 from .._problems.quadratic import Quadratic
 from .._replay.engine import AnyProblem
+from .._rule.algorithms import algorithms
+from .._rule.delta_weight import DeltaWeight
+from .._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from .._rule.secure_values import Gaussian
 from .._rule.strategies import (
-    SGD,
-    Adam,
     FedAsync,
     FedAvg,
     FedBuff,
 )
+from .._rule.table import ClientTable
 from .tables import ConfigError, Tables, at_path, call_with, of_kind, pop_kind, refuse_unknown, table_of
 
 Strategy = FedBuff | FedAsync | FedAvg
@@ -63,7 +65,15 @@ _STALENESS: dict[str, Callable[..., Any]] = {
     "inverse_one_plus_sqrt": staleness.InverseOnePlusSqrt,
     "delay_adaptive": staleness.DelayAdaptive,
 }
-_OPTIMIZERS: dict[str, Callable[..., Any]] = {"sgd": SGD, "adam": Adam}
+_OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "sgd": SGD,
+    "nesterov": Nesterov,
+    "delayed_nesterov": DelayedNesterov,
+    "adam": Adam,
+    "adagrad": Adagrad,
+    "yogi": Yogi,
+    "amsgrad": AMSGrad,
+}
 
 
 def _distribution(path: str, value: Any) -> Distribution:
@@ -109,16 +119,24 @@ def make_layers(path: str, values: Any) -> list[Any]:
 
 
 def make_strategy(values: Tables) -> Strategy:
-    kind = pop_kind("strategy", values, _STRATEGIES)
+    kind = pop_kind("strategy", values, [*_STRATEGIES, *(name for name in algorithms() if name not in _STRATEGIES)])
     if "staleness" in values:
         values["staleness"] = of_kind("strategy.staleness", values["staleness"], _STALENESS)
     if "optimizer" in values:
         values["optimizer"] = of_kind("strategy.optimizer", values["optimizer"], _OPTIMIZERS)
-        if isinstance(values["optimizer"], Adam):
-            betas = tuple(values["optimizer"].betas)
-            values["optimizer"] = Adam(cast(Any, betas), values["optimizer"].epsilon, values["optimizer"].weight_decay)
+    if isinstance(values.get("server_lr"), Mapping):
+        values["server_lr"] = call_with(LearningRate, "strategy.server_lr", values["server_lr"])
+    if kind in _STRATEGIES and isinstance(values.get("table"), Mapping):
+        values["table"] = call_with(ClientTable, "strategy.table", values["table"])
+    if "weight_by" in values:
+        table = values["weight_by"]
+        given = {"by": table} if isinstance(table, str) else table_of(values, "weight_by", "strategy.")
+        values["weight_by"] = call_with(DeltaWeight, "strategy.weight_by", given)
     if "privacy" in values:
         values["privacy"] = privacy_of(values)
+    if kind not in _STRATEGIES:
+        named: Strategy = call_with(algorithms()[kind].make, "strategy", values)
+        return named
     preset = values.pop("preset", None)
     if preset is None:
         made: Strategy = call_with(_STRATEGIES[kind], "strategy", values)

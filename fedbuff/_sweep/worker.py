@@ -27,7 +27,7 @@ from .._replay.engine import WINDOW_BYTES
 from .._replay.loop import make_loop
 from .._replay.replay import update_weights
 from .._rule.server_file import rule_is_known
-from .._rule.strategies import INVERSE_FREQUENCY, Rule, rule_of, timing_of
+from .._rule.strategies import OF_SCHEDULE, Rule, rule_of, timing_of
 from .._schedule.plan import stall_message
 from .._schedule.schedule import Schedule
 from .._study.config import StudyConfig, at_replay
@@ -332,7 +332,8 @@ def _can_be_packed(config: StudyConfig) -> bool:
         and config.source.n_clients == problem.n_clients
         and rule.secure is None
         and rule.privacy is None
-        and rule.weighting != INVERSE_FREQUENCY
+        and rule.weighting not in OF_SCHEDULE
+        and (rule.table is None or (rule.table.path is None and rule.n_clients == problem.n_clients))
         and set(config.metrics) <= set(METRICS)
         and set(looked_at) <= set(config.metrics)
         and ("accuracy" not in config.metrics or hasattr(problem, "accuracy"))

@@ -58,8 +58,7 @@ class Plan:
 
     @property
     def beta(self) -> float:
-        assert self.strategy.server_lr is not None
-        return self.strategy.server_lr
+        return self.strategy.rule.lr
 
     @property
     def outside(self) -> tuple[str, ...]:

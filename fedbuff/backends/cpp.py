@@ -26,6 +26,7 @@ from .._core import (
     encode_add,
     level,
     normals,
+    optimizer_step,
     sgd_step,
     uniform_arrivals,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "make_resolver",
     "name",
     "normals",
+    "optimizer_step",
     "packed_arm",
     "packed_runs",
     "philox",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._rule.optimizers import Adagrad, AMSGrad, DelayedNesterov, Nesterov, Yogi
 from .python.event_loop import EventLoop
 from .python.event_queue import EventQueue
 from .python.network import Back, Draws, network
@@ -23,7 +24,7 @@ from .python.portable_math import log_positive, sincos2pi
 from .python.schedule_check import ScheduleCheck
 from .python.server import Kernels
 from .python.uniform_arrivals import uniform_arrivals
-from .spec import BoundProblem, LocalSpec, Plan, ProblemSpec, Resolver, Vector, Words
+from .spec import BoundProblem, LocalSpec, Plan, ProblemSpec, Resolver, StepNumbers, Vector, Words
 
 __all__ = [
     "DeltaBuffer",
@@ -41,6 +42,7 @@ __all__ = [
     "make_resolver",
     "name",
     "normals",
+    "optimizer_step",
     "philox",
     "replay_engine",
     "replay_run",
@@ -430,6 +432,50 @@ def adam_step(
 
 
 @_quiet
+def optimizer_step(
+    code: int,
+    w: Vector,
+    total: Vector,
+    numbers: StepNumbers,
+    first: Vector,
+    second: Vector | None,
+    third: Vector | None,
+    out: Vector,
+) -> None:
+    scalar = w.dtype.type
+    lr, keep, b1, b2 = (scalar(x) for x in (numbers.lr, numbers.momentum, numbers.beta1, numbers.beta2))
+    gradient = total / scalar(numbers.norm)
+    if code == Nesterov.code:
+        first[:] = keep * first + gradient
+        np.subtract(w, lr * (gradient + keep * first), out=out)
+        return
+    assert second is not None
+    if code == DelayedNesterov.code:
+        second += gradient
+        active = numbers.activation
+        if numbers.step % numbers.period == 0:
+            active = 1 - numbers.activation * (numbers.period - 1)
+            first[:] = keep * first + second / scalar(numbers.period)
+            second[:] = 0
+        np.subtract(w, lr * (scalar(active * numbers.momentum) * first + gradient / scalar(numbers.period)), out=out)
+        return
+    gradient = gradient + scalar(numbers.weight_decay) * w
+    first[:] = b1 * first + scalar(1 - numbers.beta1) * gradient
+    square = gradient * gradient
+    if code == Adagrad.code:
+        second += square
+    elif code == Yogi.code:
+        second -= scalar(1 - numbers.beta2) * square * np.sign(second - square)
+    else:
+        second[:] = b2 * second + scalar(1 - numbers.beta2) * square
+    divisor = second
+    if code == AMSGrad.code:
+        assert third is not None
+        divisor = np.maximum(third, second, out=third)
+    np.subtract(w, lr * first / (np.sqrt(divisor) + scalar(numbers.epsilon)), out=out)
+
+
+@_quiet
 def dot(x: Vector, y: Vector) -> float:
     return float(np.dot(x.astype(np.float64), y.astype(np.float64)))
 
@@ -479,7 +525,7 @@ def decode(words: Words, scale: float, out: Vector) -> None:
 Server, DeltaBuffer, replay_engine, replay_run = parts_over(
     Kernels(
         accumulate=accumulate, sgd_step=sgd_step, adam_step=adam_step, encode_add=encode_add, decode=decode, dot=dot,
-        normals=normals,
+        normals=normals, optimizer_step=optimizer_step,
     ),
     __name__,
 )  # fmt: skip

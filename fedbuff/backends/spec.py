@@ -300,6 +300,21 @@ class ScheduleCheck(Protocol):
         (0, -1) where there is none."""
 
 
+class StepNumbers(NamedTuple):
+    """The numbers of a server step, which is counted from 1."""
+
+    lr: float
+    norm: float
+    momentum: float = 0.0
+    beta1: float = 0.0
+    beta2: float = 0.0
+    epsilon: float = 0.0
+    weight_decay: float = 0.0
+    step: int = 1
+    period: int = 1
+    activation: float = 0.0
+
+
 # ---- replays ----
 
 
@@ -334,13 +349,17 @@ class ReplayEngine(Protocol):
         references: NDArray[Any],
         unused: NDArray[Any],
     ) -> None: ...
+    def set_table(self, memory: NDArray[Any]) -> None:
+        """Memory for the rows of the rule's table, (n_clients, dim), before the first step."""
+
     def run(self, max_steps: int, threads: int) -> int: ...
     def record_gradients(self, every: int, offset: int) -> None: ...
     def gradients(self) -> NDArray[np.float64]: ...
     def version(self) -> int: ...
     def w(self) -> Vector: ...
-    def first_moment(self) -> Vector | None: ...
-    def second_moment(self) -> Vector | None: ...
+    def rule_state(self) -> dict[str, NDArray[Any]]:
+        """What the rule keeps between two steps, as `_rule/state.py` lists it."""
+
     def divergence(self) -> tuple[int, int]: ...
     def stats(self) -> dict[str, Any]: ...
     def check(self) -> None: ...
@@ -353,13 +372,7 @@ class ReplayEngine(Protocol):
 
     def pass_over(self, version: int) -> None: ...
     def restore(
-        self,
-        w: Vector,
-        live: list[int],
-        models: Vector,
-        first: Vector | None,
-        second: Vector | None,
-        deltas: Vector,
+        self, w: Vector, live: list[int], models: Vector, rule_state: dict[str, NDArray[Any]], deltas: Vector
     ) -> int: ...
 
 
@@ -679,6 +692,20 @@ class Backend(Protocol):
         first <- b1 first + (1 - b1) g; second <- b2 second + (1 - b2) g^2;
         out = w - (lr / (1 - b1^step)) first / (sqrt(second / (1 - b2^step)) + epsilon).
         """
+
+    def optimizer_step(
+        self,
+        code: int,
+        w: Vector,
+        total: Vector,
+        numbers: StepNumbers,
+        first: Vector,
+        second: Vector | None,
+        third: Vector | None,
+        out: Vector,
+    ) -> None:
+        """The step of the optimizer with this code in `_rule/optimizers.py`, but SGD's and Adam's with bias correction,
+        on g = total / norm; moments are changed in place, and those that it does not have are None. out may be w."""
 
     def dot(self, x: Vector, y: Vector) -> float:
         """sum of x[j] y[j], in float64."""

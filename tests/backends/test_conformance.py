@@ -21,6 +21,15 @@ from numpy.typing import NDArray
 from problems import cast, nets, specs, start, summands
 
 import fedbuff as fb
+from fedbuff._rule.optimizers import (
+    Adagrad,
+    Adam,
+    AMSGrad,
+    DelayedNesterov,
+    Nesterov,
+    Yogi,
+    optimizer_fields,
+)
 from fedbuff._rule.strategies import rule_of
 from fedbuff._schedule.options import ScheduleOptions
 from fedbuff._schedule.plan import Request
@@ -37,6 +46,7 @@ from fedbuff.backends.spec import (
     RunSpec,
     RunState,
     ScheduleChunk,
+    StepNumbers,
     SumSpec,
     new_columns,
 )
@@ -581,6 +591,52 @@ def test_adam_step(case: Case, dtype: str, seed: int, dim: int, step: int, weigh
     rate, scale = lr / (1 - b1**step), np.sqrt(want_second / (1 - b2**step)) + epsilon
     terms = np.abs(w_) + rate * (first_terms + np.abs(want_first) * (1 + second_terms / want_second)) / scale
     tolerance.ADAM_STEP.check(out, w_ - rate * want_first / scale, terms=terms, n=8, dtype=dtype)
+
+
+@every_case
+@every_dtype
+@given(
+    seed=words,
+    dim=dims,
+    optimizer=st.sampled_from(
+        [
+            Nesterov(0.8),
+            DelayedNesterov(3, 0.9, 0.2),
+            Adam((0.9, 0.99), 1e-3, 0.1, bias_correction=False),
+            Adagrad(0.5),
+            Yogi(),
+            AMSGrad(),
+        ]
+    ),
+    step=st.sampled_from([1, 3]),
+    norm=st.sampled_from([1.0, 10.0]),
+)
+@few
+def test_optimizer_step(case: Case, dtype: str, seed: int, dim: int, optimizer: Any, step: int, norm: float) -> None:
+    w, total, first, root, last = vectors(seed, 5, dim, dtype, spread=1.0)
+    second = root if isinstance(optimizer, DelayedNesterov) else root * root
+    moments = (first, second, last * last)[: len(optimizer.moments)]
+    given = optimizer_fields(optimizer)
+    numbers = StepNumbers(lr=0.1, norm=norm, step=step, **{k: given[k] for k in StepNumbers._fields if k in given})
+    # The reference in float64 is what the others are near to; errors of a moment come into the model by its slope.
+    wanted, want = tuple(moment.astype(np.float64) for moment in moments), np.empty(dim)
+    none = (None, None)
+    reference.optimizer_step(optimizer.code, *wide(w, total), numbers, *(*wanted, *none)[:3], want)
+    out, alias = np.full_like(w, np.nan), w.copy()
+    again = tuple(moment.copy() for moment in moments)
+    with case.use() as backend:
+        backend.optimizer_step(optimizer.code, w, total, numbers, *(*moments, *none)[:3], out)
+        backend.optimizer_step(optimizer.code, alias, total, numbers, *(*again, *none)[:3], alias)
+    tolerance.PREFIX.check(alias, out)
+    size = np.abs(total.astype(np.float64)) / norm + np.abs(w.astype(np.float64))
+    terms = size + np.abs(first) + size**2 + np.abs(root) + root.astype(np.float64) ** 2
+    for got, moment in zip(moments, wanted, strict=True):
+        tolerance.OPTIMIZER_STEP.check(got, moment, terms=terms + np.abs(moment), n=8, dtype=dtype)
+    slope = 1.0
+    if len(moments) > 1 and not isinstance(optimizer, DelayedNesterov):
+        scale = np.sqrt(wanted[-1]) + given["epsilon"]
+        slope = (1 + (np.abs(wanted[0]) + 1) * (1 + terms / np.maximum(wanted[-1], 1e-300))) / scale
+    tolerance.OPTIMIZER_STEP.check(out, want, terms=np.abs(w) + terms * slope, n=8, dtype=dtype)
 
 
 @every_case

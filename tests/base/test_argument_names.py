@@ -125,6 +125,19 @@ SMALL = {"L": 1.0, "T": 1000, "Q": 1, "tau": 1, "n": 4, "f_gap": 1.0, "sigma2": 
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "SGD": (fb.SGD, {"momentum": 0.5}),
     "Adam": (fb.Adam, {"betas": (0.9, 0.99), "epsilon": 1e-8, "weight_decay": 0.1}),
+    "Nesterov": (fb.Nesterov, {"momentum": 0.5}),
+    "DelayedNesterov": (fb.DelayedNesterov, {"period": 4, "momentum": 0.5, "activation": 0.2}),
+    "Adam uncorrected": (fb.Adam, {"betas": (0.9, 0.99), "epsilon": 1e-8, "initial": 0.1, "bias_correction": False}),
+    "Adagrad": (fb.Adagrad, {"beta": 0.5, "epsilon": 1e-3, "initial": 0.1}),
+    "Yogi": (fb.Yogi, {"betas": (0.9, 0.99), "epsilon": 1e-3, "initial": 0.1}),
+    "AMSGrad": (fb.AMSGrad, {"betas": (0.9, 0.99), "epsilon": 1e-3, "initial": 0.1}),
+    "LearningRate": (
+        fb.LearningRate, {"lr": 0.1, "decay": "step", "steps": 4, "factor": 0.5, "floor": 0.1, "warm_up": 2},
+    ),
+    "ClientTable": (
+        fb.ClientTable, {"own": -0.5, "mean": 0.5, "mean_over": "seen", "wait": True, "rows": "bfloat16"},
+    ),
+    "DeltaWeight": (fb.DeltaWeight, {"by": "norm", "epsilon": 0.1, "clip": 1.0}),
     "Constant": (fb.Constant, {"value": 1.0}),
     "Uniform": (fb.Uniform, {"low": 0.0, "high": 1.0}),
     "Exponential": (fb.Exponential, {"scale": 1.0}),
@@ -147,7 +160,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {
             "buffer_size": 2, "server_lr": 0.5, "staleness": fb.staleness.Constant(), "base": "start", "norm": "one",
             "weights": "equal", "weight_scale": 1.0, "optimizer": fb.SGD(), "max_staleness": 3, "max_wait": 1.0,
-            "n_clients": 9, "distinct_clients": False,
+            "n_clients": 9, "distinct_clients": False, "tau_c": 3, "delay_lr": "min",
+            "table": fb.ClientTable(), "weight_by": fb.DeltaWeight(),
         },
     ),
     "FedAsync": (fb.FedAsync, {"mixing": 0.5, "staleness": fb.staleness.Constant(), "max_staleness": 3}),

@@ -549,3 +549,14 @@ def test_demo(fedbuff: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )
     assert all(0.6 < float(row[-1]) <= 1.0 for row in rows)
     assert fedbuff("demo", "-o", "d").code == 0  # over its own folder
+
+
+@pytest.mark.parametrize("arguments", [("demo", "-o", "made"), ("plot", "staleness", "made.npz", "-o", "made.svg")])
+def test_a_missing_package_is_exit_code_5(fedbuff: Run, monkeypatch: pytest.MonkeyPatch, arguments: Any) -> None:
+    fb.schedule(fb.sample_log(), fb.FedBuff(buffer_size=3)).save("made.npz")
+    for module in ("plotly.offline", "matplotlib", "matplotlib.pyplot"):
+        monkeypatch.setitem(sys.modules, module, None)
+    before = set(Path().iterdir())
+    ran = fedbuff(*arguments)
+    assert ran.code == 5 and re.search(r"needs (plotly|matplotlib): pip install fedbuff\[(demo|plot)\]", ran.err)
+    assert set(Path().iterdir()) == before

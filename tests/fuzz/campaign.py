@@ -54,7 +54,7 @@ def publish() -> None:
     hours = sum(row.seconds for row in rows) / 3600
     crashes, hangs, others = (sum(getattr(row, name) for row in rows) for name in ("crashes", "hangs", "exceptions"))
     summary = (
-        f"{total:,} executions in {hours:.1f} hours of one core's spare time: {crashes} crashes, {hangs} hangs, "
+        f"{total:,} executions in {hours:.1f} hours by the clock: {crashes} crashes, {hangs} hangs, "
         f"{others} exceptions that are not documented."
     )
     columns = ["what was fuzzed", "executions", "minutes", "crashes", "hangs", "undocumented exceptions"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from found import Row, found_folder
 
-LONGEST = 20  # seconds of one execution: longer is a hang
+LONGEST, SLEPT = 20, 300  # seconds of one execution, of work and in all: longer is a hang
 MEMORY = 1 << 30  # bytes that a worker may ask for beyond what it has at its start
 MOST_FAULTS = 10  # then the part is given up
 
@@ -38,7 +38,7 @@ def run(name: str, once: Once, seconds: float, seed: int, folder: Path) -> Row:
         done, _ = struct.unpack("qq", counter[:16])
         executions += done
         if os.WIFSIGNALED(status):
-            is_hang = os.WTERMSIG(status) == signal.SIGALRM
+            is_hang = os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGPROF)
             hangs, crashes = hangs + is_hang, crashes + (not is_hang)
             _keep(name, folder, f"{signal.Signals(os.WTERMSIG(status)).name} in execution {done} of seed {seed}")
         elif os.WEXITSTATUS(status) != 0:
@@ -54,7 +54,8 @@ def _work(once: Once, rng: random.Random, seconds: float, counter: mmap.mmap, fo
     until, done = time.monotonic() + seconds, 0
     try:
         while time.monotonic() < until:
-            signal.alarm(LONGEST)
+            signal.setitimer(signal.ITIMER_PROF, LONGEST)
+            signal.alarm(SLEPT)
             found = once(rng, folder)
             done += 1 if isinstance(found, str) else found
             counter[:16] = struct.pack("qq", done, 0)

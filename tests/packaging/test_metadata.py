@@ -38,3 +38,8 @@ def test_what_wheels_are_tested_with_exists() -> None:
     command = PROJECT["tool"]["cibuildwheel"]["test-command"]
     files = re.findall(r"{project}/(\S+)", command)
     assert files and all((ROOT / name).is_file() for name in files)
+
+
+def test_the_demo_needs_little() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert [re.split(r"[<>=]", each)[0] for each in extras["demo"]] == ["plotly"]

@@ -29,10 +29,36 @@ STRATEGIES = {
     "nguyen": fb.FedBuff.preset("nguyen", buffer_size=4),
     "momentum": fb.FedBuff(4, optimizer=fb.SGD(0.9)),
     "adam": fb.FedBuff(4, server_lr=0.01, optimizer=fb.Adam()),
+    "yogi": fb.FedBuff(4, server_lr=fb.LearningRate(0.1, "cosine", 40, warm_up=5), optimizer=fb.Yogi()),
+    "fadas": fb.FedBuff(4, server_lr=0.3, norm="arrivals", optimizer=fb.AMSGrad(), tau_c=3),
+    "delayed_nesterov": fb.FedBuff(4, optimizer=fb.DelayedNesterov(5, activation=0.1)),
     "fedscale": fb.FedBuff.preset("fedscale", buffer_size=4),
     "samples": fb.FedBuff.preset("flower_pr", buffer_size=4),
     "fedasync": fb.FedAsync(0.5, fb.staleness.Polynomial(0.5)),
     "max_staleness": fb.FedBuff(4, max_staleness=2),
+    "ca2fl": fb.algorithm("ca2fl", buffer_size=4, n_clients=N_CLIENTS),
+    "ca2fl seen": fb.algorithm("ca2fl", buffer_size=4, n_clients=N_CLIENTS, variant="seen", table="bfloat16"),
+    "ace": fb.algorithm("ace", n_clients=N_CLIENTS, server_lr=0.3),
+    "asyncfeded": fb.FedBuff(2, 0.05, weight_by=fb.DeltaWeight("ratio", epsilon=0.5)),
+    "last step": fb.FedBuff(4, 1.0, norm="scaled_weights", weight_by=fb.DeltaWeight("last_step", clip=0.1)),
+    "cosine with the sum": fb.FedBuff(3, 1.0, base="current", norm="scaled_weights", weight_by=fb.DeltaWeight("sum")),
+    "weights and rows": fb.FedBuff(
+        4,
+        0.1,
+        n_clients=N_CLIENTS,
+        weight_by=fb.DeltaWeight("norm", epsilon=0.1),
+        table=fb.ClientTable(),
+    ),
+    "rows and moments": fb.FedBuff(
+        4,
+        0.1,
+        base="current",
+        norm="scaled_weights",
+        staleness=fb.staleness.Polynomial(0.5),
+        n_clients=N_CLIENTS,
+        optimizer=fb.AMSGrad(),
+        table=fb.ClientTable(own=-0.5, mean=0.5),
+    ),
 }
 
 
@@ -72,7 +98,7 @@ def by_hand(problem: Any, schedule: fb.Schedule, strategy: Any, seed: int = 5) -
         strict=True,
     ):
         delta = problem.delta(models[version], client, LOCAL, task=task, seed=seed)
-        if server.upload(delta, version, n_samples=int(problem.n_samples[client])):
+        if server.upload(delta, version, n_samples=int(problem.n_samples[client]), client=client):
             download()
     assert server.version == schedule.n_steps
     return server.w

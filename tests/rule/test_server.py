@@ -18,12 +18,8 @@ from numpy.typing import NDArray
 
 from fedbuff import FileError, staleness
 from fedbuff._rule import strategies as _strategy
-from fedbuff._rule.strategies import (
-    SGD,
-    Adam,
-    FedAsync,
-    FedBuff,
-)
+from fedbuff._rule.optimizers import SGD, Adam
+from fedbuff._rule.strategies import FedAsync, FedBuff
 
 IMPLEMENTATIONS = ("reference", "numba", "cpp")  # modules of fedbuff.backends with a Server and a DeltaBuffer
 

@@ -264,7 +264,7 @@ def test_uniform_arrivals() -> None:
         ({"strategy.bufer_size": 3}, "strategy.bufer_size: unknown key; did you mean buffer_size?"),
         ({"strategies": {}}, "strategies: unknown key; did you mean strategy?"),
         ({"strategy.buffer_size": "ten"}, "strategy.buffer_size: expected an int, got str"),
-        ({"strategy": {"kind": "fedbuff2"}}, "strategy.kind: expected one of fedbuff, fedasync, fedavg, got"),
+        ({"strategy": {"kind": "fedbuff2"}}, "strategy.kind: expected one of fedbuff, fedasync, fedavg, "),
         ({"strategy": {"kind": "fedavg"}}, "strategy.clients_per_round, rate: give exactly one of them"),
         ({"strategy.staleness": {"kind": "hinge", "slope": -1}}, "strategy.staleness.slope: expected a number >= 0"),
         ({"strategy.preset": "flsin"}, "strategy.preset: expected one of paper, nguyen,"),

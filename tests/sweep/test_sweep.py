@@ -35,6 +35,13 @@ PACKED: dict[str, dict[str, Any]] = {
     "float64": {"problem.dtype": "float64"},
     "momentum": {"strategy.optimizer": {"kind": "sgd", "momentum": 0.9}},
     "adam": {"strategy.optimizer": {"kind": "adam"}, "strategy.server_lr": 0.01},
+    "amsgrad": {
+        "strategy.optimizer": {"kind": "amsgrad", "betas": [0.9, 0.99]},
+        "strategy.server_lr": {"lr": 0.1, "decay": "step", "steps": 5, "warm_up": 3},
+        "strategy.tau_c": 2,
+    },
+    "weights by the last step": {"strategy.weight_by": {"by": "last_step", "clip": 1.0}, "strategy.norm": "arrivals"},
+    "ca2fl": {"strategy": {"kind": "ca2fl", "buffer_size": 3, "n_clients": 12, "table": "bfloat16"}},
     "base current": {"strategy.base": "current", "strategy.norm": "arrivals", "strategy.server_lr": 1.0},
     "weights by samples": {"strategy.weights": "samples", "strategy.norm": "weights"},
     "stale updates count less": {"strategy.staleness": {"kind": "polynomial", "exponent": 0.5}},

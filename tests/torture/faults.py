@@ -177,7 +177,8 @@ def main() -> int:
     minutes = (time.monotonic() - began) / 60
     for failure in failures[:20]:
         print(f"FAILED {failure}")
-    summary = f"{total:,} faults in {minutes:.1f} minutes; {len(failures)} were not survived."
+    short = "This was a short campaign: some faults, at some calls of each save. " if asked.quick else ""
+    summary = f"{short}{total:,} faults in {minutes:.1f} minutes; {len(failures)} were not survived."
     print(summary)
     if asked.publish and not failures:
         import reliability_page

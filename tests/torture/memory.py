@@ -200,6 +200,7 @@ def main() -> int:
     summary = (
         f"{len(rows)} functions, {sum(row[1] for row in rows):,} calls; {len(grown)} of them left more than "
         f"{MOST // 1024:,} kB in the second half of their calls."
+        f"{f' This was a short campaign: at most {asked.seconds:g} s of calls each.' if asked.quick else ''}"
     )
     print(*(f"FAILED {name}" for name in grown), summary, sep="\n")
     if asked.publish and not grown:

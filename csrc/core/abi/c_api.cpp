@@ -17,6 +17,7 @@
 #include "clients/read_network.hpp"
 #include "threads/core_chunks.hpp"
 #include "abi/queue.hpp"
+#include "server/rule.hpp"
 #include "server/server.hpp"
 #include "threads/ticket_queue.hpp"
 
@@ -87,13 +88,39 @@ bool finite_at_least(double x, double low) { return std::isfinite(x) && x >= low
 
 bool valid_unit(double unit) { return finite_at_least(unit, 0); }
 
+bool valid_optimizer(const fb_rule& rule) {
+  const bool delayed = rule.optimizer == FB_DELAYED_NESTEROV;
+  return rule.optimizer >= FB_SGD && rule.optimizer <= FB_DELAYED_NESTEROV && finite_at_least(rule.momentum, 0) &&
+         finite_at_least(rule.beta1, 0) && finite_at_least(rule.beta2, 0) && finite_at_least(rule.epsilon, 0) &&
+         finite_at_least(rule.weight_decay, 0) && finite_at_least(rule.initial, 0) &&
+         (!delayed || (rule.period >= 1 && finite_at_least(rule.activation, 0)));
+}
+
+bool valid_lr(const fb_rule& rule) {
+  return finite_at_least(rule.lr, 0) && rule.decay >= FB_DECAY_NONE && rule.decay <= FB_DECAY_INVERSE_SQRT &&
+         (rule.decay == FB_DECAY_NONE || rule.decay_steps >= 1) && finite_at_least(rule.decay_factor, 0) &&
+         finite_at_least(rule.decay_floor, 0) && rule.warm_up >= 0 && rule.delay_lr >= FB_DELAY_LR_NONE &&
+         rule.delay_lr <= FB_DELAY_LR_DIVIDE && rule.tau_c >= 0;
+}
+
+bool valid_table(const fb_rule& rule) {
+  return rule.table == FB_TABLE_NONE ||
+         (rule.table > FB_TABLE_NONE && rule.table <= FB_TABLE_BF16 && rule.n_clients >= 1 && rule.unit == 0 &&
+          std::isfinite(rule.table_own) && std::isfinite(rule.table_mean));
+}
+
+bool valid_weights(const fb_rule& rule) {
+  const bool divides = rule.weight_by >= FB_WEIGHT_NORM && rule.weight_by <= FB_WEIGHT_RATIO;
+  return rule.weight_by >= FB_WEIGHT_NONE && rule.weight_by <= FB_WEIGHT_SUM && finite_at_least(rule.weight_clip, 0) &&
+         finite_at_least(rule.weight_epsilon, 0) && (!divides || rule.weight_epsilon > 0) &&
+         (rule.unit == 0 || !fedbuff::weighs_numbers(rule));
+}
+
 bool valid_rule(const fb_rule& rule) {
   return rule.base >= FB_BASE_START && rule.base <= FB_BASE_CURRENT && rule.norm >= FB_NORM_ONE &&
-         rule.norm <= FB_NORM_CLIENTS && (rule.optimizer == FB_SGD || rule.optimizer == FB_ADAM) &&
-         rule.buffer_size >= 1 && (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 &&
-         finite_at_least(rule.lr, 0) && finite_at_least(rule.momentum, 0) && finite_at_least(rule.beta1, 0) &&
-         finite_at_least(rule.beta2, 0) && finite_at_least(rule.epsilon, 0) && finite_at_least(rule.weight_decay, 0) &&
-         valid_unit(rule.unit) && (rule.unit == 0 || rule.base == FB_BASE_START);
+         rule.norm <= FB_NORM_CLIENTS && valid_optimizer(rule) && valid_lr(rule) && rule.buffer_size >= 1 &&
+         (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 && valid_unit(rule.unit) &&
+         (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule) && valid_weights(rule);
 }
 
 // A rule that was read and holds, for a model that can be.
@@ -190,6 +217,7 @@ const char* fb_status_text(fb_status status) {
     case FB_ERR_HOST: return "a function of the host's failed";
     case FB_ERR_DIVERGED: return "the server step would make the model infinite or NaN";
     case FB_ERR_FORKED: return "the process was forked while other threads used it";
+    case FB_ERR_CLIENT: return "the rule keeps a row per client, and this is none of them";
   }
   return "unknown status";
 }
@@ -306,10 +334,19 @@ fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket) {
 
 fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version, double e,
                            int64_t ticket, int32_t* outcome_out) {
+  return fb_server_upload_from(server, dtype, dim, delta, version, e, -1, ticket, outcome_out);
+}
+
+fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
+                                double e, int64_t client, int64_t ticket, int32_t* outcome_out) {
   if (server == nullptr || delta == nullptr || !finite_at_least(e, 0)) {
     return FB_ERR_ARGUMENT;
   }
-  return guarded([&] { return server->upload(dtype, dim, delta, version, e, ticket, outcome_out); });
+  return guarded([&] { return server->upload(dtype, dim, delta, version, e, client, ticket, outcome_out); });
+}
+
+fb_status fb_server_set_table(fb_server* server, void* memory, int64_t bytes) {
+  return server == nullptr ? FB_ERR_ARGUMENT : guarded([&] { return server->set_table(memory, bytes); });
 }
 
 fb_status fb_server_set_executor(fb_server* server, const fb_executor* executor) {
@@ -355,24 +392,31 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
       (s.n_due > 0 && (s.due == nullptr || s.due_version == nullptr || s.kept == nullptr))) {
     return FB_ERR_ARGUMENT;
   }
-  const bool momentum = r.optimizer == FB_ADAM || r.momentum != 0;
-  if ((momentum && s.first == nullptr) || (r.optimizer == FB_ADAM && s.second == nullptr)) {
+  if (s.staleness < 0 || s.n_arrays < 0 || (s.n_arrays > 0 && s.arrays == nullptr)) {
     return FB_ERR_ARGUMENT;
+  }
+  for (int64_t i = 0; i < s.n_arrays; ++i) {
+    if (s.arrays[i].name == nullptr || s.arrays[i].data == nullptr) {
+      return FB_ERR_ARGUMENT;
+    }
   }
   int64_t n_tasks = 0;
   for (int64_t i = 0; i < s.n_due; ++i) {
     const int64_t version = s.due_version[i];
-    const bool needs_model = r.base == FB_BASE_CURRENT && version != s.version;
+    const bool needs_model = fedbuff::needs_start(r) && version != s.version;
     if (version < 0 || version > s.version || (i > 0 && version <= s.due_version[i - 1]) || s.due[i] < 1 ||
         s.due[i] > kMostCount - n_tasks || (needs_model && s.kept[i] == nullptr)) {
       return FB_ERR_ARGUMENT;
     }
     n_tasks += s.due[i];
   }
-  return create(server_out, [&] {
+  return guarded([&] {
     auto server = fedbuff::make_server(r, dtype, dim, s.w);
-    server->restore(s);
-    return server;
+    const fb_status status = server->restore(s);
+    if (status == FB_OK) {
+      *server_out = server.release();
+    }
+    return status;
   });
 }
 

@@ -14,6 +14,9 @@ struct DelayModel;
 // How the sum of a buffer moves the model.
 //   SGD   v <- momentum v + sum / norm;  w <- w - lr v        (momentum 0: w <- w - (lr / norm) sum, v unused)
 //   Adam  as in the paper of that name on g = sum / norm + weight_decay w, with bias correction
+//   those of Optimizer, as fedbuff.h says of them
+enum class Optimizer : int { Nesterov, AdamUncorrected, Adagrad, Yogi, AmsGrad, DelayedNesterov };
+
 struct StepConfig {
   double lr;
   double norm;
@@ -22,7 +25,31 @@ struct StepConfig {
   double beta2;
   double epsilon;
   double weight_decay;
-  std::int64_t step;  // 1 at the first server step; Adam's bias correction
+  std::int64_t step;  // 1 at the first server step; Adam's bias correction, DelayedNesterov's period
+  Optimizer optimizer = Optimizer::Nesterov;
+  std::int64_t period = 1;
+  double activation = 0;
+};
+
+// An arrival of a client that has a row in a table: delta (dim), what it is multiplied by, where start (dim) is not
+// null what it was computed from, the row (dim), null where it is zero, and where the delta is stored as the next row,
+// which may be the row or null.
+template <class T>
+struct RowTerm {
+  const T* delta;
+  const T* start;
+  T weight;
+  const void* row;
+  void* row_out;
+};
+
+// How often the row is added to a delta; whether rows are halves of floats (bfloat16, rounded to nearest, ties to
+// even); and the model (dim), where a term has a start.
+template <class T>
+struct RowConfig {
+  T own;
+  bool half;
+  const T* current;
 };
 
 // Loops that do one thing as fast as the level can: what a kernel's speed is measured against.
@@ -93,6 +120,20 @@ struct Kernels {
   void (*aggregate)(std::int64_t begin, std::int64_t end, const T* w, std::int64_t n_deltas, const T* const* delta,
                     const T* weight, T scale, T* w_out);
 
+  // sum_out = sum + weight * ((delta + own * row) + (current - start)); change_out = change + (stored delta - row); the
+  // delta is stored in row_out. Null sums are zero, outputs may be their inputs. Returns whether both are finite.
+  bool (*add_row)(std::int64_t dim, const T* sum, const T* change, const RowTerm<T>& term, const RowConfig<T>& config,
+                  T* sum_out, T* change_out);
+
+  // add_row of all terms in their order, from zero, elements of the vectors in blocks that stay in the cache; then
+  // w_out = w - scale * (sum + mean * total) and total += change. w_out may be w. Rows of two terms may be the same.
+  // Returns whether w_out is finite.
+  bool (*step_rows)(std::int64_t dim, const T* w, std::int64_t n_terms, const RowTerm<T>* terms,
+                    const RowConfig<T>& config, T mean, T scale, T* total, T* w_out);
+
+  // Stores a delta (dim) in a row.
+  void (*store_row)(std::int64_t dim, const T* delta, bool half, void* row_out);
+
   // Moves w to w_out (which may be w) by the sum of a buffer. velocity (dim) is read and written where momentum != 0.
   // Returns whether w_out is finite.
   bool (*sgd_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* velocity, T* w_out);
@@ -100,6 +141,11 @@ struct Kernels {
   // The same with Adam; first and second (dim) are its moments.
   bool (*adam_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* first, T* second,
                     T* w_out);
+
+  // The same with config.optimizer. first (dim): the velocity, else the first moment; second (dim): but for Nesterov;
+  // third (dim): the largest second moment of AmsGrad. The others may be null.
+  bool (*optimizer_step)(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* first, T* second,
+                         T* third, T* w_out);
 
   // Whether no element is NaN or infinite.
   bool (*all_finite)(std::int64_t dim, const T* x);

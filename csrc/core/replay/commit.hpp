@@ -46,15 +46,28 @@ class Commit {
   void begin() {
     terms_.clear();
     rows_.clear();
+    unweighed_.clear();
     weights_ = state_.weights();
   }
 
-  // Adds a row to the piece: its delta (dim), the factor that clips it, and where it is_rebased, the model (dim) that
-  // it was computed from, else null. The pointers must stay valid until run has returned.
+  // Adds a row to the piece: its delta (dim), the factor that clips it, and where the rule needs_start and that is
+  // not the current one, the model (dim) that it was computed from, else null. The pointers must stay valid until run
+  // has returned.
   void add(const ReplayRow& row, const T* delta, double factor, const T* start) {
     double weight = 0;
-    state_.weigh(row.s, row.e, weights_, weight);
-    terms_.emplace_back(delta, kDtype, weight * factor, start);
+    if (weighs_numbers(rule())) {
+      unweighed_.push_back({&row, start});
+    } else {
+      state_.weigh(row.s, row.e, row.step - row.version, 1.0, weights_, weight);
+    }
+    terms_.emplace_back(delta, kDtype, weight * factor, rule().base == FB_BASE_CURRENT ? start : nullptr);
+    if (state_.has_rows()) {
+      RowTable<T>& rows = state_.rows();
+      terms_.back().row = rows.row(row.client);
+      std::shared_ptr<void> place = rows.place(row.client);
+      terms_.back().row_out = place.get();
+      rows.set(row.client, std::move(place));
+    }
     if (secure_) {
       rows_.push_back({&row, factor});
     }
@@ -69,6 +82,7 @@ class Commit {
   // the next model goes to next_out (dim); w (dim) is the current one. Returns where it is not finite, or step -1.
   // Throws std::invalid_argument where the norm is zero, and what a secure sum throws.
   Divergence run(std::int64_t version, std::int64_t first_row, bool complete, const T* w, T* next_out) {
+    weigh_numbers(w);
     const double norm = norm_of(rule(), weights_);
     if (complete && weights_.arrivals > 0 && norm == 0) {
       throw std::invalid_argument("step " + std::to_string(version) + ": the weights of its arrivals sum to zero");
@@ -79,8 +93,8 @@ class Commit {
         return {version, first_row + bad};
       }
     }
-    const bool fused = complete && !secure_ && sums_.deviation == 0 && state_.fuses(terms_);
-    if (!fused && !secure_) {
+    const bool fused = complete && !secure_ && !state_.weighs_sum() && sums_.deviation == 0 && state_.fuses(terms_);
+    if (!fused && !secure_ && !state_.weighs_sum()) {
       state_.add(terms_, w);
     }
     state_.set_weights(weights_);
@@ -108,6 +122,10 @@ class Commit {
   static constexpr fb_dtype kDtype = sizeof(T) == 4 ? FB_F32 : FB_F64;
   static constexpr std::int64_t kBriefNumbers = 4096;
 
+  struct Unweighed {
+    const ReplayRow* row;
+    const T* start;
+  };
   struct SecureRow {
     const ReplayRow* row;
     double factor;
@@ -118,20 +136,34 @@ class Commit {
     std::vector<double> values;
   };
 
+  // Weights that depend on deltas, and where they depend on the sum so far, the additions with them.
+  void weigh_numbers(const T* w) {
+    for (std::size_t i = 0; i < unweighed_.size(); ++i) {
+      const auto [row, start] = unweighed_[i];
+      const double q = state_.weight_of_numbers(static_cast<const T*>(terms_[i].delta), w, start);
+      state_.weigh(row->s, row->e, row->step - row->version, q, weights_, terms_[i].weight);
+      if (state_.weighs_sum()) {
+        state_.add({terms_[i]}, w);
+        state_.set_weights(weights_);
+      }
+    }
+  }
+
   // The step from a complete sum; whether the next model is finite.
   bool step(std::int64_t version, bool fused, double norm, const T* w, T* next_out) {
-    state_.commit_step();
     if (weights_.arrivals == 0) {
       std::memcpy(next_out, w, static_cast<std::size_t>(dim_) * sizeof(T));
     } else {
       if (sums_.deviation > 0) {
         add_noise(sums_, dim_, version, state_.values_out());
       }
-      const StepConfig config = step_config(rule(), norm, version);
+      const StepConfig config = step_config(rule(), weights_, norm, version);
       if (!(fused ? state_.step_fused(terms_, config, w, next_out) : state_.step(config, w, next_out))) {
         return false;
       }
     }
+    state_.note_step(w, next_out);
+    state_.commit_step(fused);
     cut_ += std::exchange(step_cut_, 0);
     if (record_ && version % record_->every == record_->offset) {
       record_->values.push_back(record_->norm.squared(w));
@@ -176,9 +208,10 @@ class Commit {
   RuleState<T> state_;
   const SumConfig sums_;
   const std::unique_ptr<SecureSum<T>> secure_;
-  std::vector<Term> terms_;      // of the piece
-  std::vector<SecureRow> rows_;  // of the piece, for a secure sum
-  WeightSums weights_;           // of the step, with the piece
+  std::vector<Term> terms_;           // of the piece
+  std::vector<Unweighed> unweighed_;  // of the piece, where weights depend on deltas
+  std::vector<SecureRow> rows_;       // of the piece, for a secure sum
+  WeightSums weights_;                // of the step, with the piece
   std::int64_t step_cut_ = 0, cut_ = 0;
   double secure_seconds_ = 0;
   bool interrupted_ = false;

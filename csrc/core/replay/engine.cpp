@@ -96,13 +96,17 @@ void ReplayEngine<T>::pass_over(std::int64_t version) {
 
 template <class T>
 std::int64_t ReplayEngine<T>::restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
-                                      const T* first, const T* second, const T* deltas, std::int64_t n_deltas) {
+                                      const std::vector<fb_array>& rule_state, const T* deltas, std::int64_t n_deltas) {
   require_whole();
   if (!versions_.is_passing() || queue_.n_steps() < versions_.current()) {
     throw std::logic_error("replay: it has not passed over the steps that are done");
   }
   const std::int64_t n_needed = versions_.restore(w, live, models);
-  commit_.state().restore({}, nullptr, first, second);
+  for (const fb_array& array : rule_state) {
+    if (commit_.state().restore(array) != FB_OK) {
+      throw std::invalid_argument(std::string(array.name) + ": the rule keeps no such array");
+    }
+  }
   restore_deltas(deltas, n_deltas);
   return n_needed;
 }
@@ -523,8 +527,8 @@ void ReplayEngine<T>::gather(std::int64_t end) {
   for (std::int64_t i = window_.added(); i < end; ++i) {
     const ReplayRow& row = queue_.rows()[i];
     const T* delta = is_helpers(i) ? helpers_->delta(i) : window_.delta(i);
-    const bool rebased = is_rebased(commit_.rule(), row.version, versions_.current());
-    commit_.add(row, delta, window_.factor(i), rebased ? versions_.model(row.version) : nullptr);
+    const bool old = needs_start(commit_.rule()) && row.version != versions_.current();
+    commit_.add(row, delta, window_.factor(i), old ? versions_.model(row.version) : nullptr);
   }
 }
 

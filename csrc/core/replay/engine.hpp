@@ -41,8 +41,8 @@ class ReplayEngine final : private ModelStore {
   void close() { groups_.close(); }
   ReplayExit run(std::int64_t max_steps, int threads);
   void pass_over(std::int64_t version);
-  std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models, const T* first,
-                       const T* second, const T* deltas, std::int64_t n_deltas);
+  std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
+                       const std::vector<fb_array>& rule_state, const T* deltas, std::int64_t n_deltas);
   std::vector<const T*> waiting_deltas() const;
   void check() const;
 

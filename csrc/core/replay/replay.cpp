@@ -37,6 +37,12 @@ const std::vector<double>& Replay<T>::gradients() const {
   return engine_->commit().gradients();
 }
 template <class T>
+void Replay<T>::set_table(void* memory, std::int64_t bytes) {
+  if (engine_->commit().state().rows().use(memory, bytes) != FB_OK) {
+    throw std::invalid_argument("table: the memory is too small, or comes too late");
+  }
+}
+template <class T>
 std::int64_t Replay<T>::version() const {
   return engine_->versions().current();
 }
@@ -45,12 +51,8 @@ const T* Replay<T>::w() const {
   return engine_->versions().find(version());
 }
 template <class T>
-const T* Replay<T>::first_moment() const {
-  return engine_->commit().state().first_moment();
-}
-template <class T>
-const T* Replay<T>::second_moment() const {
-  return engine_->commit().state().second_moment();
+std::vector<fb_array> Replay<T>::rule_state() const {
+  return engine_->commit().state().arrays();
 }
 template <class T>
 Divergence Replay<T>::divergence() const {
@@ -82,8 +84,8 @@ void Replay<T>::pass_over(std::int64_t version) {
 }
 template <class T>
 std::int64_t Replay<T>::restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
-                                const T* first_moment, const T* second_moment, const T* deltas, std::int64_t n_deltas) {
-  return engine_->restore(w, live, models, first_moment, second_moment, deltas, n_deltas);
+                                const std::vector<fb_array>& rule_state, const T* deltas, std::int64_t n_deltas) {
+  return engine_->restore(w, live, models, rule_state, deltas, n_deltas);
 }
 
 template class Replay<float>;

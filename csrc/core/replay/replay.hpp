@@ -32,6 +32,9 @@ class FB_CORE_API Replay {
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
+  // Memory of the host's for the rows of the rule's table, as fb_server_set_table. Throws std::invalid_argument.
+  void set_table(void* memory, std::int64_t bytes);
+
   // Adds rows, in order of arrival, and the server steps that are complete with them: for each step, how many tasks
   // started on the version that it starts from. Throws std::invalid_argument for rows out of order, and where more
   // tasks end on a version than were started on it, so that its model may be gone; then the replay cannot be used any
@@ -51,26 +54,26 @@ class FB_CORE_API Replay {
 
   std::int64_t version() const;
   const T* w() const;
-  const T* first_moment() const;   // (dim) or null
-  const T* second_moment() const;  // (dim) or null
+  std::vector<fb_array> rule_state() const;  // as RuleState::arrays; the data holds until the next call
   Divergence divergence() const;
   ReplayStats stats() const;
 
   // Throws std::logic_error that names an invariant which does not hold.
   void check() const;
 
-  // The state between two server steps is the version, the moments, the models that later rows need, and the deltas of
-  // the first rows after it where their group has rows before it (waiting_deltas); other deltas that wait are computed
-  // again. To continue from it, make a new replay, call pass_over, add all rows from the first on, at least those of
-  // the steps below `version`, and call restore.
+  // The state between two server steps is the version, the rule's state, the models that later rows need, and the
+  // deltas of the first rows after it where their group has rows before it (waiting_deltas); other deltas that wait are
+  // computed again. To continue from it, make a new replay, call pass_over, add all rows from the first on, at least
+  // those of the steps below `version`, and call restore.
   std::vector<std::int64_t> live_versions() const;
   const T* model(std::int64_t version) const;
   std::vector<const T*> waiting_deltas() const;  // (dim) each
   void pass_over(std::int64_t version);
   // live ascends and is below the version; models (live, dim). Returns how many of them later rows may need; the others
-  // are not kept. Throws std::invalid_argument where one that a row needs is missing. deltas (n_deltas, dim).
-  std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models, const T* first_moment,
-                       const T* second_moment, const T* deltas = nullptr, std::int64_t n_deltas = 0);
+  // are not kept. Throws std::invalid_argument where one that a row needs is missing, or the rule has no such state.
+  // deltas (n_deltas, dim).
+  std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
+                       const std::vector<fb_array>& rule_state, const T* deltas = nullptr, std::int64_t n_deltas = 0);
 
  private:
   std::unique_ptr<ReplayEngine<T>> engine_;

@@ -44,7 +44,7 @@ class Buffer final : public fb_buffer, private TicketQueue::Sink {
       return FB_ERR_SIZE;
     }
     const auto lock = queue_.lock();
-    StepConfig config = step_config(state_.rule(), 1.0, 0);
+    StepConfig config = step_config(state_.rule(), {}, 1.0, 0);
     config.lr = lr;
     state_.step(config, static_cast<const T*>(w), static_cast<T*>(w_out));
     state_.clear();
@@ -75,7 +75,7 @@ class Buffer final : public fb_buffer, private TicketQueue::Sink {
     WeightSums after = state_.weights();
     for (std::size_t k = 0; k < n; ++k) {
       double weight = 0;
-      state_.weigh(1.0, arrival[k]->e, after, weight);  // the sums of weights are not used, and may be inexact
+      state_.weigh(1.0, arrival[k]->e, 0, 1.0, after, weight);  // the sums of weights are not used, and may be inexact
       terms_.emplace_back(arrival[k]->delta, arrival[k]->dtype, weight, nullptr);
     }
     std::atomic<fb_status> found{FB_OK};

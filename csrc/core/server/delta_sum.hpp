@@ -52,7 +52,9 @@ class DeltaSum {
     const void* delta;
     fb_dtype dtype;
     double weight;
-    const T* start;  // where not null, (current - start) is added to the delta
+    const T* start;             // where not null, (current - start) is added to the delta
+    const void* row = nullptr;  // of RuleState's table: what the delta is compared with, and where it is stored
+    void* row_out = nullptr;
   };
 
   // unit 0: deltas of dtype T. OnFailure::Discard is for those; it allocates the sum at the first allocate().
@@ -117,6 +119,7 @@ class DeltaSum {
   }
   const T* values() const { return sum_.data(); }
   T* values_out() { return sum_.data(); }
+  T* next_out() { return (in_place_ ? sum_ : next_).data(); }  // where the next sum is made
 
   // The sum as it is kept: (dim) of the dtype, or int64.
   const void* raw() const { return fixed() ? static_cast<const void*>(fixed_.data()) : sum_.data(); }

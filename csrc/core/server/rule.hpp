@@ -1,6 +1,8 @@
 // The formulas of a server rule: norm, base, server optimizer. RuleState applies them.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "fedbuff/fedbuff.h"
@@ -12,7 +14,8 @@ namespace fedbuff {
 struct WeightSums {
   std::int64_t arrivals = 0;
   double e = 0;
-  double se = 0;  // of s * e
+  double se = 0;               // of s * e
+  std::int64_t staleness = 0;  // the largest
 };
 
 // What the sum of contributions is divided by. 0 is no valid norm: a step with it must be refused.
@@ -31,14 +34,74 @@ inline bool is_rebased(const fb_rule& rule, std::int64_t version, std::int64_t c
   return rule.base == FB_BASE_CURRENT && version != current_version;
 }
 
-// The step that makes version + 1.
-inline StepConfig step_config(const fb_rule& rule, double norm, std::int64_t version) {
-  return {rule.lr, norm, rule.momentum, rule.beta1, rule.beta2, rule.epsilon, rule.weight_decay, version + 1};
+// Whether weights depend on the numbers of a delta; and whether an arrival needs the model that its client downloaded.
+inline bool weighs_numbers(const fb_rule& rule) { return rule.weight_by != FB_WEIGHT_NONE || rule.weight_clip > 0; }
+inline bool weighs_way(const fb_rule& rule) {
+  return rule.weight_by == FB_WEIGHT_WAY || rule.weight_by == FB_WEIGHT_RATIO;
+}
+inline bool needs_start(const fb_rule& rule) { return rule.base == FB_BASE_CURRENT || weighs_way(rule); }
+
+// The step size of the step from `version`, with a buffer in which the largest staleness is this.
+inline double lr_of(const fb_rule& rule, std::int64_t version, std::int64_t staleness) {
+  const double after = static_cast<double>(std::max<std::int64_t>(0, version - rule.warm_up));
+  const double steps = static_cast<double>(rule.decay_steps);
+  double lr = rule.lr;
+  if (rule.decay == FB_DECAY_STEP) {
+    lr *= std::pow(rule.decay_factor, std::floor(after / steps));
+  } else if (rule.decay == FB_DECAY_COSINE) {
+    constexpr double kPi = 3.14159265358979323846;
+    lr *= rule.decay_floor + (1.0 - rule.decay_floor) * (1.0 + std::cos(kPi * std::min(after / steps, 1.0))) / 2.0;
+  } else if (rule.decay == FB_DECAY_INVERSE_SQRT) {
+    lr *= 1.0 / std::sqrt(1.0 + after / steps);
+  }
+  if (version + 1 < rule.warm_up) {
+    lr *= static_cast<double>(version + 1) / static_cast<double>(rule.warm_up);
+  }
+  if (rule.delay_lr != FB_DELAY_LR_NONE && staleness > rule.tau_c) {
+    const auto tau = static_cast<double>(staleness);
+    lr = rule.delay_lr == FB_DELAY_LR_MIN ? std::min(lr, 1.0 / tau) : lr / tau;
+  }
+  return lr;
 }
 
-// Whether the rule keeps a velocity or Adam's first moment; and Adam's second.
-inline bool has_first_moment(const fb_rule& rule) { return rule.optimizer == FB_ADAM || rule.momentum != 0; }
-inline bool has_second_moment(const fb_rule& rule) { return rule.optimizer == FB_ADAM; }
+// fb_optimizer as the kernels know it; FB_SGD and FB_ADAM have kernels of their own.
+inline Optimizer optimizer_of(std::int32_t optimizer) {
+  switch (optimizer) {
+    case FB_ADAM_UNCORRECTED: return Optimizer::AdamUncorrected;
+    case FB_ADAGRAD: return Optimizer::Adagrad;
+    case FB_YOGI: return Optimizer::Yogi;
+    case FB_AMSGRAD: return Optimizer::AmsGrad;
+    case FB_DELAYED_NESTEROV: return Optimizer::DelayedNesterov;
+    default: return Optimizer::Nesterov;
+  }
+}
+
+// The step that makes version + 1 from a buffer with these sums.
+inline StepConfig step_config(const fb_rule& rule, const WeightSums& sums, double norm, std::int64_t version) {
+  return {lr_of(rule, version, sums.staleness),
+          norm,
+          rule.momentum,
+          rule.beta1,
+          rule.beta2,
+          rule.epsilon,
+          rule.weight_decay,
+          version + 1,
+          optimizer_of(rule.optimizer),
+          std::max<std::int64_t>(1, rule.period),
+          rule.activation};
+}
+
+inline constexpr int kMostMoments = 3;
+
+// How many vectors a rule's optimizer keeps: a velocity or first moment, a second one, and the largest of those.
+inline int n_moments(const fb_rule& rule) {
+  switch (rule.optimizer) {
+    case FB_SGD: return rule.momentum != 0 ? 1 : 0;
+    case FB_NESTEROV: return 1;
+    case FB_AMSGRAD: return 3;
+    default: return 2;
+  }
+}
 
 // Whether the step is w - (lr / norm) * sum, so that additions and step can be made in one pass.
 inline bool is_linear(const fb_rule& rule) { return rule.optimizer == FB_SGD && rule.momentum == 0; }
@@ -46,11 +109,12 @@ inline bool is_linear(const fb_rule& rule) { return rule.optimizer == FB_SGD && 
 // Moves w to w_out (which may be w) by the sum of a buffer; all arrays (dim). Returns whether w_out is finite.
 template <class T>
 bool step_model(const Kernels<T>& kernels, const fb_rule& rule, const StepConfig& config, std::int64_t dim, const T* w,
-                const T* sum, T* first, T* second, T* w_out) {
-  if (rule.optimizer == FB_ADAM) {
-    return kernels.adam_step(dim, w, sum, config, first, second, w_out);
+                const T* sum, T* const (&moment)[kMostMoments], T* w_out) {
+  switch (rule.optimizer) {
+    case FB_SGD: return kernels.sgd_step(dim, w, sum, config, moment[0], w_out);
+    case FB_ADAM: return kernels.adam_step(dim, w, sum, config, moment[0], moment[1], w_out);
+    default: return kernels.optimizer_step(dim, w, sum, config, moment[0], moment[1], moment[2], w_out);
   }
-  return kernels.sgd_step(dim, w, sum, config, first, w_out);
 }
 
 }  // namespace fedbuff

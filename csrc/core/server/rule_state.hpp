@@ -4,6 +4,10 @@
 //   sum            = the contributions, added element by element in the order of arrival
 //   w_out          = optimizer(w, sum / norm)
 //
+// With a table (row_table.hpp) own row_j is added to delta_j, the delta then becomes the row, and norm table_mean times
+// the mean of all rows, as they were when the buffer was empty, to the sum. The sum of all rows is kept and changed:
+// change adds stored delta - row, from zero, in the order of arrival, and total takes it in at the step.
+//
 // s, e and their sums are double; a weight is rounded to T before it multiplies a delta. With a unit (rule.unit > 0)
 // deltas are integers, and weights are rounded to multiples of 2^-24. All operations work element by element, so the
 // bits depend neither on chunks nor on threads.
@@ -13,14 +17,20 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "fedbuff/fedbuff.h"
 #include "kernels/dispatch.hpp"
 #include "numbers/fixed_point.hpp"
 #include "server/delta_sum.hpp"
+#include "server/row_table.hpp"
 #include "server/rule.hpp"
 
 namespace fedbuff {
@@ -33,30 +43,98 @@ class RuleState {
   // Throws std::bad_alloc. With OnFailure::Discard an addition or step that is not finite leaves a state that must not
   // be used; it needs half of the memory.
   RuleState(const fb_rule& rule, std::int64_t dim, OnFailure on_failure)
-      : rule_(rule), sum_(dim, rule.unit, on_failure), restores_(on_failure == OnFailure::Restore) {
+      : rule_(rule), sum_(dim, rule.unit, on_failure), restores_(on_failure == OnFailure::Restore), rows_(rule, dim) {
     const auto size = static_cast<std::size_t>(dim);
-    first_.resize(has_first_moment(rule) ? size : 0);
-    second_.resize(has_second_moment(rule) ? size : 0);
-    next_first_.resize(restores_ ? first_.size() : 0);
-    next_second_.resize(restores_ ? second_.size() : 0);
+    for (int i = 0; i < n_moments(rule); ++i) {
+      const bool from_zero = i == 0 || rule.optimizer == FB_DELAYED_NESTEROV;
+      moment_[i].assign(size, from_zero ? T(0) : static_cast<T>(rule.initial));
+      next_moment_[i].resize(restores_ ? size : 0);
+    }
+    if (has_rows()) {
+      total_.assign(size, T(0));
+      change_.resize(size);
+      next_change_.resize(restores_ ? size : 0);
+      direction_.resize(restores_ ? size : 0);
+    }
+    last_step_.assign(rule.weight_by == FB_WEIGHT_LAST_STEP ? size : 0, T(0));
+    way_.resize(weighs_way(rule) ? size : 0);
   }
 
   const fb_rule& rule() const { return rule_; }
   const DeltaSum<T>& sum() const { return sum_; }
   const WeightSums& weights() const { return weights_; }
-  const T* first_moment() const { return first_.empty() ? nullptr : first_.data(); }     // (dim) or null
-  const T* second_moment() const { return second_.empty() ? nullptr : second_.data(); }  // (dim) or null
+  const T* moment(int i) const { return moment_[i].empty() ? nullptr : moment_[i].data(); }  // (dim) or null
   std::int64_t n_chunks() const { return sum_.n_chunks(); }
+  bool has_rows() const { return rule_.table != FB_TABLE_NONE; }
+  RowTable<T>& rows() { return rows_; }
+  const RowTable<T>& rows() const { return rows_; }
+
+  // q of a delta (dim); start (dim) is what its client downloaded, null where that is the current model. On this
+  // thread, with the sums of dot.
+  double weight_of_numbers(const T* delta, const T* current, const T* start) {
+    if (!weighs_numbers(rule_)) {
+      return 1.0;
+    }
+    const Kernels<T>& k = kernels().of<T>();
+    const std::int64_t dim = sum_.dim();
+    const double norm = std::sqrt(k.dot(dim, delta, delta));
+    double q = 1.0;
+    if (rule_.weight_by == FB_WEIGHT_NORM) {
+      q = 1.0 / (norm + rule_.weight_epsilon);
+    } else if (weighs_way(rule_)) {
+      double way = 0;
+      if (start != nullptr) {
+        k.accumulate(dim, current, start, T(-1), nullptr, nullptr, way_.data());
+        way = std::sqrt(k.dot(dim, way_.data(), way_.data()));
+      }
+      if (rule_.weight_by == FB_WEIGHT_RATIO && way > 0) {
+        way = norm > 0 ? way / norm : std::numeric_limits<double>::infinity();
+      }
+      q = 1.0 / (way + rule_.weight_epsilon);
+    } else if (rule_.weight_by != FB_WEIGHT_NONE) {
+      const bool of_sum = rule_.weight_by == FB_WEIGHT_SUM;
+      const T* other = !of_sum ? last_step_.data() : weights_.arrivals > 0 ? sum_.values() : nullptr;
+      const double length = other == nullptr ? 0 : norm * std::sqrt(k.dot(dim, other, other));
+      q = length > 0 ? 0.5 * (1.0 + k.dot(dim, delta, other) / length) : 1.0;
+    }
+    return rule_.weight_clip > 0 && norm > rule_.weight_clip ? q * (rule_.weight_clip / norm) : q;
+  }
+  // Whether q of an arrival depends on those before it in the buffer: then they are added one by one.
+  bool weighs_sum() const { return rule_.weight_by == FB_WEIGHT_SUM; }
+
+  // The step from w to w_out (dim), for the weights of later arrivals.
+  void note_step(const T* w, const T* w_out) {
+    if (!last_step_.empty()) {
+      kernels().of<T>().accumulate(sum_.dim(), w, w_out, T(-1), nullptr, nullptr, last_step_.data());
+    }
+  }
 
   // Adds an arrival to `sums`, and gives its weight. FB_ERR_OVERFLOW where sums of integer weights would be inexact.
-  fb_status weigh(double s, double e, WeightSums& sums, double& weight_out) const {
-    weight_out = s * e;
+  fb_status weigh(double s, double e, std::int64_t staleness, double q, WeightSums& sums, double& weight_out) const {
+    weight_out = s * e * q;
     if (sum_.fixed()) {
       e = fixed_weight(e);
       weight_out = fixed_weight(weight_out);
     }
-    sums = {sums.arrivals + 1, sums.e + e, sums.se + weight_out};
+    sums = {sums.arrivals + 1, sums.e + e, sums.se + weight_out, std::max(sums.staleness, staleness)};
     return sum_.fixed() && std::max(sums.e, sums.se) > kMostFixedWeight ? FB_ERR_OVERFLOW : FB_OK;
+  }
+
+  // ---- rows of a state that restores: an arrival's row is stored when nothing can fail any more
+
+  // The term's row, and memory for the next one. Throws std::bad_alloc.
+  void begin_row(std::int64_t client, Term& term) {
+    term.row = rows_.row(client);
+    next_row_ = rows_.place(client);
+    is_new_ = term.row == nullptr;
+  }
+  void store_row(std::int64_t client, const Term& term) {
+    rows_.store(client, static_cast<const T*>(term.delta), std::exchange(next_row_, nullptr));
+    is_new_ = false;
+  }
+  void drop_row() {
+    next_row_ = nullptr;
+    is_new_ = false;
   }
 
   // ---- additions
@@ -64,11 +142,16 @@ class RuleState {
   // One chunk of the sum with the terms added; `current` (dim) is needed where a term has a start. FB_ERR_OVERFLOW
   // where the result is not finite, or does not fit; reason() tells more. The chunks count from commit_sum on.
   fb_status add_chunk(std::int64_t chunk, const std::vector<Term>& terms, const T* current) {
-    return sum_.add_chunk(chunk, weights_.arrivals == 0, terms, current);
+    return has_rows() ? add_rows(chunk, terms, current) : sum_.add_chunk(chunk, weights_.arrivals == 0, terms, current);
   }
   fb_status reason(const Term& term) const { return sum_.reason(term); }
-  void commit_sum() { sum_.commit(); }
-  void undo_sum() { sum_.commit(); }  // the last commit_sum, if nothing was added since
+  void commit_sum() {
+    sum_.commit();
+    if (restores_) {
+      change_.swap(next_change_);
+    }
+  }
+  void undo_sum() { commit_sum(); }  // the last commit_sum, if nothing was added since
   void set_weights(const WeightSums& sums) { weights_ = sums; }
 
   // All chunks on this thread, committed.
@@ -98,18 +181,35 @@ class RuleState {
   bool step_chunk(std::int64_t chunk, const StepConfig& config, const T* w, T* w_out) {
     const auto [begin, n] = sum_.range(chunk);
     sum_.make_values(chunk);
-    T* first = moment_chunk(first_, next_first_, begin, n);
-    T* second = moment_chunk(second_, next_second_, begin, n);
-    return step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), w + begin, sum_.values() + begin,
-                      first, second, w_out + begin);
+    if (is_waiting()) {
+      std::copy_n(w + begin, w == w_out ? 0 : n, w_out + begin);
+      return true;
+    }
+    const T* sum = sum_.values() + begin;
+    if (has_rows()) {
+      T* with_mean = (restores_ ? direction_.data() : sum_.values_out()) + begin;
+      kernels().of<T>().accumulate(static_cast<std::int64_t>(n), sum, total_.data() + begin, mean_factor(config),
+                                   nullptr, nullptr, with_mean);
+      sum = with_mean;
+    }
+    T* moment[kMostMoments];
+    for (int i = 0; i < kMostMoments; ++i) {
+      moment[i] = moment_chunk(moment_[i], next_moment_[i], begin, n);
+    }
+    return step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), w + begin, sum, moment,
+                      w_out + begin);
   }
 
-  // Keeps the moments of the step and empties the buffer.
-  void commit_step() {
-    if (restores_) {
-      first_.swap(next_first_);
-      second_.swap(next_second_);
+  // Keeps the moments of the step, and what the buffer changed in the rows, and empties the buffer. `fused`: of a step
+  // by step_fused.
+  void commit_step(bool fused = false) {
+    for (int i = 0; restores_ && i < kMostMoments && !is_waiting(); ++i) {
+      moment_[i].swap(next_moment_[i]);
     }
+    if (has_rows() && weights_.arrivals > 0 && !fused) {
+      kernels().of<T>().accumulate(sum_.dim(), total_.data(), change_.data(), T(1), nullptr, nullptr, total_.data());
+    }
+    seen_ = rows_.n_rows();
     weights_ = {};
   }
 
@@ -124,12 +224,19 @@ class RuleState {
 
   // Whether a step of exactly these terms can be made by step_fused.
   bool fuses(const std::vector<Term>& terms) const {
-    return weights_.arrivals == 0 && is_linear(rule_) && !sum_.fixed() &&
-           std::all_of(terms.begin(), terms.end(), [](const Term& term) { return term.start == nullptr; });
+    return weights_.arrivals == 0 && is_linear(rule_) && !sum_.fixed() && !is_waiting() &&
+           (has_rows() ? !restores_
+                       : std::all_of(terms.begin(), terms.end(), [](auto& term) { return term.start == nullptr; }));
   }
 
   // add and step in one pass over the model, without the sum: the same bits.
   bool step_fused(const std::vector<Term>& terms, const StepConfig& config, const T* w, T* w_out) {
+    if (has_rows()) {
+      gather_rows(terms);
+      return kernels().of<T>().step_rows(sum_.dim(), w, static_cast<std::int64_t>(terms.size()), row_terms_.data(),
+                                         row_config(w), mean_factor(config), static_cast<T>(config.lr / config.norm),
+                                         total_.data(), w_out);
+    }
     deltas_.clear();
     factors_.clear();
     for (const Term& term : terms) {
@@ -144,21 +251,126 @@ class RuleState {
 
   // ---- a saved state
 
-  // sum as DeltaSum::raw gives it; moments (dim), null to leave them as they are.
-  void restore(const WeightSums& weights, const void* sum, const T* first, const T* second) {
+  // What is kept between two steps, by name: first, second and third, the optimizer's moments (dim); and of a table
+  // what fedbuff.h says.
+  std::vector<fb_array> arrays() const {
+    std::vector<fb_array> found;
+    for (int i = 0; i < n_moments(rule_); ++i) {
+      found.push_back({kMomentNames[i], -1, sum_.dim(), kDtype, moment_[i].data()});
+    }
+    if (!last_step_.empty()) {
+      found.push_back({"last_step", -1, sum_.dim(), kDtype, last_step_.data()});
+    }
+    if (has_rows()) {
+      found.push_back({"table_total", -1, sum_.dim(), kDtype, total_.data()});
+      found.push_back({"table_seen", -1, 1, FB_I64, &seen_});
+      if (weights_.arrivals > 0) {
+        found.push_back({"table_change", -1, sum_.dim(), kDtype, change_.data()});
+      }
+      for (std::int64_t client = 0; client < rows_.n_clients(); ++client) {
+        if (rows_.row(client) != nullptr) {
+          found.push_back({"row", client, sum_.dim(), rows_.dtype(), rows_.row(client)});
+        }
+      }
+    }
+    return found;
+  }
+
+  // The sums of the buffer; `sum` as DeltaSum::raw gives it, or null for an empty one.
+  void restore(const WeightSums& weights, const void* sum) {
     weights_ = weights;
     if (sum != nullptr) {
       sum_.set_raw(sum);
     }
-    if (first != nullptr) {
-      std::copy_n(first, first_.size(), first_.data());
+  }
+  // One of arrays(). FB_ERR_ARGUMENT, FB_ERR_DTYPE or FB_ERR_SIZE where it is none.
+  fb_status restore(const fb_array& array) {
+    const auto is = [&](const char* name) { return std::strcmp(array.name, name) == 0; };
+    if (array.data == nullptr) {
+      return FB_ERR_ARGUMENT;
     }
-    if (second != nullptr) {
-      std::copy_n(second, second_.size(), second_.data());
+    for (int i = 0; i < n_moments(rule_); ++i) {
+      if (is(kMomentNames[i])) {
+        return copy_values(array, kDtype, moment_[i].data(), sum_.dim());
+      }
     }
+    if (!last_step_.empty() && is("last_step")) {
+      return copy_values(array, kDtype, last_step_.data(), sum_.dim());
+    }
+    if (has_rows() && is("row") && array.key >= 0 && array.key < rows_.n_clients()) {
+      if (array.dtype != rows_.dtype() || array.size != sum_.dim()) {
+        return array.dtype != rows_.dtype() ? FB_ERR_DTYPE : FB_ERR_SIZE;
+      }
+      rows_.restore(array.key, array.data);
+      return FB_OK;
+    }
+    if (has_rows() && (is("table_total") || is("table_change"))) {
+      return copy_values(array, kDtype, is("table_total") ? total_.data() : change_.data(), sum_.dim());
+    }
+    return has_rows() && is("table_seen") ? copy_values(array, FB_I64, &seen_, 1) : FB_ERR_ARGUMENT;
   }
 
  private:
+  static constexpr fb_dtype kDtype = sizeof(T) == 4 ? FB_F32 : FB_F64;
+  static constexpr const char* kMomentNames[kMostMoments] = {"first", "second", "third"};
+
+  template <class Value>
+  static fb_status copy_values(const fb_array& from, fb_dtype dtype, Value* to, std::int64_t n) {
+    if (from.dtype != dtype || from.size != n) {
+      return from.dtype != dtype ? FB_ERR_DTYPE : FB_ERR_SIZE;
+    }
+    std::memcpy(to, from.data, static_cast<std::size_t>(n) * sizeof(Value));
+    return FB_OK;
+  }
+
+  // Whether steps leave the model as it is, because clients are missing.
+  bool is_waiting() const {
+    return has_rows() && rule_.table_wait != 0 && rows_.n_rows() + (is_new_ ? 1 : 0) < rows_.n_clients();
+  }
+
+  // What the sum of all rows is multiplied by before it is added to a sum that is then divided by the norm.
+  T mean_factor(const StepConfig& config) const {
+    const std::int64_t n = rule_.table_seen != 0 ? std::max<std::int64_t>(seen_, 1) : rows_.n_clients();
+    return static_cast<T>(config.norm * rule_.table_mean / static_cast<double>(n));
+  }
+  RowConfig<T> row_config(const T* current) const { return {static_cast<T>(rule_.table_own), rows_.half(), current}; }
+
+  // The terms for the kernels. In a state that restores nothing their deltas are stored on the way.
+  void gather_rows(const std::vector<Term>& terms) {
+    row_terms_.clear();
+    for (const Term& term : terms) {
+      row_terms_.push_back({static_cast<const T*>(term.delta), term.start, static_cast<T>(term.weight), term.row,
+                            restores_ ? nullptr : term.row_out});
+    }
+  }
+
+  // add_chunk where there are rows.
+  fb_status add_rows(std::int64_t chunk, const std::vector<Term>& terms, const T* current) {
+    const auto [begin, n] = sum_.range(chunk);
+    const std::size_t row_bytes = rows_.half() ? sizeof(std::uint16_t) : sizeof(T);
+    const auto part_of = [begin = begin, row_bytes](auto* row) {
+      using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(row)>>, const char, char>;
+      return row == nullptr ? nullptr : static_cast<Byte*>(row) + begin * row_bytes;
+    };
+    T* sum_out = sum_.next_out() + begin;
+    T* change_out = (restores_ ? next_change_ : change_).data() + begin;
+    bool finite = true;
+    for (std::size_t k = 0; k < terms.size(); ++k) {
+      const Term& term = terms[k];
+      const bool from_zero = k == 0 && weights_.arrivals == 0;
+      const T* sum = from_zero ? nullptr : k > 0 ? sum_out : sum_.values() + begin;
+      const T* change = from_zero ? nullptr : k > 0 ? change_out : change_.data() + begin;
+      const RowTerm<T> part{static_cast<const T*>(term.delta) + begin,
+                            term.start == nullptr ? nullptr : term.start + begin, static_cast<T>(term.weight),
+                            part_of(term.row), restores_ ? nullptr : part_of(term.row_out)};
+      finite =
+          kernels().of<T>().add_row(static_cast<std::int64_t>(n), sum, change, part,
+                                    row_config(current == nullptr ? nullptr : current + begin), sum_out, change_out) &&
+          finite;
+    }
+    return finite ? FB_OK : FB_ERR_OVERFLOW;
+  }
+
   // Where a chunk of a moment is stepped: in place, or in a copy that is in the cache then. Null where there is none.
   T* moment_chunk(PlacedVector<T>& moment, PlacedVector<T>& next, std::size_t begin, std::size_t n) const {
     if (moment.empty()) {
@@ -174,10 +386,17 @@ class RuleState {
   DeltaSum<T> sum_;
   WeightSums weights_;
   bool restores_;
-  PlacedVector<T> first_, second_;            // moments
-  PlacedVector<T> next_first_, next_second_;  // where the next ones are made
-  std::vector<const T*> deltas_;              // of step_fused
+  PlacedVector<T> moment_[kMostMoments], next_moment_[kMostMoments];  // and where the next ones are made
+  std::vector<const T*> deltas_;                                      // of step_fused
   std::vector<T> factors_;
+  PlacedVector<T> last_step_, way_;  // of weights: old minus new model, and room for current - start
+  RowTable<T> rows_;
+  std::int64_t seen_ = 0;                         // rows that there were when the buffer was empty
+  PlacedVector<T> total_, change_, next_change_;  // sum of all rows then, and what the buffer changed in it
+  PlacedVector<T> direction_;                     // where the mean is added to a sum that must stay
+  std::vector<RowTerm<T>> row_terms_;             // of step_fused
+  std::shared_ptr<void> next_row_;                // of begin_row
+  bool is_new_ = false;                           // whether its client has no row yet
 };
 
 }  // namespace fedbuff

@@ -67,7 +67,7 @@ class Hold {
 // A version that was downloaded.
 struct Due {
   std::int64_t tasks = 0;  // downloads that were neither uploaded nor cancelled
-  Hold model;              // kept where the rule's base is "current" and the version is an old one
+  Hold model;              // kept where the rule needs it and the version is an old one
 };
 
 // The newest kMostVersions versions are kept in a deque, older ones in a map if tasks are due on them; likewise the
@@ -101,16 +101,24 @@ class Server final : public fb_server, private TicketQueue::Sink {
   }
 
   fb_status upload(fb_dtype dtype, std::int64_t dim, const void* delta, std::int64_t version, double e,
-                   std::int64_t ticket, std::int32_t* outcome_out) override {
+                   std::int64_t client, std::int64_t ticket, std::int32_t* outcome_out) override {
     if (const fb_status status = state_.sum().accepts(dtype, dim); status != FB_OK) {
       return status;
     }
-    Arrival arrival{delta, dtype, version, e, ticket};
+    if (state_.has_rows() && (client < 0 || client >= state_.rows().n_clients())) {
+      return FB_ERR_CLIENT;
+    }
+    Arrival arrival{delta, dtype, version, e, ticket, client};
     const fb_status status = queue_.submit(*this, arrival);
     if (status == FB_OK && outcome_out != nullptr) {
       *outcome_out = arrival.outcome;
     }
     return status;
+  }
+
+  fb_status set_table(void* memory, std::int64_t bytes) override {
+    const auto lock = queue_.lock();
+    return state_.rows().use(memory, bytes);
   }
 
   fb_status take_ticket(std::int64_t* ticket_out) override { return queue_.take_ticket(ticket_out); }
@@ -162,8 +170,15 @@ class Server final : public fb_server, private TicketQueue::Sink {
     state.sum_scaled_weights = state_.weights().se;
     state.w = model_.get()->data;
     state.sum = state_.sum().raw();
-    state.first = state_.first_moment();
-    state.second = state_.second_moment();
+    state.staleness = state_.weights().staleness;
+    state.first = state_.moment(0);
+    state.second = state_.moment(1);
+    const std::vector<fb_array> arrays = state_.arrays();
+    const auto others = arrays.begin() + std::min(2, n_moments(rule_));  // but for first and second
+    if (state.arrays != nullptr) {
+      std::copy(others, arrays.end(), state.arrays);
+    }
+    state.n_arrays = arrays.end() - others;
     std::int64_t n = 0;
     for_each_due([&](std::int64_t version, const Due& due) {
       if (due.tasks == 0) {
@@ -179,12 +194,13 @@ class Server final : public fb_server, private TicketQueue::Sink {
     state.n_due = n;
   }
 
-  void restore(const fb_server_state& state) override {
+  fb_status restore(const fb_server_state& state) override {
     version_ = state.version;
     dropped_ = state.dropped;
-    state_.restore({state.fill, state.sum_weights, state.sum_scaled_weights}, state.sum,
-                   has_first_moment(rule_) ? static_cast<const T*>(state.first) : nullptr,
-                   has_second_moment(rule_) ? static_cast<const T*>(state.second) : nullptr);
+    state_.restore({state.fill, state.sum_weights, state.sum_scaled_weights, state.staleness}, state.sum);
+    if (const fb_status status = restore_arrays(state); status != FB_OK) {
+      return status;
+    }
     due_.clear();
     far_due_.clear();
     const std::int64_t oldest = state.n_due > 0 ? state.due_version[0] : state.version;
@@ -194,11 +210,12 @@ class Server final : public fb_server, private TicketQueue::Sink {
       const std::int64_t place = state.due_version[i] - first_version();
       Due& due = place >= 0 ? due_[static_cast<std::size_t>(place)] : far_due_[state.due_version[i]];
       due.tasks = state.due[i];
-      if (rule_.base == FB_BASE_CURRENT && state.due_version[i] != state.version) {
+      if (needs_start(rule_) && state.due_version[i] != state.version) {
         due.model = Hold(fb_model::create(bytes()));
         std::memcpy(due.model.get()->data, state.kept[i], bytes());
       }
     }
+    return FB_OK;
   }
 
   fb_dtype dtype() const override { return sizeof(T) == 4 ? FB_F32 : FB_F64; }
@@ -241,6 +258,29 @@ class Server final : public fb_server, private TicketQueue::Sink {
   }
 
   using Term = typename RuleState<T>::Term;
+
+  // What the rule keeps, of which the first two moments have members of their own.
+  fb_status restore_arrays(const fb_server_state& state) {
+    std::vector<fb_array> given(state.arrays, state.arrays + state.n_arrays);
+    const std::vector<fb_array> own = state_.arrays();
+    for (int i = 0; i < n_moments(rule_); ++i) {
+      const auto is_own = [&](const fb_array& array) {
+        return std::strcmp(array.name, own[static_cast<std::size_t>(i)].name) == 0;
+      };
+      if (i < 2) {
+        given.push_back(own[static_cast<std::size_t>(i)]);
+        given.back().data = i == 0 ? state.first : state.second;
+      } else if (std::none_of(given.begin(), given.end(), is_own)) {
+        return FB_ERR_ARGUMENT;
+      }
+    }
+    for (const fb_array& array : given) {
+      if (const fb_status status = state_.restore(array); status != FB_OK) {
+        return status;
+      }
+    }
+    return FB_OK;
+  }
 
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
   std::size_t bytes() const { return size() * sizeof(T); }
@@ -316,6 +356,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     WeightSums after = state_.weights();
     double norm = 1;
     bool full = false;
+    n = state_.has_rows() || state_.weighs_sum() ? 1 : n;
     while (terms_.size() < n && !full) {
       Arrival& next = *arrival[terms_.size()];
       next.status = consider(arrival, after, full, norm);
@@ -330,7 +371,11 @@ class Server final : public fb_server, private TicketQueue::Sink {
         return 1;
       }
     }
+    if (state_.has_rows()) {
+      state_.begin_row(arrival[0]->client, terms_[0]);
+    }
     if (const fb_status status = add(lock); status != FB_OK) {
+      state_.drop_row();
       if (terms_.size() > 1 && status != FB_ERR_HOST) {
         return settle(lock, arrival, 1);
       }
@@ -344,8 +389,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
       due_.emplace_back();
     }
     state_.commit_sum();
-    if (full && !step(lock, norm, next)) {
+    if (full && !step(lock, after, norm, next)) {
       state_.undo_sum();
+      state_.drop_row();
       due_.pop_back();
       spare_ = std::move(next);
       if (terms_.size() > 1) {
@@ -355,6 +401,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
       return 1;
     }
     state_.set_weights(after);
+    if (state_.has_rows()) {
+      state_.store_row(arrival[0]->client, terms_[0]);
+    }
     if (full) {
       advance(std::move(next));
       arrival[terms_.size() - 1]->outcome = FB_STEPPED;
@@ -389,7 +438,11 @@ class Server final : public fb_server, private TicketQueue::Sink {
     }
     WeightSums with = after;
     double se = 0;
-    if (const fb_status status = state_.weigh(*weight, next.e, with, se); status != FB_OK) {
+    const T* before = needs_start(rule_) && version != version_ ? values(due->model) : nullptr;
+    const double q = state_.sum().fixed()
+                         ? 1.0
+                         : state_.weight_of_numbers(static_cast<const T*>(next.delta), values(model_), before);
+    if (const fb_status status = state_.weigh(*weight, next.e, staleness, q, with, se); status != FB_OK) {
       return status;
     }
     const bool fills = with.arrivals == rule_.buffer_size;
@@ -397,8 +450,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     if (divisor == 0) {
       return FB_ERR_ZERO_NORM;
     }
-    const T* start = is_rebased(rule_, version, version_) ? values(due->model) : nullptr;
-    terms_.emplace_back(next.delta, next.dtype, se, start);
+    terms_.emplace_back(next.delta, next.dtype, se, is_rebased(rule_, version, version_) ? before : nullptr);
     after = with;
     full = fills;
     norm = divisor;
@@ -434,8 +486,8 @@ class Server final : public fb_server, private TicketQueue::Sink {
   Hold next_model() { return spare_ && spare_.alone() ? std::move(spare_) : Hold(fb_model::create(bytes())); }
 
   // Makes the next model and moments from the full buffer; returns whether the model is finite. Downloads wait for it.
-  bool step(TicketQueue::Lock& lock, double norm, const Hold& next) {
-    const StepConfig config = step_config(rule_, norm, version_);
+  bool step(TicketQueue::Lock& lock, const WeightSums& sums, double norm, const Hold& next) {
+    const StepConfig config = step_config(rule_, sums, norm, version_);
     std::atomic<bool> finite{true};
     stepping_ = true;
     queue_.run(lock, state_.n_chunks(), true, [&](std::int64_t chunk) {
@@ -450,8 +502,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
   // Makes the next model the present one. Its entry is at the end of due_ already.
   void advance(Hold next) {
     state_.commit_step();
+    state_.note_step(values(model_), values(next));
     Due& present = due_[due_.size() - 2];
-    if (rule_.base == FB_BASE_CURRENT && present.tasks > 0) {
+    if (needs_start(rule_) && present.tasks > 0) {
       present.model = model_.again();
     }
     spare_ = std::move(model_);

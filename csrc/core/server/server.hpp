@@ -22,7 +22,8 @@ struct fb_model {
 struct fb_server {
   virtual ~fb_server() = default;
   virtual fb_status upload(fb_dtype dtype, std::int64_t dim, const void* delta, std::int64_t version, double e,
-                           std::int64_t ticket, std::int32_t* outcome_out) = 0;
+                           std::int64_t client, std::int64_t ticket, std::int32_t* outcome_out) = 0;
+  virtual fb_status set_table(void* memory, std::int64_t bytes) = 0;
   virtual fb_status take_ticket(std::int64_t* ticket_out) = 0;  // throws std::bad_alloc
   virtual fb_status cancel_ticket(std::int64_t ticket) = 0;
   virtual void set_executor(const fb_executor* executor) = 0;
@@ -34,7 +35,8 @@ struct fb_server {
   virtual fb_model* model() = 0;
   virtual std::unique_ptr<fb_server> clone() = 0;  // throws std::bad_alloc
   virtual void get_state(fb_server_state& state) = 0;
-  virtual void restore(const fb_server_state& state) = 0;
+  // FB_ERR_ARGUMENT, FB_ERR_DTYPE or FB_ERR_SIZE for arrays that the rule does not keep; then it is of no more use.
+  virtual fb_status restore(const fb_server_state& state) = 0;
 
   virtual fb_dtype dtype() const = 0;
   virtual std::int64_t dim() const = 0;

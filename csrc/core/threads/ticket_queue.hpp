@@ -31,6 +31,7 @@ struct Arrival {
   std::int64_t version;
   double e;
   std::int64_t ticket = FB_NO_TICKET;
+  std::int64_t client = -1;
   fb_status status = FB_OK;
   std::int32_t outcome = FB_ADDED;
   enum Stage { Queued, InBatch, Settled };

@@ -48,11 +48,13 @@ enum {
   FB_ERR_EMPTY = 14,      /* no event is pending */
   FB_ERR_HOST = 15,       /* a function of the host's failed: an executor or a gradient */
   FB_ERR_DIVERGED = 16,   /* the server step would make the model infinite or NaN */
-  FB_ERR_FORKED = 17      /* a fork's child, made while threads of its parent were inside the object */
+  FB_ERR_FORKED = 17,     /* a fork's child, made while threads of its parent were inside the object */
+  FB_ERR_CLIENT = 18      /* the rule keeps a row per client: no client was given, or none of 0 .. n_clients - 1 */
 };
 
 typedef int32_t fb_dtype;
-enum { FB_F32 = 0, FB_F64 = 1, FB_I32 = 2, FB_I64 = 3 };
+/* FB_BF16: rows of a table, the upper half of a float's bits. */
+enum { FB_F32 = 0, FB_F64 = 1, FB_I32 = 2, FB_I64 = 3, FB_BF16 = 4 };
 
 FB_API uint32_t fb_abi_version(void);
 /* FB_OK where a program compiled with this FB_ABI_VERSION may use the library, else FB_ERR_ABI. */
@@ -81,8 +83,53 @@ typedef enum fb_norm {
   FB_NORM_SCALED_WEIGHTS = 3,
   FB_NORM_CLIENTS = 4
 } fb_norm;
-typedef enum fb_optimizer { FB_SGD = 0, FB_ADAM = 1 } fb_optimizer;
+/* On g = direction, v, m and x zero at the first step but for `initial`; no bias correction but in FB_ADAM.
+ *   FB_SGD               v <- momentum v + g; w <- w - lr v
+ *   FB_NESTEROV          v <- momentum v + g; w <- w - lr (g + momentum v)
+ *   FB_DELAYED_NESTEROV  x <- x + g; w <- w - lr (activation momentum m + g / period); at every period-th step
+ *                        m <- momentum m + x / period; w <- w - lr ((1 - activation (period - 1)) momentum m +
+ *                        g / period), x <- 0 instead
+ *   the others           g <- g + weight_decay w; m <- beta1 m + (1 - beta1) g; w <- w - lr m / (sqrt(v) + epsilon)
+ *     FB_ADAM, FB_ADAM_UNCORRECTED  v <- beta2 v + (1 - beta2) g^2
+ *     FB_ADAGRAD                    v <- v + g^2
+ *     FB_YOGI                       v <- v - (1 - beta2) g^2 sign(v - g^2)
+ *     FB_AMSGRAD                    as FB_ADAM_UNCORRECTED, and divides by the root of the largest v so far */
+typedef enum fb_optimizer {
+  FB_SGD = 0,
+  FB_ADAM = 1,
+  FB_NESTEROV = 2,
+  FB_ADAM_UNCORRECTED = 3,
+  FB_ADAGRAD = 4,
+  FB_YOGI = 5,
+  FB_AMSGRAD = 6,
+  FB_DELAYED_NESTEROV = 7
+} fb_optimizer;
+/* What lr is multiplied by at the step from version t, with u = max(0, t - warm_up):
+ *   FB_DECAY_STEP decay_factor^floor(u / decay_steps); FB_DECAY_INVERSE_SQRT 1 / sqrt(1 + u / decay_steps);
+ *   FB_DECAY_COSINE decay_floor + (1 - decay_floor) (1 + cos(pi min(u / decay_steps, 1))) / 2
+ * and by (t + 1) / warm_up while that is below 1. */
+typedef enum fb_decay { FB_DECAY_NONE = 0, FB_DECAY_STEP = 1, FB_DECAY_COSINE = 2, FB_DECAY_INVERSE_SQRT = 3 } fb_decay;
+/* What happens to lr where the largest staleness in the buffer, tau, is above tau_c: min(lr, 1 / tau), or lr / tau. */
+typedef enum fb_delay_lr { FB_DELAY_LR_NONE = 0, FB_DELAY_LR_MIN = 1, FB_DELAY_LR_DIVIDE = 2 } fb_delay_lr;
 typedef enum fb_outcome { FB_ADDED = 0, FB_STEPPED = 1, FB_TOO_STALE = 2 } fb_outcome;
+
+/* q_j, a factor of s_j e_j: 1; 1 / (|delta| + epsilon); 1 / (|w - start| + epsilon), with the model that the client
+ * downloaded; 1 / (|w - start| / |delta| + epsilon); (1 + cos) / 2 of the angle between the delta and the last server
+ * step, or the sum of the buffer so far, and 1 where one of the two is zero. Without a unit. */
+typedef enum fb_weight_by {
+  FB_WEIGHT_NONE = 0,
+  FB_WEIGHT_NORM = 1,
+  FB_WEIGHT_WAY = 2,
+  FB_WEIGHT_RATIO = 3,
+  FB_WEIGHT_LAST_STEP = 4,
+  FB_WEIGHT_SUM = 5
+} fb_weight_by;
+
+/* A table with a row per client: row_i, the client's last delta, zero before its first. An arrival of client i
+ * contributes delta + table_own row_i, and its delta then takes the row's place, so that a second one in the same
+ * buffer is compared with the first; the direction of a step has table_mean times the mean of all rows, as they were
+ * when its buffer was empty, added to it. It needs n_clients, and no unit. */
+typedef enum fb_table { FB_TABLE_NONE = 0, FB_TABLE_ROWS = 1, FB_TABLE_BF16 = 2 } fb_table;
 
 /* contribution_j = s_j e_j (base_j - w_end_j); direction = sum_j contribution_j / norm; w <- optimizer(w, direction).
  *
@@ -95,15 +142,64 @@ typedef struct fb_rule {
   int32_t norm;          /* fb_norm */
   int32_t optimizer;     /* fb_optimizer */
   int64_t buffer_size;   /* K */
-  int64_t n_clients;     /* for FB_NORM_CLIENTS */
+  int64_t n_clients;     /* for FB_NORM_CLIENTS and a table */
   int64_t max_staleness; /* an older arrival is dropped; -1: none is */
   double lr;
-  double momentum;                            /* FB_SGD */
-  double beta1, beta2, epsilon, weight_decay; /* FB_ADAM */
-  double unit;                                /* of whole-number deltas; 0: deltas have the model's dtype */
+  double momentum;
+  double beta1, beta2, epsilon, weight_decay;
+  double unit;         /* of whole-number deltas; 0: deltas have the model's dtype */
+  int32_t decay;       /* fb_decay */
+  int32_t delay_lr;    /* fb_delay_lr */
+  int64_t tau_c;       /* of delay_lr */
+  int64_t warm_up;     /* server steps; 0: none */
+  int64_t decay_steps; /* >= 1 where there is a decay */
+  double decay_factor; /* FB_DECAY_STEP */
+  double decay_floor;  /* FB_DECAY_COSINE */
+  int64_t period;      /* FB_DELAYED_NESTEROV, >= 1 */
+  double activation;   /* FB_DELAYED_NESTEROV, 0 .. 1 / period */
+  double initial;      /* v at the start, but of FB_SGD and the Nesterovs */
+  int32_t table;       /* fb_table: rows of the model's dtype, or of half a float */
+  int32_t table_seen;  /* 1: the mean is over the clients that have a row, 0: over n_clients */
+  int32_t table_wait;  /* 1: steps leave the model as it is until every client has a row */
+  double table_own, table_mean;
+  int32_t weight_by;     /* fb_weight_by */
+  double weight_epsilon; /* of FB_WEIGHT_NORM, FB_WEIGHT_WAY, FB_WEIGHT_RATIO; > 0 there */
+  double weight_clip;    /* q_j times min(1, weight_clip / |delta|); 0: none */
 } fb_rule;
 #define FB_RULE_INIT \
-  {sizeof(fb_rule), FB_ABI_VERSION, FB_BASE_START, FB_NORM_ONE, FB_SGD, 1, 0, -1, 1.0, 0.0, 0.9, 0.999, 1e-8, 0.0, 0.0}
+  {sizeof(fb_rule),  \
+   FB_ABI_VERSION,   \
+   FB_BASE_START,    \
+   FB_NORM_ONE,      \
+   FB_SGD,           \
+   1,                \
+   0,                \
+   -1,               \
+   1.0,              \
+   0.0,              \
+   0.9,              \
+   0.999,            \
+   1e-8,             \
+   0.0,              \
+   0.0,              \
+   FB_DECAY_NONE,    \
+   FB_DELAY_LR_NONE, \
+   0,                \
+   0,                \
+   0,                \
+   0.0,              \
+   0.0,              \
+   0,                \
+   0.0,              \
+   0.0,              \
+   FB_TABLE_NONE,    \
+   0,                \
+   0,                \
+   0.0,              \
+   0.0,              \
+   0,                \
+   0.0,              \
+   0.0}
 
 typedef struct fb_server fb_server;
 typedef struct fb_model fb_model;
@@ -157,6 +253,14 @@ FB_API fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket);
 FB_API fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
                                   double e, int64_t ticket, int32_t* outcome_out);
 
+/* The same from a client, 0 .. n_clients - 1, as rules with a table need it; FB_ERR_CLIENT leaves the ticket unused. */
+FB_API fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta,
+                                       int64_t version, double e, int64_t client, int64_t ticket, int32_t* outcome_out);
+
+/* Memory of the caller's for the rows of a table, of n_clients times dim values; it must outlive the server. To be
+ * given before the first upload. Without it rows are allocated when their clients come first. */
+FB_API fb_status fb_server_set_table(fb_server* server, void* memory, int64_t bytes);
+
 /* Large additions and steps run on the host's threads from now on; null: on those that upload. FB_ERR_HOST: the
  * executor failed; the delta was not added. The bits do not depend on it. */
 FB_API fb_status fb_server_set_executor(fb_server* server, const fb_executor* executor);
@@ -164,6 +268,18 @@ FB_API fb_status fb_server_set_executor(fb_server* server, const fb_executor* ex
 /* A second server in the same state, taken between two calls of other threads; models are shared until they change. It
  * has no tickets out, no executor, and is not closed. */
 FB_API fb_status fb_server_clone(fb_server* server, fb_server** server_out);
+
+/* A part of a rule's state: "third" (dim), the largest second moment of FB_AMSGRAD;
+ * "last_step" (dim), old minus new model, of FB_WEIGHT_LAST_STEP; of a table "row" (dim) with a
+ * client's number as its key, "table_total" (dim) the sum of all rows when the buffer was empty, "table_change" (dim)
+ * what the buffer changed in it, "table_seen" (1) FB_I64 how many rows there were then. */
+typedef struct fb_array {
+  const char* name;
+  int64_t key; /* of a client, or -1 */
+  int64_t size;
+  fb_dtype dtype;
+  const void* data;
+} fb_array;
 
 /* The whole state, to save and restore. Pointers in a state that was read point into the server and hold until its next
  * call, by whatever thread: clone a server that others use meanwhile, and read the clone. `due`, `due_version` and
@@ -174,14 +290,17 @@ typedef struct fb_server_state {
   double sum_weights, sum_scaled_weights;
   const void* w;
   const void* sum;      /* (dim) of the dtype, or int64 with a unit; meaningful where fill > 0 */
-  const void* first;    /* (dim) velocity, or Adam's first moment; null where there is none */
-  const void* second;   /* (dim) Adam's second moment */
+  const void* first;    /* (dim) v of FB_SGD and FB_NESTEROV, else m; null where there is none */
+  const void* second;   /* (dim) v, or x of FB_DELAYED_NESTEROV; null where there is none */
   int64_t n_due;        /* versions with tasks due */
   int64_t* due_version; /* (n_due) ascending */
   int64_t* due;         /* (n_due) how many tasks */
-  const void** kept;    /* (n_due) the model of that version, FB_BASE_CURRENT only */
+  const void** kept;    /* (n_due) the model of that version, where the rule needs it */
+  int64_t staleness;    /* the largest in the buffer */
+  int64_t n_arrays;     /* what the rule keeps beside first and second */
+  fb_array* arrays;     /* (n_arrays) of the caller's, as `due`; may be null to read the rest alone */
 } fb_server_state;
-#define FB_SERVER_STATE_INIT {sizeof(fb_server_state), FB_ABI_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define FB_SERVER_STATE_INIT {sizeof(fb_server_state), FB_ABI_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 FB_API fb_status fb_server_get_state(fb_server* server, fb_server_state* state);
 FB_API fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, const fb_server_state* state,

@@ -205,6 +205,15 @@ class Server {
     return static_cast<fb_outcome>(outcome);
   }
 
+  // For rules with a table: the delta of this client.
+  fb_outcome upload_from(Span<const T> delta, std::int64_t version, std::int64_t client, double e = 1.0,
+                         std::int64_t ticket = FB_NO_TICKET) {
+    std::int32_t outcome = FB_ADDED;
+    check(fb_server_upload_from(server_.get(), dtype_of<T>(), detail::size_of(delta), delta.data(), version, e, client,
+                                ticket, &outcome));
+    return static_cast<fb_outcome>(outcome);
+  }
+
   void set_executor(Executor executor) {
     const fb_executor c = executor.c();
     check(fb_server_set_executor(server_.get(), &c));

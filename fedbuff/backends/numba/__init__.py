@@ -13,6 +13,7 @@ from ..python.schedule_check import ScheduleCheck as schedule_check
 from ..python.uniform_arrivals import uniform_arrivals
 from .draws import batch_rows, normals, philox
 from .fixed_point import add_words, decode, encode_add
+from .optimizers import optimizer_step
 from .parts import DeltaBuffer, Server, replay_engine, replay_run
 from .problem import bind
 from .resolver import make_resolver
@@ -34,6 +35,7 @@ __all__ = [
     "make_resolver",
     "name",
     "normals",
+    "optimizer_step",
     "philox",
     "replay_engine",
     "replay_run",

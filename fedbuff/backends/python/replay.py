@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._base.arrays import round_down
-from ..._rule.strategies import Adam, Rule
+from ..._rule.state import MOMENTS
+from ..._rule.strategies import Rule
 from ..spec import (
     BoundProblem,
     ClientFunction,
@@ -24,7 +25,8 @@ from ..spec import (
 from .groups import size_of_group
 from .philox import Stream, unit_double
 from .portable_math import log_positive, sincos2pi
-from .rule import Kernels, WeightSums, add_contribution, step_model
+from .rows import RowTable
+from .rule import Kernels, WeightSums, add_contribution, initial_moments, step_model, weight_of_numbers
 
 __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 
@@ -102,6 +104,7 @@ class SequentialReplay:
         self._references: dict[int, int] = {}  # tasks that ended or will end on a version and are not committed
         self._pending: dict[int, int] = {}  # of them, rows that are kept
         self._version = 0
+        self._table_total: tuple[Vector, int, dict[int, NDArray[Any]]] | None = None  # the newest step's, and its rows
         self._rows: list[tuple[Any, ...]] = []
         self._at = 0  # the next row in _rows
         self._done = 0  # rows of made steps
@@ -115,10 +118,14 @@ class SequentialReplay:
         self._most = 1
         self._record: tuple[int, int] | None = None  # every, offset
         self._gradients: tuple[float, ...] = ()
-        adam = isinstance(rule.optimizer, Adam)
-        momentum = adam or rule.optimizer.momentum != 0  # type: ignore[union-attr]
-        self._first = np.zeros_like(w0) if momentum else None
-        self._second = np.zeros_like(w0) if adam else None
+        self._moments = initial_moments(rule, w0)
+        self._last_step = np.zeros_like(w0) if rule.weight_by.by == "last_step" else None
+        self._rows_of_clients = None if rule.table is None else RowTable(rule, w0.size, w0.dtype)
+
+    def set_table(self, memory: NDArray[Any]) -> None:
+        """Memory for the rows of the rule's table, (n_clients, dim)."""
+        assert self._rows_of_clients is not None
+        self._rows_of_clients.memory = memory
 
     def add(
         self,
@@ -161,6 +168,9 @@ class SequentialReplay:
         self._models.update(journal.models)
         self._references.update(journal.references)
         self._pending.update(journal.pending)
+        if (table := self._rows_of_clients) is not None and self._table_total is not None:
+            table.total, table.seen, rows = self._table_total
+            table.keep(rows)
         self._most = max(self._most, len(self._models))
         self._forget()
         self._journal = None
@@ -209,7 +219,7 @@ class SequentialReplay:
     def _step(self) -> bool:
         rule, w = self._rule, self._models[self._version]
         # Moments are changed in copies, which take their places when the step is made.
-        first, second = (None if moment is None else moment.copy() for moment in (self._first, self._second))
+        moments = tuple(moment.copy() for moment in self._moments)
         if isinstance(self._roles, _SimulatedSum):
             self._roles.restart()
         elif self._roles is not None and self._summing == self._version:
@@ -217,6 +227,8 @@ class SequentialReplay:
         self._summing = self._version
         total, delta = np.zeros_like(w), np.empty_like(w)
         sums = WeightSums()
+        table, rows = self._rows_of_clients, dict[int, NDArray[Any]]()  # those that this step replaces
+        change = np.zeros_like(w)
         end = self._at
         bad = -1
         cut = 0
@@ -228,7 +240,10 @@ class SequentialReplay:
             else:
                 self._work(client, task, start, delta)
             factor = self._clip_factor(delta)
-            sums, weight = sums.weigh(s, e)
+            before = None if version == self._version else start
+            so_far = total if sums.arrivals > 0 else None
+            q = weight_of_numbers(self._kernels, rule, delta, w, before, self._last_step, so_far)
+            sums, weight = sums.weigh(s, e, self._version - version, q)
             if self._roles is not None:
                 whole = round(weight * self._sums.weight_unit)
                 outside = self._roles.add(client, task, version, self._version, whole, factor, delta)
@@ -239,7 +254,12 @@ class SequentialReplay:
                 cut += outside
             else:
                 base = start if rule.base == "current" and version != self._version else None
-                finite = add_contribution(self._kernels, total, delta, weight * factor, w, base, total)
+                part = delta
+                if table is not None:
+                    row = rows.get(client, table.rows.get(client))
+                    part, rows[client] = table.contribution(delta, row), table.stored(delta)
+                    change = table.changed(change, row, rows[client])
+                finite = add_contribution(self._kernels, total, part, weight * factor, w, base, total)
             if not finite and bad < 0 and not np.isfinite(delta).all():
                 bad = self._done + end - self._at
             end += 1
@@ -247,12 +267,15 @@ class SequentialReplay:
             self._roles.finish(self._version, total)
         if self._sums.deviation > 0:
             total += self._noise(total)
-        norm = sums.norm(rule)
-        if sums.arrivals > 0 and norm == 0.0:
+        if sums.arrivals > 0 and sums.norm(rule) == 0.0:
             raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
-        moments = (first, second)
+        waits = table is not None and table.waits(len({*table.rows, *rows}))
+        if table is not None and sums.arrivals > 0:
+            total = table.direction(total, sums.norm(rule))
         new = (
-            w.copy() if sums.arrivals == 0 else step_model(self._kernels, rule, w, total, norm, self._version, *moments)
+            w.copy()
+            if sums.arrivals == 0 or waits
+            else step_model(self._kernels, rule, w, total, sums, self._version, moments)
         )
         if not np.isfinite(new).all():
             self._diverged = (self._version, bad)
@@ -267,10 +290,12 @@ class SequentialReplay:
             "_done": self._done + sums.arrivals,
             "_deltas": {n: d for n, d in self._deltas.items() if n >= self._done + sums.arrivals},
             "_cut": self._cut + cut,
-            "_first": first,
-            "_second": second,
+            "_moments": moments,
+            "_last_step": w - new if rule.weight_by.by == "last_step" else None,
             "_gradients": gradients,
         }
+        if table is not None:
+            values["_table_total"] = (table.total + change, len({*table.rows, *rows}), rows)
         self._carry_out(
             _Journal(
                 values,
@@ -364,11 +389,12 @@ class SequentialReplay:
         self._settle()
         return self._models[self._version].copy()
 
-    def first_moment(self) -> Vector | None:
-        return None if self._first is None else self._first.copy()
-
-    def second_moment(self) -> Vector | None:
-        return None if self._second is None else self._second.copy()
+    def rule_state(self) -> dict[str, NDArray[Any]]:
+        self._settle()
+        state = dict(zip(MOMENTS, (moment.copy() for moment in self._moments), strict=False))
+        if self._last_step is not None:
+            state["last_step"] = self._last_step.copy()
+        return state if self._rows_of_clients is None else state | self._rows_of_clients.state()
 
     def divergence(self) -> tuple[int, int]:
         return self._diverged
@@ -411,13 +437,7 @@ class SequentialReplay:
         self._passing, self._version, self._models = True, version, {}
 
     def restore(
-        self,
-        w: Vector,
-        live: list[int],
-        models: Vector,
-        first: Vector | None,
-        second: Vector | None,
-        deltas: Vector,
+        self, w: Vector, live: list[int], models: Vector, rule_state: dict[str, NDArray[Any]], deltas: Vector
     ) -> int:
         self._settle()
         if not self._passing or self._steps_known < self._version:
@@ -427,7 +447,11 @@ class SequentialReplay:
             if v not in needed:
                 raise ValueError(f"live: the model of version {v} is not there, and a later row needs it")
         self._models = needed | {self._version: w.copy()}
-        self._first, self._second = first, second
+        self._moments = tuple(rule_state[name].copy() for name in MOMENTS[: len(self._moments)])
+        if self._last_step is not None:
+            self._last_step = rule_state["last_step"].copy()
+        if self._rows_of_clients is not None:
+            self._rows_of_clients.restore(rule_state)
         self._deltas = {self._done + i: (-1, delta) for i, delta in enumerate(deltas.copy())}
         self._most, self._passing = len(self._models), False
         return len(needed)

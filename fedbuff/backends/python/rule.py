@@ -7,6 +7,7 @@ is rounded to the model's dtype before it multiplies a delta.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,11 +15,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._rule.optimizers import SGD, Adam, optimizer_fields
 from ..._rule.server_errors import overflow_error
-from ..._rule.strategies import Adam, Rule
-from ..spec import Vector, Words
+from ..._rule.strategies import Rule
+from ..spec import StepNumbers, Vector, Words
 
-__all__ = ["Kernels", "WeightSums", "accumulate_fixed", "add_contribution", "fixed_weight", "from_units", "step_model"]
+__all__ = [
+    "Kernels",
+    "WeightSums",
+    "accumulate_fixed",
+    "add_contribution",
+    "fixed_weight",
+    "from_units",
+    "initial_moments",
+    "step_model",
+]
 
 Units = NDArray[np.signedinteger[Any]]
 
@@ -35,6 +46,7 @@ class Kernels:
     adam_step: Callable[
         [Vector, Vector, float, float, tuple[float, float], float, float, int, Vector, Vector, Vector], None
     ]
+    optimizer_step: Callable[[int, Vector, Vector, StepNumbers, Vector, Vector | None, Vector | None, Vector], None]
     encode_add: Callable[[Words | None, Vector, int, float, float, float, tuple[int, int, int] | None, Words], int]
     decode: Callable[[Words, float, Vector], None]
     dot: Callable[[Vector, Vector], float]
@@ -42,19 +54,22 @@ class Kernels:
 
 
 class WeightSums(NamedTuple):
-    """Sums over the arrivals of a buffer: how many, of e, and of s e."""
+    """Sums over the arrivals of a buffer: how many, of e, and of s e; and the largest staleness."""
 
     arrivals: int = 0
     e: float = 0.0
     se: float = 0.0
+    staleness: int = 0
 
-    def weigh(self, s: float, e: float, *, fixed: bool = False) -> tuple[WeightSums, float]:
+    def weigh(
+        self, s: float, e: float, staleness: int, q: float = 1.0, *, fixed: bool = False
+    ) -> tuple[WeightSums, float]:
         """The sums with one more arrival, and its weight; `fixed`: deltas are integers, and weights multiples of
         2**-24, whose sums must be exact."""
-        weight = s * e
+        weight = s * e * q
         if fixed:
             e, weight = fixed_weight(e), fixed_weight(weight)
-        sums = WeightSums(self.arrivals + 1, self.e + e, self.se + weight)
+        sums = WeightSums(self.arrivals + 1, self.e + e, self.se + weight, max(self.staleness, staleness))
         if fixed and max(sums.e, sums.se) > _MOST_WEIGHT:
             raise overflow_error()
         return sums, weight
@@ -71,26 +86,63 @@ def add_contribution(
     return kernels.accumulate(total, delta, weight, None if start is None else w, start, out)
 
 
-def step_model(
+def weight_of_numbers(
     kernels: Kernels,
     rule: Rule,
+    delta: Vector,
     w: Vector,
-    total: Vector,
-    norm: float,
-    version: int,
-    first: Vector | None,
-    second: Vector | None,
+    start: Vector | None,
+    last_step: Vector | None,
+    total: Vector | None,
+) -> float:
+    """q of a delta: `start` is None where it is w, `total` for the first arrival of a buffer."""
+    made = rule.weight_by
+    if not rule.weighs_numbers:
+        return 1.0
+    norm = math.sqrt(kernels.dot(delta, delta))
+    q = 1.0
+    if made.by == "norm":
+        q = 1.0 / (norm + made.epsilon)
+    elif made.needs_start:
+        moved = np.zeros_like(w) if start is None else w - start
+        way = math.sqrt(kernels.dot(moved, moved))
+        if made.by == "ratio" and way > 0:
+            way = way / norm if norm > 0 else math.inf
+        q = 1.0 / (way + made.epsilon)
+    elif made.by in ("last_step", "sum"):
+        other = last_step if made.by == "last_step" else total
+        length = 0.0 if other is None else norm * math.sqrt(kernels.dot(other, other))
+        if other is not None and length > 0:
+            q = 0.5 * (1.0 + kernels.dot(delta, other) / length)
+    if made.clip is not None and norm > made.clip:
+        q *= made.clip / norm
+    return q
+
+
+def initial_moments(rule: Rule, w: Vector) -> tuple[Vector, ...]:
+    """The optimizer's moments before the first step."""
+    initial = getattr(rule.optimizer, "initial", 0.0)
+    return tuple(np.full_like(w, initial if i > 0 else 0.0) for i in range(len(rule.optimizer.moments)))
+
+
+def step_model(
+    kernels: Kernels, rule: Rule, w: Vector, total: Vector, sums: WeightSums, version: int, moments: tuple[Vector, ...]
 ) -> Vector:
-    """The model of `version` + 1. The velocity or first moment, and the second, are changed in place."""
-    optimizer, out = rule.optimizer, np.empty_like(w)
-    if isinstance(optimizer, Adam):
-        assert first is not None and second is not None
-        kernels.adam_step(
-            w, total, rule.lr, norm, optimizer.betas, optimizer.epsilon, optimizer.weight_decay, version + 1, first,
-            second, out,
-        )  # fmt: skip
+    """The model of `version` + 1, from a buffer with these sums. The moments are changed in place."""
+    optimizer, out, norm = rule.optimizer, np.empty_like(w), sums.norm(rule)
+    lr = rule.lr_of(version, sums.staleness)
+    if isinstance(optimizer, SGD):
+        kernels.sgd_step(w, total, lr, norm, optimizer.momentum, moments[0] if moments else None, out)
+    elif isinstance(optimizer, Adam) and optimizer.bias_correction:
+        betas, epsilon, decay = optimizer.betas, optimizer.epsilon, optimizer.weight_decay
+        kernels.adam_step(w, total, lr, norm, betas, epsilon, decay, version + 1, moments[0], moments[1], out)
     else:
-        kernels.sgd_step(w, total, rule.lr, norm, optimizer.momentum, first, out)
+        given = optimizer_fields(optimizer)
+        numbers = {name: given[name] for name in StepNumbers._fields if name in given}
+        first, second, third = (*moments, None, None)[:3]
+        assert first is not None
+        step = StepNumbers(lr=lr, norm=norm, step=version + 1, **numbers)  # type: ignore[arg-type]
+        kernels.optimizer_step(optimizer.code, w, total, step, first, second, third, out)
     return out
 
 

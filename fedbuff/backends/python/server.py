@@ -10,7 +10,8 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from dataclasses import replace
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -25,6 +26,7 @@ from ..._base.arrays import (
 from ..._base.checks import integer
 from ..._rule.server_errors import (
     checked_dim,
+    client_of,
     closed_error,
     diverged_error,
     float_of,
@@ -37,9 +39,22 @@ from ..._rule.server_errors import (
     version_error,
 )
 from ..._rule.server_file import ServerState, read_server, write_server
-from ..._rule.strategies import Adam, plain_rule_of, rule_of
+from ..._rule.state import MOMENTS
+from ..._rule.strategies import plain_rule_of, rule_of
+from ..._rule.table import check_memory, make_rows
 from ..spec import Vector
-from .rule import Kernels, WeightSums, accumulate_fixed, add_contribution, fixed_weight, from_units, step_model
+from .rows import RowTable
+from .rule import (
+    Kernels,
+    WeightSums,
+    accumulate_fixed,
+    add_contribution,
+    fixed_weight,
+    from_units,
+    initial_moments,
+    step_model,
+    weight_of_numbers,
+)
 
 __all__ = ["DeltaBuffer", "Kernels", "Server"]
 
@@ -150,25 +165,32 @@ class Server:
     def __init__(self, w0: Any, strategy: object, *, unit: float | None = None) -> None:
         w = as_model("w0", w0)
         rule = plain_rule_of(strategy)
-        size = unit_of(unit, rule.base)
+        size = unit_of(unit, rule)
         dim, dtype = w.size, w.dtype
-        adam = isinstance(rule.optimizer, Adam)
-        momentum = 0.0 if isinstance(rule.optimizer, Adam) else rule.optimizer.momentum
         self._restore(
             ServerState(
                 rule=rule,
                 w=w,
                 unit=size,
                 total=np.zeros(dim, dtype if size is None else np.int64),
-                velocity=np.zeros(dim, dtype) if momentum != 0 else None,
-                first=np.zeros(dim, dtype) if adam else None,
-                second=np.zeros(dim, dtype) if adam else None,
+                kept_by_rule={
+                    **dict(zip(MOMENTS, initial_moments(rule, w), strict=False)),
+                    **({"last_step": np.zeros(dim, dtype)} if rule.weight_by.by == "last_step" else {}),
+                },
             )
         )
 
     def _restore(self, state: ServerState) -> None:
         self._state = state
         self._rule = state.rule
+        self._rows: RowTable | None = None
+        if state.rule.table is not None:
+            assert state.rule.n_clients is not None
+            size = (state.rule.n_clients, state.w.size, state.w.dtype)
+            check_memory(state.rule.table, *size)
+            self._rows = RowTable(state.rule, state.w.size, state.w.dtype, make_rows(state.rule.table, *size))
+            if "table_rows" in state.kept_by_rule:
+                self._rows.restore(state.kept_by_rule)
         self._spare = np.empty_like(state.total)  # an arrival is summed here, and kept only where it was finite
         self._turns = Turns("server")
 
@@ -236,8 +258,12 @@ class Server:
         """Gives up a ticket: nothing will be uploaded with it, and those after it wait no longer."""
         self._turns.cancel_ticket(ticket)
 
-    def upload(self, delta: Any, version: int, n_samples: float = 1, *, ticket: int | None = None) -> bool:
+    def upload(
+        self, delta: Any, version: int, n_samples: float = 1, *, client: int | None = None, ticket: int | None = None
+    ) -> bool:
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
+
+        Rules with a table need to know the client, 0 to n_clients - 1.
 
         A delta staler than max_staleness is counted in `dropped` and not read. With a ticket the delta is added in its
         place, and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
@@ -245,6 +271,7 @@ class Server:
         rule, dim, dtype = self._rule, self.dim, self.dtype
         number = integer("version", version)
         samples = positive("n_samples", n_samples)
+        who = client_of(client, 0 if self._rows is None else self._rows.n_clients)
         array = as_vector("delta", delta, dim, dtype) if self.unit is None else as_units("delta", delta, dim)
         with self._turns.turn(ticket):
             state = self._state
@@ -255,27 +282,48 @@ class Server:
                 self._return_download(number)
                 return False
             e = rule.sample_weight(samples)
-            before = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum)
-            sums, weight = before.weigh(rule.staleness_weight(staleness), e, fixed=state.unit is not None)
+            before = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness)
+            s, q = rule.staleness_weight(staleness), self._weight_of_numbers(array, number)
+            sums, weight = before.weigh(s, e, staleness, q, fixed=state.unit is not None)
             full = sums.arrivals == rule.buffer_size
-            norm = self._norm(sums) if full else 1.0
-            total = self._added(array, weight, state.kept.get(number))
-            following = self._stepped(total, norm) if full else None  # all that may raise comes before any change
+            if full and sums.norm(rule) == 0.0:
+                raise norm_error()
+            start = state.kept.get(number) if rule.base == "current" else None
+            total, change = self._added(array, weight, start, who)
+            following = self._stepped(total, sums, who) if full else None  # all that may raise comes before any change
             state.total, self._spare = total, state.total
-            state.fill, state.weight_sum, state.scaled_weight_sum = sums
+            state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness = sums
+            if self._rows is not None:
+                assert change is not None
+                self._rows.keep({who: self._rows.stored(cast(Vector, array))})
+                self._rows.change = change
             if following is not None:
                 self._advance(*following)
             self._return_download(number)
             return full
 
-    def _added(self, array: NDArray[Any], weight: float, start: Vector | None) -> NDArray[Any]:
-        """The sum with one more arrival."""
+    def _weight_of_numbers(self, delta: NDArray[Any], version: int) -> float:
         state = self._state
         if state.unit is not None:
-            return accumulate_fixed(state.total, array, weight)
-        if not add_contribution(self.kernels, state.total, array, weight, state.w, start, self._spare):
+            return 1.0
+        total = state.total if state.fill > 0 else None
+        last = state.kept_by_rule.get("last_step")
+        return weight_of_numbers(self.kernels, self._rule, delta, state.w, state.kept.get(version), last, total)
+
+    def _added(
+        self, array: NDArray[Any], weight: float, start: Vector | None, client: int
+    ) -> tuple[NDArray[Any], Vector | None]:
+        """The sum with one more arrival, and what the buffer changed in the sum of rows."""
+        state, rows, change, delta = self._state, self._rows, None, array
+        if state.unit is not None:
+            return accumulate_fixed(state.total, array, weight), None
+        if rows is not None:
+            row = rows.rows.get(client)
+            delta, change = rows.contribution(array, row), rows.changed(rows.change, row, rows.stored(array))
+        finite = add_contribution(self.kernels, state.total, delta, weight, state.w, start, self._spare)
+        if not finite or (change is not None and not np.isfinite(change).all()):
             raise sum_error(array)
-        return self._spare
+        return self._spare, change
 
     def cancel(self, version: int) -> None:
         """Gives up one download of `version`: its client died."""
@@ -291,7 +339,7 @@ class Server:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all of the state, beside `path` first and then in its place."""
         with self._turns.between(closed=True):
-            write_server(path, self._state)
+            write_server(path, self._whole_state())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], strategy: object | None = None) -> Self:
@@ -318,33 +366,41 @@ class Server:
             del state.outstanding[version]
             state.kept.pop(version, None)
 
-    def _norm(self, sums: WeightSums) -> float:
-        norm = sums.norm(self._rule)
-        if norm == 0.0:
-            raise norm_error()
-        return norm
+    def _whole_state(self) -> ServerState:
+        if self._rows is None:
+            return self._state
+        kept = self._state.kept_by_rule | self._rows.state()
+        if self._state.fill > 0:
+            kept["table_change"] = self._rows.change
+        return replace(self._state, kept_by_rule=kept)
 
-    def _stepped(self, total: NDArray[Any], norm: float) -> tuple[Vector, Vector | None, Vector | None, Vector | None]:
-        """The next model, and with it velocity, first and second moment, each in memory of its own."""
+    def _stepped(self, total: NDArray[Any], sums: WeightSums, client: int) -> tuple[Vector, tuple[Vector, ...]]:
+        """The next model, and with it the moments, each in memory of its own."""
         state = self._state
-        velocity, first, second = (
-            None if moment is None else moment.copy() for moment in (state.velocity, state.first, state.second)
-        )
+        moments = tuple(state.kept_by_rule[name].copy() for name in MOMENTS[: len(self._rule.optimizer.moments)])
         if state.unit is not None:
             total = from_units(total, state.unit, state.w.dtype)
-        moment = velocity if first is None else first
-        out = step_model(self.kernels, self._rule, state.w, total, norm, state.version, moment, second)
+        if (rows := self._rows) is not None:
+            if rows.waits(len({*rows.rows, client})):
+                return state.w.copy(), moments
+            total = rows.direction(total, sums.norm(self._rule))
+        out = step_model(self.kernels, self._rule, state.w, total, sums, state.version, moments)
         if not np.isfinite(out).all():
             raise diverged_error(state.version, state.w.dtype)
-        return out, velocity, first, second
+        return out, moments
 
-    def _advance(self, w: Vector, velocity: Vector | None, first: Vector | None, second: Vector | None) -> None:
+    def _advance(self, w: Vector, moments: tuple[Vector, ...]) -> None:
         state = self._state
-        if self._rule.base == "current" and state.version in state.outstanding:
+        if self._rule.needs_start and state.version in state.outstanding:
             state.kept[state.version] = state.w
-        state.w, state.velocity, state.first, state.second = w, velocity, first, second
+        if self._rule.weight_by.by == "last_step":
+            state.kept_by_rule["last_step"] = state.w - w
+        state.w = w
+        state.kept_by_rule.update(zip(MOMENTS, moments, strict=False))
+        if (rows := self._rows) is not None:
+            rows.total, rows.change, rows.seen = rows.total + rows.change, np.zeros_like(rows.total), len(rows.rows)
         state.total[:] = 0
-        state.fill = 0
+        state.fill = state.buffer_staleness = 0
         state.weight_sum = state.scaled_weight_sum = 0.0
         state.version += 1
 
@@ -366,7 +422,7 @@ class DeltaBuffer:
     def __init__(self, dim: int, dtype: DTypeLike = np.float64, *, unit: float | None = None) -> None:
         size = checked_dim(dim)
         self._dtype = model_dtype("dtype", dtype)
-        self._unit = unit_of(unit, "start")
+        self._unit = unit_of(unit, None)
         self._sum: NDArray[Any] = np.zeros(size, self._dtype if unit is None else np.int64)
         self._spare = np.empty_like(self._sum)
         self._count = 0

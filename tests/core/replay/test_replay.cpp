@@ -243,7 +243,7 @@ void restore_anywhere(std::int64_t most_in_group) {
     second.pass_over(stop);
     schedule.give(second);
     second.close();
-    CHECK_EQ(second.restore(first.w(), live, models.data(), first.first_moment(), first.second_moment(), deltas.data(),
+    CHECK_EQ(second.restore(first.w(), live, models.data(), first.rule_state(), deltas.data(),
                             static_cast<std::int64_t>(deltas.size()) / kDim),
              static_cast<std::int64_t>(live.size()));
     second.check();
@@ -432,7 +432,7 @@ TEST(replay_restores_no_models_that_do_not_fit) {
     second.pass_over(20);
     CHECK(throws<std::logic_error>([&] { second.run(1, 1); }));
     schedule.give(second);
-    return second.restore(w0.data(), versions, models.data(), nullptr, nullptr);
+    return second.restore(w0.data(), versions, models.data(), {});
   };
   CHECK_EQ(restore(live), static_cast<std::int64_t>(live.size()));
   CHECK(throws<std::invalid_argument>([&] { restore({live.begin() + 1, live.end()}); }));

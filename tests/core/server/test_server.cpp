@@ -65,7 +65,7 @@ std::vector<double> state_of(Server& server) {
 TEST(server_says_what_it_is) {
   CHECK_EQ(fb_abi_version(), std::uint32_t{FB_ABI_VERSION});
   CHECK(std::strlen(fb_level()) > 0);
-  for (int status = FB_OK; status <= FB_ERR_FORKED; ++status) {
+  for (int status = FB_OK; status <= FB_ERR_CLIENT; ++status) {
     CHECK(std::strcmp(fb_status_text(status), "unknown status") != 0);
   }
   CHECK(std::strcmp(fb_status_text(99), "unknown status") == 0);
@@ -442,4 +442,65 @@ TEST(threads_share_a_server) {
     share_a_server(base, 257, 400);
     share_a_server(base, 40'000, 100);
   }
+}
+
+TEST(server_with_a_table_needs_clients_and_its_state_goes_round) {
+  fb_rule rule = make_rule(2, 0.5);
+  rule.n_clients = 3;
+  rule.table = FB_TABLE_ROWS;
+  rule.table_own = -1;
+  rule.table_mean = 1;
+  rule.optimizer = FB_AMSGRAD;
+  rule.beta1 = 0.9;
+  rule.beta2 = 0.99;
+  rule.epsilon = 1e-3;
+  Server server(rule, {1.0, -1.0});
+  const auto upload = [](Server& to, std::vector<double> delta, std::int64_t client) {
+    to.download();
+    return fb_server_upload_from(to.handle, FB_F64, 2, delta.data(), fb_server_version(to.handle), 1.0, client,
+                                 FB_NO_TICKET, nullptr);
+  };
+  for (const std::int64_t client : {-1, 3}) {
+    CHECK_EQ(upload(server, {1, 2}, client), FB_ERR_CLIENT);
+  }
+  CHECK_EQ(server.upload({1, 2}, 0), FB_ERR_CLIENT);
+  for (int i = 0; i < 5; ++i) {
+    CHECK_EQ(upload(server, {1.0 + i, 2.0}, i % 2), FB_OK);
+  }
+  Server copy, restored, broken;
+  CHECK_EQ(fb_server_clone(server.handle, &copy.handle), FB_OK);
+  fb_server_state state = FB_SERVER_STATE_INIT;
+  CHECK_EQ(fb_server_get_state(copy.handle, &state), FB_OK);
+  std::vector<std::int64_t> versions(static_cast<std::size_t>(state.n_due)), due = versions;
+  std::vector<const void*> kept(versions.size());
+  std::vector<fb_array> arrays(static_cast<std::size_t>(state.n_arrays));
+  state.due_version = versions.data();
+  state.due = due.data();
+  state.kept = kept.data();
+  state.arrays = arrays.data();
+  CHECK_EQ(fb_server_get_state(copy.handle, &state), FB_OK);
+  CHECK(state.fill == 1 && arrays.size() == 6);  // third, table_total, table_seen, table_change, two rows
+  CHECK_EQ(upload(server, {9, 9}, 0), FB_OK);    // the copy has its own rows
+  CHECK_EQ(fb_server_restore(&rule, FB_F64, 2, &state, &restored.handle), FB_OK);
+  for (Server* one : {&copy, &restored}) {
+    CHECK_EQ(upload(*one, {9, 9}, 0), FB_OK);
+    CHECK(one->w() == server.w());
+  }
+  arrays.back().key = 3;
+  CHECK_EQ(fb_server_restore(&rule, FB_F64, 2, &state, &broken.handle), FB_ERR_ARGUMENT);
+  arrays.back().key = 1;
+  arrays.back().size = 1;
+  CHECK_EQ(fb_server_restore(&rule, FB_F64, 2, &state, &broken.handle), FB_ERR_SIZE);
+  arrays[0].name = "fourth";
+  CHECK_EQ(fb_server_restore(&rule, FB_F64, 2, &state, &broken.handle), FB_ERR_ARGUMENT);
+  double memory[6];
+  CHECK_EQ(fb_server_set_table(server.handle, memory, sizeof memory), FB_ERR_ARGUMENT);  // too late
+  Server other(rule, {0.0, 0.0});
+  CHECK_EQ(fb_server_set_table(other.handle, memory, sizeof memory - 1), FB_ERR_SIZE);
+  CHECK_EQ(fb_server_set_table(other.handle, memory, sizeof memory), FB_OK);
+  CHECK_EQ(upload(other, {3, 4}, 2), FB_OK);
+  CHECK(memory[4] == 3.0 && memory[5] == 4.0);
+  rule.unit = 1;
+  fb_server* none = nullptr;
+  CHECK_EQ(fb_server_create(&rule, FB_F64, 2, memory, &none), FB_ERR_ARGUMENT);
 }

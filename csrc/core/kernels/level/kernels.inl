@@ -12,6 +12,8 @@
 // Each part uses those above it.
 #include "math.inl"
 #include "vectors.inl"
+#include "optimizers.inl"
+#include "rows.inl"
 #include "fixed_point.inl"
 #include "linear.inl"
 #include "batch.inl"
@@ -45,8 +47,12 @@ constexpr Kernels<T> make_kernels() {
           &count_correct<T>,
           &accumulate<T>,
           &aggregate<T>,
+          &add_row<T>,
+          &step_rows<T>,
+          &store_row<T>,
           &sgd_step<T>,
           &adam_step<T>,
+          &optimizer_step<T>,
           &all_finite<T>,
           &dot<T>,
           &encode_add<T, std::uint32_t>,
