@@ -12,6 +12,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n logical --dist loadgroup --no-loadscope-reorder
 FLWR ?= 1.41.*
 FLOWER := .venv-flower
+FRAMEWORKS := .venv-frameworks
 JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedbuff/_version.py)
 CORE := $(CURDIR)/fedbuff/$(if $(filter Darwin,$(shell uname)),libfedbuff.dylib,libfedbuff-$(VERSION).so)
@@ -23,8 +24,8 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
 INSTALL = FEDBUFF_BUILD=require FEDBUFF_BUILD_LOG=/proc/$$$$/fd/2 $(PIP) install --no-build-isolation -e ".[$(1)]"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flower lint format docs dist wheels core-test sanitize torture fuzz memory bench bench-full \
-        bench-flower clean
+.PHONY: help demo test test-flower test-frameworks lint format docs dist wheels core-test sanitize torture fuzz memory bench \
+        bench-full bench-flower clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -40,6 +41,9 @@ test: $(VENV)/.built  ## all tests, of C++ and of Python
 
 test-flower: $(VENV)/.built $(FLOWER)/.made  ## tests of fedbuff.flower, in .venv-flower; FLWR="1.21.*" chooses another flwr
 	PYTHONPATH=$(CURDIR) $(FLOWER)/bin/python -m pytest -W ignore::DeprecationWarning -p no:cacheprovider $(PYTEST_ARGS) tests/flower
+
+test-frameworks: $(VENV)/.built $(FRAMEWORKS)/.made  ## tests of fedbuff.torch and fedbuff.jax, in .venv-frameworks
+	PYTHONPATH=$(CURDIR) $(FRAMEWORKS)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/frameworks
 
 lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
@@ -123,6 +127,11 @@ $(FLOWER)/.made:
 	rm -rf $(FLOWER) && $(PYTHON) -m venv $(FLOWER)
 	$(FLOWER)/bin/python -m pip --disable-pip-version-check --quiet install "flwr==$(FLWR)" numpy tqdm click "pytest>=8"
 	@echo "$(FLWR)" > $@
+
+$(FRAMEWORKS)/.made: Makefile
+	rm -rf $(FRAMEWORKS) && $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check --quiet install "torch==2.13.0" "jax==0.10.2" numpy tqdm click "pytest>=8" "pyarrow>=16"
+	@touch $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made
 	$(call EXTRA,$*) > $@.txt

@@ -77,6 +77,9 @@ from ._replay.aggregate import aggregate
 from ._version import __version__
 
 if TYPE_CHECKING:
+    # Problems
+    from . import jax, torch
+
     # Data
     from . import datasets
     from ._study.data import sample_digits
@@ -112,6 +115,8 @@ __all__ = [
     "Problem",
     "Custom",
     "Callback",
+    "torch",
+    "jax",
     "LocalSGD",
     # Data
     "partition",
@@ -195,7 +200,7 @@ __all__ = [
 ]
 
 # Not everybody's, and slow to import: on first use.
-_LATER_MODULES = ("datasets", "plots", "secure", "theory", "traces")
+_LATER_MODULES = ("datasets", "jax", "plots", "secure", "theory", "torch", "traces")
 _LATER_NAMES = {
     "StudyConfig": "._study.config",
     "SweepResults": "._sweep.results",

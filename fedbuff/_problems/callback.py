@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, overload
@@ -9,19 +10,19 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .._base.arrays import as_model, as_vector, read_only
+from .._base.arrays import as_model, read_only
 from .._base.checks import count, seed_of
 from ..backends.spec import ClientFunction
 from .custom import samples_of
 from .local import LocalSGD
+from .python_problem import PythonProblem, checked_delta
 
 __all__ = ["Callback", "Generators", "generator_of"]
 
 Floats = NDArray[np.floating[Any]]
-_MOST_TASKS = 2**32
 
 
-class Callback:
+class Callback(PythonProblem):
     """A problem whose clients' work is a Python function, for models that live elsewhere (PyTorch, JAX).
 
     `function(client, task, w, generator)` returns the delta: w minus the model after the client's local steps. w is a
@@ -32,6 +33,9 @@ class Callback:
     With batch=m the function takes up to m tasks in one call, `function(clients, tasks, W, generators)`: W (tasks, dim)
     holds their models and is the function's own, `generators[i]` makes the Generator of task i, and the deltas are
     returned as (tasks, dim). Which tasks come together follows from the schedule alone: see docs/frameworks.md.
+
+    With workers=n the function runs in n processes, for what holds the GIL. It is pickled for them, so it must be one
+    that a module has by name.
 
     >>> import numpy as np, fedbuff as fb
     >>> problem = fb.Callback(lambda client, task, w, generator: 0.5 * w, w0=np.ones(2), n_clients=3)
@@ -48,6 +52,7 @@ class Callback:
         n_clients: int,
         n_samples: Any = None,
         batch: int | None = None,
+        workers: int = 0,
         loss: Callable[[Floats], float] | None = None,
         grad: Callable[[Floats], Floats] | None = None,
         accuracy: Callable[[Floats], float] | None = None,
@@ -59,7 +64,7 @@ class Callback:
         self.n_samples = samples_of(np.ones(self.n_clients, np.int64) if n_samples is None else n_samples)
         if len(self.n_samples) != self.n_clients:
             raise ValueError(f"n_samples: expected {self.n_clients} ints, got {len(self.n_samples)}")
-        self.batch = None if batch is None else count("batch", batch)
+        self._set_calls(batch, workers)
         self.loss, self.grad, self.accuracy = loss, grad, accuracy
 
     @property
@@ -74,30 +79,12 @@ class Callback:
         seed_of(seed)
         return self.w0.copy()
 
-    def delta(self, w: Any, client: int, local: LocalSGD | None = None, *, task: int = 0, seed: int = 0) -> Floats:
-        """One client's upload, as a replay has it; where there are groups, that of a group of this task alone."""
-        self.check_local(local)
-        which = count("client", client, low=0)
-        if which >= self.n_clients:
-            raise IndexError(f"client: there are {self.n_clients} clients, got {which}")
-        number = count("task", task, low=0)
-        if number >= _MOST_TASKS:
-            raise ValueError(f"task: expected an int below 2**32, got {number}")
-        model = as_vector("w", w, self.dim, self.dtype)
-        work = self.work(seed_of(seed), local)
-        if self.batch is None:
-            return work.check(work.call(which, number, read_only(model)), model.shape, model.dtype).copy()
-        clients, tasks, models = np.array([which]), np.array([number]), model.copy()[None]
-        deltas = work.check(work.call(clients, tasks, models), models.shape, models.dtype)
-        return np.array(deltas[0])
-
     def check_local(self, local: LocalSGD | None) -> None:
-        """Refuses local steps where the function makes its own."""
+        """Refuses local steps, since the function makes its own."""
         if local is not None:
             raise ValueError("local: a Callback does its own local steps; leave it out")
 
     def work(self, seed: int, local: LocalSGD | None) -> ClientFunction:
-        """The function as it is called in this process."""
         function = self.function
         if not self._takes_generator:
             call: Callable[..., Any] = function
@@ -111,7 +98,12 @@ class Callback:
             def call(clients: NDArray[np.int64], tasks: NDArray[np.int64], W: Floats) -> Any:
                 return function(clients, tasks, W, Generators(seed, clients, tasks))
 
-        return ClientFunction(call, _checked_delta, self.batch or 0)
+        return ClientFunction(call, checked_delta, self.batch or 0)
+
+    def in_a_worker(self) -> Callback:
+        mine = copy.copy(self)
+        mine.loss = mine.grad = mine.accuracy = None  # whoever evaluates is here
+        return mine
 
 
 def generator_of(seed: int, client: int, task: int) -> np.random.Generator:
@@ -154,14 +146,3 @@ def _takes_generator(function: Any) -> bool:
         except TypeError:
             continue
     raise TypeError(f"function: expected one of (client, task, w) or (client, task, w, generator), got {signature}")
-
-
-def _checked_delta(delta: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Floats:
-    """What a function returned, as an array; its error where it is of another shape or dtype."""
-    what = "a delta" if len(shape) == 1 else "deltas"
-    array = np.asarray(delta)
-    if array.shape != shape:
-        raise ValueError(f"function: expected {what} of shape {shape}, got {array.shape}")
-    if array.dtype != dtype:
-        raise TypeError(f"function: expected {what} of {dtype}, got {array.dtype}")
-    return np.ascontiguousarray(array)

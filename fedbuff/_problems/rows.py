@@ -24,7 +24,7 @@ from .base import INT32_MAX, ClientWeights, Problem, client_weights_of
 class RowsProblem(Problem):
     """Problems made of rows, features and targets."""
 
-    _group: _Grouping
+    _group: Grouping
 
     def _prepare(
         self,
@@ -42,7 +42,7 @@ class RowsProblem(Problem):
             raise ValueError(f"X: expected at least one row and one feature, got shape {(n_rows, n_features)}")
         if n_features > INT32_MAX:
             raise ValueError(f"X: at most {INT32_MAX} features, got {n_features}")
-        self._group = _Grouping(clients, n_rows, copy)
+        self._group = Grouping(clients, n_rows, copy)
         shape = to_array("y", y).shape
         if shape != (n_rows,):
             raise ValueError(f"y: expected shape ({n_rows},), one target per row, got {shape}")
@@ -101,7 +101,7 @@ class Classifier(RowsProblem):
         """Completes the spec from the shared fields and the class index of each row; `like` is the problem to copy."""
 
 
-class _Grouping:
+class Grouping:
     """Rows by client: offsets, and the order that puts them so (None where they are so already)."""
 
     def __init__(self, clients: Any, n_rows: int, copy: bool) -> None:
@@ -144,7 +144,7 @@ def _dense(X: Any) -> NDArray[Any]:
     return array
 
 
-def _dense_rows(X: Any, group: _Grouping, copy: bool) -> NDArray[Any]:
+def _dense_rows(X: Any, group: Grouping, copy: bool) -> NDArray[Any]:
     array = _dense(X)
     if not all_finite(array):
         raise ValueError(f"X: row {int(np.argmin(np.isfinite(array).all(axis=1)))} is not finite")
@@ -161,7 +161,7 @@ def is_csr(X: Any) -> bool:
     return all(hasattr(X, name) for name in ("data", "indices", "indptr", "shape"))
 
 
-def _csr_fields(X: Any, group: _Grouping, copy: bool) -> dict[str, Any]:
+def _csr_fields(X: Any, group: Grouping, copy: bool) -> dict[str, Any]:
     values, columns, starts = np.asarray(X.data), np.asarray(X.indices), np.asarray(X.indptr)
     n_rows, n_features = X.shape
     model_dtype("X", values.dtype)

@@ -7,9 +7,9 @@ from typing import Any
 
 from .._base.checks import choice
 from .._base.files import optional
-from .._problems.callback import Callback
 from .._problems.custom import Custom
 from .._problems.local import LocalSGD
+from .._problems.python_problem import PythonProblem
 from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
 from .._schedule.schedule import Schedule
@@ -56,7 +56,7 @@ def check_schedule(schedule: Schedule | Iterable[Schedule], problem: Any) -> Non
 
 def check_local(local: LocalSGD | None, problem: Any) -> None:
     """Refuses local steps that do not fit the problem."""
-    if isinstance(problem, Callback):
+    if isinstance(problem, PythonProblem):
         problem.check_local(local)
         return
     if not isinstance(local, LocalSGD):

@@ -18,8 +18,8 @@ from .. import backends
 from .._base.arrays import little_endian
 from .._base.files import open_npz, reading
 from .._problems.base import Problem
-from .._problems.callback import Callback
 from .._problems.local import LocalSGD
+from .._problems.python_problem import PythonProblem
 from .._rule.state import check_state, state_names
 from .._rule.strategies import Rule
 from ..backends.spec import Vector as Floats
@@ -86,7 +86,7 @@ class _Position:
         deltas = arrays.get("deltas", np.empty((0, dim), dtype))
         fits = deltas.dtype == dtype and deltas.ndim == 2 and deltas.shape[1] == dim
         require(fits, f"deltas is {deltas.dtype} {deltas.shape}")
-        most = problem.batch if isinstance(problem, Callback) else 0
+        most = problem.batch if isinstance(problem, PythonProblem) else 0
         require(len(deltas) <= max(0, (most or 0) - 1), f"there are {len(deltas)} deltas, in groups of at most {most}")
         secure = about["secure"]
         require(
@@ -144,9 +144,10 @@ def _read_history(content: NDArray[Any], version: int, require: Callable[[bool, 
 
 def problem_hash(problem: AnyProblem) -> str:
     """The content of a problem: every array and number of its spec. A function is known by its sizes alone."""
+    if isinstance(problem, PythonProblem):
+        return f"{type(problem).__name__} {problem.digest}"
     if not isinstance(problem, Problem):
-        batch = f" batch {problem.batch}" if isinstance(problem, Callback) and problem.batch else ""
-        return f"{type(problem).__name__} {problem.n_clients} {problem.dim} {problem.dtype}{batch}"
+        return f"{type(problem).__name__} {problem.n_clients} {problem.dim} {problem.dtype}"
     spec = problem._spec
     digest = hashlib.sha256()
     for part in fields(spec):

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from .. import backends
 from .._base.alone import OneAtATime
 from .._problems.base import Problem
-from .._problems.callback import Callback
 from .._problems.custom import Custom
 from .._problems.local import LocalSGD
+from .._problems.python_problem import PythonProblem
 from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
 from .._rule.table import check_memory, make_rows
@@ -25,7 +25,7 @@ from .check import check_local
 
 WINDOW_BYTES = 1 << 30
 _LONGEST_TABLE = 1 << 16  # of weights by staleness, for a schedule that is not known to its end
-AnyProblem = Problem | Custom | Callback
+AnyProblem = Problem | Custom | PythonProblem
 
 
 def make_roles(
@@ -61,8 +61,8 @@ def make_engine(
     check_local(local, problem)
     function: ClientFunction | CompiledGradient | None = None
     spec = batch = bound = None
-    if isinstance(problem, Callback):
-        function = problem.work(seed, local)
+    if isinstance(problem, PythonProblem):
+        function = problem.client_function(seed, local)
     else:
         assert local is not None
         spec, batch = local.spec, local.batches(problem.n_clients)

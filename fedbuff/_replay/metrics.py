@@ -26,7 +26,7 @@ class _Evaluation:
         if test is not None:
             if "accuracy" not in metrics:
                 raise ValueError("test: it is for the metric 'accuracy', which is not asked for")
-            self._held_out = test if isinstance(test, Problem) else cast(Any, problem).held_out(*test)
+            self._held_out = test if hasattr(test, "accuracy") else cast(Any, problem).held_out(*cast(Any, test))
 
     @property
     def options(self) -> dict[str, Any]:

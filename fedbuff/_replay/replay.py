@@ -18,8 +18,8 @@ from .._base.arrays import as_model, little_endian
 from .._base.checks import count, instance, seed_of
 from .._base.files import reading, write_npz
 from .._problems.base import Problem
-from .._problems.callback import Callback
 from .._problems.local import LocalSGD
+from .._problems.python_problem import PythonProblem
 from .._rule.server_file import rule_from_json, rule_is_known, rule_to_json
 from .._rule.strategies import (
     OF_SCHEDULE,
@@ -91,6 +91,8 @@ class Replay:
         if start.shape != (problem.dim,):
             raise ValueError(f"w0: expected shape ({problem.dim},), got {start.shape}")
         check_schedule(schedule, problem)
+        if isinstance(problem, PythonProblem):  # each worker process is waited for by a thread
+            self.threads = max(self.threads, problem.workers)
         self._w0_hash = hashlib.sha256(little_endian(start).tobytes()).hexdigest()
         self._metrics: list[str] | None = None  # of the evaluations in the history
         e_by_client = update_weights(self.rule, problem, schedule)
@@ -189,7 +191,12 @@ class Replay:
     def _advance(self, max_steps: int) -> RunState:
         """Goes on to where the run asks something: rows and noise are answered, the rest is for the caller."""
         run = self._run
-        state = RunState(run.advance(max_steps, _SECONDS_A_SLICE, self.threads))
+        try:
+            state = RunState(run.advance(max_steps, _SECONDS_A_SLICE, self.threads))
+        except KeyboardInterrupt:
+            if isinstance(self.problem, PythonProblem):
+                self.problem.close()
+            raise
         if state == RunState.NEED_ROWS:
             if not self._feed.give(run):
                 run.close()
@@ -275,7 +282,7 @@ class Replay:
             "format": FORMAT,
             "format_number": FORMAT_NUMBER,
             "problem": problem_hash(self.problem),
-            "function": _code_hash(self.problem.function) if isinstance(self.problem, Callback) else None,
+            "function": _code_hash(self.problem.function) if isinstance(self.problem, PythonProblem) else None,
             "kernels": _kernels(),
             "schedule": self.schedule.sha256 if isinstance(self.schedule, Schedule) else None,
             "w0": self._w0_hash,

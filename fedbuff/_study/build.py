@@ -28,6 +28,8 @@ from .._rule.strategies import (
     FedBuff,
 )
 from .._rule.table import ClientTable
+from ..jax import Loss
+from ..torch import Module
 from .tables import ConfigError, Tables, at_path, call_with, of_kind, pop_kind, refuse_unknown, table_of
 
 Strategy = FedBuff | FedAsync | FedAvg
@@ -39,6 +41,13 @@ PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
     "logistic": Logistic,
     "least_squares": LeastSquares,
     "quadratic": Quadratic,
+    "torch": Module,
+    "jax": Loss,
+}
+# The kinds whose functions are code that the configuration names: arguments of their class, by key.
+CODE: dict[str, dict[str, str]] = {
+    "torch": {"model": "model_fn"},
+    "jax": {"loss": "loss_fn", "params": "params", "predict": "predict"},
 }
 _PRESET_OPTIONS = {"appfl": ("alpha", "total_samples"), "flsim": ("average_samples",)}
 PARTITIONS: dict[str, Callable[..., Any]] = {

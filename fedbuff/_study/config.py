@@ -3,7 +3,8 @@
     seeds = [0, 1, 2]                       # or seed = 0
 
     [problem]                               # what the clients minimise
-    kind = "softmax"                        # softmax, mlp, network, logistic, least_squares, quadratic, factory
+    kind = "softmax"                        # softmax, mlp, network, logistic, least_squares, quadratic,
+                                            # torch, jax, factory
     data = "digits.npz"
     test = 0.2                              # a share of the rows, held out; or another file
     partition = { kind = "dirichlet", n_clients = 40, alpha = 0.3 }
@@ -30,18 +31,16 @@
 
 The keys of a table are the arguments of the function or class that it stands for, so that this module has no list of
 them to keep: an unknown key, a missing one and a value of the wrong kind are errors that begin with the key's path. A
-`StudyConfig` is immutable and pickles as its tables alone; what it builds from files is built once per object. The kind
-"factory" runs a function that the file names, and with it any code: only where `allow_code` says so.
+`StudyConfig` is immutable and pickles as its tables alone; what it builds from files is built once per object. Kinds
+"factory", "torch" and "jax" run functions that the file names, and with them any code: only where `allow_code` says so.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import importlib
 import json
 import os
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -80,7 +79,17 @@ from .._schedule.resolve import plans_of
 from .._schedule.resolve import schedule as resolve
 from .._schedule.schedule import Schedule
 from .._schedule.uniform import uniform_arrivals
-from .build import PARTITIONS, PROBLEMS, Strategy, describe_strategy, make_delay_model, make_layers, make_strategy
+from .build import (
+    CODE,
+    PARTITIONS,
+    PROBLEMS,
+    Strategy,
+    describe_strategy,
+    make_delay_model,
+    make_layers,
+    make_strategy,
+)
+from .code import NamedFunction, load_function
 from .data import (
     SAMPLE,
     HeldOut,
@@ -125,9 +134,10 @@ Source = Trace | DelayModel | ArrivalLog
 
 def check_code(tables: Tables, allow_code: bool) -> None:
     """Refuses tables whose problem runs code, unless that is allowed."""
-    if table_of(tables, "problem").get("kind") == "factory" and not allow_code:
+    kind = table_of(tables, "problem").get("kind")
+    if kind in ("factory", *CODE) and not allow_code:
         raise ConfigError(
-            'problem.kind: "factory" runs code that the configuration names; where you trust it as you trust a '
+            f'problem.kind: "{kind}" runs code that the configuration names; where you trust it as you trust a '
             "program, give --allow-code, or allow_code=True in Python"
         )
 
@@ -316,6 +326,8 @@ class StudyConfig:
             if not isinstance(values.get("function"), str) or ":" not in values["function"]:
                 raise ConfigError("problem.function: expected 'module:function' or 'file.py:function'")
             return
+        if kind in CODE:
+            self._check_named(kind, values)
         if kind == "quadratic":
             if "centers" not in values:
                 raise ConfigError("problem.centers: missing")
@@ -334,6 +346,15 @@ class StudyConfig:
             given = table_of(values, "partition")
             kind = pop_kind("problem.partition", given, (*PARTITIONS, "column"))
             refuse_unknown("problem.partition", given, partition_keys(kind))
+
+    @staticmethod
+    def _check_named(kind: str, values: Tables) -> None:
+        optional_keys = ("predict",)
+        for key in CODE[kind]:
+            if key not in values and key in optional_keys:
+                continue
+            if not isinstance(values.get(key), str) or ":" not in values[key]:
+                raise ConfigError(f"problem.{key}: expected 'module:function' or 'file.py:function'")
 
     def _check_trace(self) -> None:
         values = table_of(self.tables, "trace")
@@ -393,6 +414,8 @@ class StudyConfig:
             with at_path("problem.centers"):
                 values["centers"] = np.array(values["centers"], dtype)
             return call_with(Quadratic, "problem", values), None
+        if kind in CODE:
+            self._load_named(kind, values)
         rows = self.rows
         if kind == "network":
             values["layers"] = make_layers("problem.layers", values["layers"])
@@ -408,7 +431,7 @@ class StudyConfig:
         """The hash of what the rows follow from; None for a problem that is not made of rows."""
         values = self.tables["problem"]
         kind = values["kind"]
-        if kind in ("quadratic", "factory"):
+        if kind in ("quadratic", "factory", *CODE):
             return None
         kept = {name: values[name] for name in (*DATA_KEYS, "partition") if name in values}
         read_as = [kind == "logistic", wants_numbers(values), kind == "network"]
@@ -430,16 +453,24 @@ class StudyConfig:
 
     def _from_factory(self, values: Tables) -> tuple[AnyProblem, HeldOut | None]:
         self.check_code()
-        where, _, name = values["function"].partition(":")
         with at_path("problem.function"):
-            if where.endswith(".py"):
-                namespace: Mapping[str, Any] = runpy.run_path(str(self.path(where)))
-            else:
-                namespace = vars(importlib.import_module(where))
-            if not callable(namespace.get(name)):
-                raise ValueError(f"{where} has no function {name}")
-        made = call_with(namespace[name], "problem.options", table_of(values, "options"))
+            function = load_function(self.folder, values["function"])
+        made = call_with(function, "problem.options", table_of(values, "options"))
         return made if isinstance(made, tuple) else (made, None)
+
+    def _load_named(self, kind: str, values: Tables) -> None:
+        """Puts the functions that the table names in the places of their names; the first one's, or those of params,
+        are the options."""
+        self.check_code()
+        options = table_of(values, "options", "problem.") if "options" in values else {}
+        values.pop("options", None)
+        for key, argument in CODE[kind].items():
+            if key not in values:
+                continue
+            with at_path(f"problem.{key}"):
+                given = options if key in ("model", "params") else {}
+                function = NamedFunction(self.folder, values.pop(key), given)
+            values[argument] = function
 
     @cached_property
     def source(self) -> Source | None:

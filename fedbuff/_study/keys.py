@@ -11,7 +11,7 @@ from .._problems.local import LocalSGD
 from .._replay.stop import Stop
 from .._rule.secure_values import Gaussian
 from .._schedule.resolve import schedule
-from .build import KINDS_OF, PARTITIONS, PROBLEMS, strategy_keys
+from .build import CODE, KINDS_OF, PARTITIONS, PROBLEMS, strategy_keys
 from .options import ReplayOptions
 from .tables import Tables, merged, parameters_of, refuse_unknown, removed_in_vain
 
@@ -35,6 +35,8 @@ def problem_keys(kind: str) -> list[str]:
     if kind == "quadratic":
         return [*known, "dtype"]
     known.remove("copy")
+    if kind in CODE:
+        known = [*CODE[kind], "options", *(name for name in known if name not in CODE[kind].values())]
     return [*known, *DATA_KEYS, "partition", *(["shape"] if kind == "network" else [])]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._base.checks import count, list_of
-from .build import PARTITIONS
+from .build import CODE, PARTITIONS
 from .data import RowReader, Rows, hold_out
 from .keys import DATA_KEYS
 from .tables import ConfigError, Tables, at_path, call_with, table_of
@@ -51,7 +51,7 @@ def read_rows(tables: Tables, folder: Path) -> Rows:
     way = split.pop("kind", None)
     given = {name: values[name] for name in DATA_KEYS if name in values}
     reader = RowReader(
-        flat=kind != "network",
+        flat=kind != "network" and kind not in CODE,
         sparse=kind == "logistic",
         labels=not wants_numbers(values),
         dtype=np.dtype(given.get("dtype", "float32")),

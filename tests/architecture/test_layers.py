@@ -28,7 +28,7 @@ PYTHON_LAYERS = (
     ("backends",),
     ("layers",),
     ("_problems", "_delays", "partition"),
-    ("datasets",),
+    ("datasets", "jax", "torch"),
     ("_schedule",),
     ("secure",),
     ("_replay",),
@@ -48,7 +48,7 @@ COMPUTED_IMPORTS = {
     "fedbuff/__init__.py",
     "fedbuff/_base/files.py",
     "fedbuff/_cli/__init__.py",
-    "fedbuff/_study/config.py",
+    "fedbuff/_study/code.py",
     "fedbuff/flower/_clients.py",
 }
 LIGHT = {"numpy"}  # all that `import fedbuff` may import from outside the standard library

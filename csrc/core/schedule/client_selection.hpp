@@ -341,10 +341,10 @@ inline std::int64_t ClientSelection::draw_otherwise(std::uint64_t start) {
 
 template <Mode kMode>
 std::size_t ClientSelection::expect_eligible(std::size_t ahead) const {
-  if constexpr (kMode == Mode::Pool) {  // one has just ended
-    return static_cast<std::size_t>(plan_.n_clients - plan_.n_slots + 1);
-  }
-  return n_eligible_ > ahead ? n_eligible_ - ahead : 1;
+  // A pool that is full starts one where another has just ended.
+  const std::size_t least =
+      kMode == Mode::Pool ? static_cast<std::size_t>(plan_.n_clients - plan_.n_slots + 1) : std::size_t{1};
+  return n_eligible_ > ahead + least ? n_eligible_ - ahead : least;
 }
 
 // Memory is fetched in two steps: the clients at the places of the batch after the next one, and what is known of the

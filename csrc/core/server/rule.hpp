@@ -43,6 +43,9 @@ inline bool needs_start(const fb_rule& rule) { return rule.base == FB_BASE_CURRE
 
 // The step size of the step from `version`, with a buffer in which the largest staleness is this.
 inline double lr_of(const fb_rule& rule, std::int64_t version, std::int64_t staleness) {
+  if (rule.decay == FB_DECAY_NONE && rule.warm_up == 0 && rule.delay_lr == FB_DELAY_LR_NONE) {
+    return rule.lr;
+  }
   const double after = static_cast<double>(std::max<std::int64_t>(0, version - rule.warm_up));
   const double steps = static_cast<double>(rule.decay_steps);
   double lr = rule.lr;

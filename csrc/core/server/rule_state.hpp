@@ -43,9 +43,13 @@ class RuleState {
   // Throws std::bad_alloc. With OnFailure::Discard an addition or step that is not finite leaves a state that must not
   // be used; it needs half of the memory.
   RuleState(const fb_rule& rule, std::int64_t dim, OnFailure on_failure)
-      : rule_(rule), sum_(dim, rule.unit, on_failure), restores_(on_failure == OnFailure::Restore), rows_(rule, dim) {
+      : rule_(rule),
+        sum_(dim, rule.unit, on_failure),
+        restores_(on_failure == OnFailure::Restore),
+        n_kept_(n_moments(rule)),
+        rows_(rule, dim) {
     const auto size = static_cast<std::size_t>(dim);
-    for (int i = 0; i < n_moments(rule); ++i) {
+    for (int i = 0; i < n_kept_; ++i) {
       const bool from_zero = i == 0 || rule.optimizer == FB_DELAYED_NESTEROV;
       moment_[i].assign(size, from_zero ? T(0) : static_cast<T>(rule.initial));
       next_moment_[i].resize(restores_ ? size : 0);
@@ -147,7 +151,7 @@ class RuleState {
   fb_status reason(const Term& term) const { return sum_.reason(term); }
   void commit_sum() {
     sum_.commit();
-    if (restores_) {
+    if (restores_ && has_rows()) {
       change_.swap(next_change_);
     }
   }
@@ -192,8 +196,8 @@ class RuleState {
                                    nullptr, nullptr, with_mean);
       sum = with_mean;
     }
-    T* moment[kMostMoments];
-    for (int i = 0; i < kMostMoments; ++i) {
+    T* moment[kMostMoments] = {};
+    for (int i = 0; i < n_kept_; ++i) {
       moment[i] = moment_chunk(moment_[i], next_moment_[i], begin, n);
     }
     return step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), w + begin, sum, moment,
@@ -203,7 +207,7 @@ class RuleState {
   // Keeps the moments of the step, and what the buffer changed in the rows, and empties the buffer. `fused`: of a step
   // by step_fused.
   void commit_step(bool fused = false) {
-    for (int i = 0; restores_ && i < kMostMoments && !is_waiting(); ++i) {
+    for (int i = 0; i < n_kept_ && restores_ && !is_waiting(); ++i) {
       moment_[i].swap(next_moment_[i]);
     }
     if (has_rows() && weights_.arrivals > 0 && !fused) {
@@ -386,6 +390,7 @@ class RuleState {
   DeltaSum<T> sum_;
   WeightSums weights_;
   bool restores_;
+  int n_kept_;                                                        // moments
   PlacedVector<T> moment_[kMostMoments], next_moment_[kMostMoments];  // and where the next ones are made
   std::vector<const T*> deltas_;                                      // of step_fused
   std::vector<T> factors_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <set>
+#include <vector>
 
 #include "check.hpp"
 #include "schedule/event.hpp"
@@ -72,5 +73,58 @@ void compare(Queue& queue, std::uint32_t n_slots, bool gathered, double (*delay)
 }
 
 inline constexpr double (*kDelays[])(check::Numbers&) = {&spread, &tied, &clustered, &none};
+
+// Events of slots are removed in between, sometimes all but a few, and put again.
+template <class Queue>
+void compare_removals(Queue& queue, std::uint32_t n_slots, double (*delay)(check::Numbers&)) {
+  check::Numbers numbers(n_slots + 7);
+  std::set<Event, Before> expected;
+  std::vector<Event> event_of(n_slots, fedbuff::kNoEvent);
+  std::uint64_t created = 0;
+  double now = 0.0;
+  queue.add_slots(n_slots - queue.n_slots());
+  const auto put = [&](std::uint32_t slot) {
+    event_of[slot] = Event::make(now + delay(numbers), static_cast<std::uint64_t>(numbers.below(3)), created++, slot);
+    queue.put(event_of[slot]);
+    expected.insert(event_of[slot]);
+  };
+  const auto remove = [&](std::uint32_t slot) {
+    queue.remove(slot);
+    expected.erase(event_of[slot]);
+    event_of[slot] = fedbuff::kNoEvent;
+  };
+  for (std::uint32_t turn = 0; turn < 4 * n_slots + 2000; ++turn) {
+    const auto slot = static_cast<std::uint32_t>(numbers.below(n_slots));
+    const bool has = event_of[slot].time_bits != fedbuff::kNoEvent.time_bits;
+    const std::int64_t what = numbers.below(8);
+    if (!has) {
+      put(slot);
+    } else if (what < 3) {
+      remove(slot);
+    } else if (!expected.empty()) {
+      const Event top = queue.top();
+      CHECK_EQ(top.order, expected.begin()->order);
+      now = top.time();
+      queue.take();
+      expected.erase(top);
+      event_of[top.slot()] = fedbuff::kNoEvent;
+    }
+    if (turn % 977 == 976) {
+      for (std::uint32_t other = 2; other < n_slots; ++other) {
+        if (event_of[other].time_bits != fedbuff::kNoEvent.time_bits) {
+          remove(other);
+        }
+      }
+      for (std::uint32_t other = 2; other < n_slots; ++other) {
+        put(other);
+      }
+    }
+    CHECK_EQ(queue.size(), expected.size());
+    if (!expected.empty()) {
+      const Event top = queue.top();
+      CHECK(top.time_bits == expected.begin()->time_bits && top.order == expected.begin()->order);
+    }
+  }
+}
 
 }  // namespace event_order

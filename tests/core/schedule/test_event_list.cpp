@@ -23,6 +23,17 @@ TEST(event_list_gives_the_earliest_first) {
   });
 }
 
+TEST(event_list_without_removed_events) {
+  check::on_every_level([] {
+    for (const std::uint32_t n_slots : {2u, 9u, 60u, 256u}) {
+      for (const auto delay : event_order::kDelays) {
+        EventList<Payload> list(kernels().schedule);
+        event_order::compare_removals(list, n_slots, delay);
+      }
+    }
+  });
+}
+
 TEST(event_list_without_events_stays_usable) {
   EventList<Payload> list(kernels().schedule);
   CHECK(list.empty() && list.n_slots() == 1);

@@ -30,6 +30,16 @@ TEST(event_queue_gives_the_earliest_first) {
   }
 }
 
+TEST(event_queue_without_removed_events) {
+  using Removable = fedbuff::EventQueue<Payload, Near, true>;
+  for (const std::uint32_t n_slots : {2u, 9u, 60u, 700u, 5000u}) {
+    for (const auto delay : event_order::kDelays) {
+      Removable queue(fedbuff::kernels().schedule);
+      event_order::compare_removals(queue, n_slots, delay);
+    }
+  }
+}
+
 TEST(event_queue_without_events_stays_usable) {
   Queue queue(fedbuff::kernels().schedule);
   queue.gather();

@@ -1,0 +1,7 @@
+"""PyTorch models as problems; PyTorch is imported when the first is made."""
+
+from __future__ import annotations
+
+from ._module import Module
+
+__all__ = ["Module"]
