@@ -17,6 +17,7 @@ from ..layers._layer import Layer, Part, Shape, Weight, described
 from ..layers._stack import layers_of, stack
 from .base import ClientWeights, Floats
 from .rows import Classifier, is_csr
+from .to_torch import module_of
 
 __all__ = ["Network"]
 
@@ -53,6 +54,7 @@ class Network(Classifier):
     layers: tuple[Layer, ...]
     shapes: tuple[Shape, ...]
     _part: Part
+    _start: Floats | None = None  # what `init` gives in the place of a draw
 
     def __init__(
         self,
@@ -99,9 +101,11 @@ class Network(Classifier):
         Weights of convolutions and dense layers are normal: where the next activation is ReLU, LeakyReLU, GELU or SiLU,
         of variance 2 / fan_in (He); where it is Tanh or Sigmoid, or there is none at all, of variance
         2 / (fan_in + fan_out) (Glorot). Behind the last activation, the last one counts. Biases are 0; norms have
-        weight 1 and bias 0.
+        weight 1 and bias 0. A network that was made of a PyTorch module has the module's weights, whatever the seed.
         """
         w, key = np.zeros(self.dim, self.dtype), seed_of(seed)
+        if self._start is not None:
+            return self._start.copy()
         begin = drawn = 0
         for weight, he in self._weights():
             here = slice(begin, begin := begin + weight.size)
@@ -113,6 +117,10 @@ class Network(Classifier):
                 w[here] = normals * np.sqrt(variance)
                 drawn += 1
         return w
+
+    def to_torch(self, w: Any) -> Any:
+        """A torch.nn.Sequential of the same layers with the weights of a model, for rows of shape `shapes[0]`."""
+        return module_of(self.layers, self.shapes[0], self._model(w))
 
     def _weights(self) -> Iterator[tuple[Weight, bool]]:
         """Every array of weights, and whether it starts as He has it."""

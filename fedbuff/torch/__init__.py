@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from ._module import Module
+from ._network import network
 
-__all__ = ["Module"]
+__all__ = ["Module", "network"]

@@ -62,7 +62,9 @@ void dense_backward(const Network& network, const Operation& op, const Scratch<T
   if (op.relu) {
     multiply_slope(Activation::Relu, n_rows * out, s.layers.value[op.out], g);
     T* back = op.passes_back ? s.layers.gradient[op.in] : nullptr;
-    fill_zero(op.passes_back ? n_rows * in : 0, back);
+    if (back != nullptr) {
+      fill_zero(n_rows * in, back);
+    }
     dense_sparse_backward(s.layers.rows, n_rows, in, w + op.weight, g, out, *s.layers.dense, back, sum + op.weight);
     if (op.bias >= 0) {
       add_bias(g, n_rows, g_row, g_out, out, sum + op.bias);
