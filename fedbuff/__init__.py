@@ -59,7 +59,7 @@ from ._rule.table import ClientTable
 
 # Schedules
 from ._schedule.columns import Status
-from ._schedule.file import load_schedule
+from ._schedule.load import load_schedule
 from ._schedule.resolve import iter_schedule, schedule
 from ._schedule.schedule import Schedule
 from ._schedule.uniform import uniform_arrivals

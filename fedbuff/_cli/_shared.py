@@ -19,7 +19,7 @@ from .._delays.read import read_arrival_log, read_trace
 from .._delays.table import labels_from_text
 from .._delays.trace import Trace
 from .._rule.strategies import FedAsync, FedAvg, FedBuff, Refill, Trigger
-from .._schedule.file import load_schedule
+from .._schedule.load import load_schedule
 from .._schedule.resolve import schedule as resolve
 from .._schedule.schedule import Schedule
 from .._study.config import StudyConfig

@@ -206,7 +206,7 @@ def _digest(arrays: dict[str, NDArray[Any]]) -> bytes:
     return digest.digest()
 
 
-def _read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     what = "a saved replay"
     with reading(path, what), open_npz(path, what) as file:
         arrays = file.all()

@@ -23,12 +23,12 @@ from ..backends.spec import ClientFunction, CompiledGradient, ReplayEngine, Repl
 from ..backends.spec import Vector as Floats
 from .check import check_local
 
-_WINDOW_BYTES = 1 << 30
+WINDOW_BYTES = 1 << 30
 _LONGEST_TABLE = 1 << 16  # of weights by staleness, for a schedule that is not known to its end
 AnyProblem = Problem | Custom | PythonProblem
 
 
-def _make_roles(
+def make_roles(
     rule: Rule, w0: Floats, seed: int, schedule: Schedule | Iterable[Schedule], e_by_client: NDArray[np.float64]
 ) -> Any:
     """Those who make the sums under real pads, and what they agree on; None where there are no pads."""
@@ -55,7 +55,7 @@ def _make_roles(
     return Roles(agreed, w0.dtype, seed, e_by_client)
 
 
-def _make_engine(
+def make_engine(
     problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int, roles: SumRoles | None
 ) -> ReplayEngine:
     check_local(local, problem)
@@ -72,7 +72,7 @@ def _make_engine(
             bound = problem.bound
     sums = _sums(rule, problem.dim, seed)
     rows = _rows(rule, problem)
-    engine = backends.current().replay_engine(rule, w0, bound, function, spec, seed, batch, _WINDOW_BYTES, sums, roles)
+    engine = backends.current().replay_engine(rule, w0, bound, function, spec, seed, batch, WINDOW_BYTES, sums, roles)
     if rows is not None:
         engine.set_table(rows)
     return cast(ReplayEngine, OneAtATime(engine))
@@ -89,7 +89,7 @@ def _rows(rule: Rule, problem: AnyProblem) -> NDArray[Any] | None:
     return make_rows(rule.table, rule.n_clients, problem.dim, problem.dtype)
 
 
-def _make_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:
+def make_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:
     """The run of a new engine; while it goes on, neither can be asked anything."""
     guarded = cast(OneAtATime, engine)
     return cast(ReplayRun, OneAtATime(backends.current().replay_run(guarded.engine, spec), guarded))

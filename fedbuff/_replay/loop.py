@@ -26,7 +26,7 @@ from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import METRICS, PROBLEM_METRICS, RunState
 from .check import check_problem, check_stop
-from .checkpoint import _read_checkpoint
+from .checkpoint import read_checkpoint
 from .engine import AnyProblem
 from .history import ExitReason, Interrupted, Result
 from .metrics import _Evaluation
@@ -153,7 +153,7 @@ def make_loop(
         checkpoint_every=0 if path is None else checkpoint_every,
     )
     if path is not None and path.exists():
-        about, arrays = _read_checkpoint(path)
+        about, arrays = read_checkpoint(path)
         expected = current._about()
         for name in ("problem", "schedule", "w0", "rule", "local", "seed", "metrics"):
             if about[name] != expected[name]:

@@ -41,10 +41,10 @@ from .checkpoint import (
     _kernels,
     _local_to_json,
     _Position,
-    _read_checkpoint,
     problem_hash,
+    read_checkpoint,
 )
-from .engine import AnyProblem, _make_engine, _make_roles, _make_run
+from .engine import AnyProblem, make_engine, make_roles, make_run
 from .feed import _Feed
 from .history import ExitReason, History
 from .noise_ledger import NoiseLedger
@@ -95,10 +95,10 @@ class Replay:
             self.threads = max(self.threads, problem.workers)
         self._w0_hash = hashlib.sha256(little_endian(start).tobytes()).hexdigest()
         self._metrics: list[str] | None = None  # of the evaluations in the history
-        e_by_client = _update_weights(self.rule, problem, schedule)
+        e_by_client = update_weights(self.rule, problem, schedule)
         self._feed = _Feed(schedule, self.rule, e_by_client, problem.n_clients)
-        self._engine = _make_engine(
-            problem, local, self.rule, start, self.seed, _make_roles(self.rule, start, self.seed, schedule, e_by_client)
+        self._engine = make_engine(
+            problem, local, self.rule, start, self.seed, make_roles(self.rule, start, self.seed, schedule, e_by_client)
         )
         # What noise was drawn, where it cannot be drawn again.
         self._ledger = NoiseLedger() if self.rule.privacy is not None and not self.rule.privacy.repeatable else None
@@ -111,7 +111,7 @@ class Replay:
         self._spec = RunSpec(
             metrics=metrics, secure=self.rule.secure is not None, announce=self._ledger is not None, **options
         )
-        self._run = _make_run(self._engine, self._spec)
+        self._run = make_run(self._engine, self._spec)
 
     @property
     def version(self) -> int:
@@ -323,7 +323,7 @@ class Replay:
 
         `strategy` is needed where its staleness function is the user's own, which a file cannot hold.
         """
-        about, arrays = _read_checkpoint(path)
+        about, arrays = read_checkpoint(path)
         where = os.fspath(path)
         if about["problem"] != problem_hash(problem):
             raise ValueError(f"{where}: it was made with another problem")
@@ -419,7 +419,7 @@ def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
         raise ValueError(f"strategy: the schedule's own cannot be used: {error}") from error
 
 
-def _update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> NDArray[np.float64]:
+def update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> NDArray[np.float64]:
     """e of every client's updates. A client that never arrives has no share to correct, and no update to weigh."""
     if rule.weighting not in OF_SCHEDULE:
         sizes, which = np.unique(problem.n_samples, return_inverse=True)

@@ -29,7 +29,7 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str], title: str =
     """Writes the runs' timelines, curves, staleness, configurations and provenance to one HTML file."""
     offline = optional("plotly.offline", "report", "a report")
     if not runs:
-        raise ValueError("a report needs at least one run")
+        raise ValueError("runs: expected one or more, got none")
     data = json.dumps(plain({"title": title, "runs": [_run(run) for run in runs]}), default=str)
     folder = resources.files(__package__)
     parts = {

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from .._base.checks import count, instance, seed_of
 from .._base.files import (
     file_format,
-    open_text,
     optional,
-    replacing,
     write_npz,
 )
 from .._delays.arrival_log import ArrivalLog
@@ -26,7 +24,9 @@ from .._delays.model import DelayModel
 from .._delays.trace import PARTS, Trace
 from ..backends.python.portable_math import COMPONENT_SPEED, draw
 from .check import check_columns, check_schedule
+from .chrome_trace import write_chrome_trace
 from .columns import FORMAT_VERSION, FORMATS, IN_FLIGHT_COLUMNS, ROW_COLUMNS, SCALARS, STEP_COLUMNS, Status
+from .file import ScheduleWriter
 
 
 class Schedule:
@@ -308,40 +308,7 @@ class Schedule:
 
         With the delays that made the schedule, a task shows its download, compute and upload.
         """
-        form = file_format(path, {".json": "json", ".json.gz": "gzip"})
-        if np.isnan(self.start_time).any():
-            raise ValueError("the schedule has no start times: it comes from a log without them")
-        with replacing(path) as beside, open_text(beside, compressed=form == "gzip") as file:
-            file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
-            file.write('{"name":"process_name","ph":"M","pid":0,"args":{"name":"server"}},\n')
-            file.write('{"name":"process_name","ph":"M","pid":1,"args":{"name":"clients"}}')
-            for line in self._chrome_events(source):
-                file.write(line)
-            file.write("\n]}\n")
-
-    def _chrome_events(self, source: Trace | DelayModel | None) -> Any:
-        micro = 1e6
-        start, end = self.start_time * micro, self.arrive_time * micro
-        names = np.array([status.name.lower() for status in Status])[self.status]
-        task = (
-            ',\n{{"name":"v{}{}","cat":"{}","ph":"X","pid":1,"tid":{},"ts":{:.3f},"dur":{:.3f},'
-            '"args":{{"task":{},"version":{},"step":{},"staleness":{},"status":"{}"}}}}'
-        )
-        titles = np.where(self.status == Status.STOPPED, " stopped", "")
-        columns = (self.version, titles, names, self.client, start, end - start, self.task, self.version, self.step)
-        yield from map(task.format, *(c.tolist() for c in (*columns, self.staleness, names)))
-        if source is not None:
-            part = ',\n{{"name":"{}","ph":"X","pid":1,"tid":{},"ts":{:.3f},"dur":{:.3f}}}'
-            at = start
-            for name in ("download", "compute", "upload"):
-                until = np.minimum(at + self.parts(source)[name] * micro, end)
-                some = until > at
-                text = (np.full(int(some.sum()), name), self.client[some], at[some], (until - at)[some])
-                yield from map(part.format, *(c.tolist() for c in text))
-                at = until
-        step = ',\n{{"name":"step {}","ph":"i","s":"g","pid":0,"tid":0,"ts":{:.3f}}}'
-        numbers = self.first_step + np.arange(self.n_steps)
-        yield from map(step.format, numbers.tolist(), (self.step_time * micro).tolist())
+        write_chrome_trace(self, path, None if source is None else self.parts(source))
 
     # Invariants
 
@@ -365,8 +332,6 @@ class Schedule:
             arrays = {name: getattr(self, name) for group in self._GROUPS for name in group}
             write_npz(path, {"fedbuff_schedule": np.array(self._header()), **arrays})
             return
-        from .file import ScheduleWriter
-
         with ScheduleWriter(path) as writer:
             writer.write(self)
 
@@ -411,9 +376,3 @@ def task_parts(
         factor = factor * source.n_samples[client]
     parts["compute"] = parts["compute"] * factor
     return parts
-
-
-_ROW_GROUP = 1 << 20
-
-
-_WHAT = "a schedule, or not a whole one"

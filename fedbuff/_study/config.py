@@ -40,7 +40,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -94,10 +93,8 @@ from .code import NamedFunction, load_function
 from .data import (
     SAMPLE,
     HeldOut,
-    RowReader,
     Rows,
     format_of,
-    hold_out,
 )
 from .keys import (
     DATA_KEYS,
@@ -112,6 +109,7 @@ from .keys import (
     trace_keys,
 )
 from .options import ReplayOptions
+from .rows import read_rows, shape_of, shaped, wants_numbers
 from .tables import (
     ConfigError,
     ConfigFileError,
@@ -341,7 +339,7 @@ class StudyConfig:
             if "format" in values:
                 format_of(values["format"])
             if kind == "network":
-                _ = make_layers("problem.layers", values.get("layers")), _shape_of(values)
+                _ = make_layers("problem.layers", values.get("layers")), shape_of(values)
             if not isinstance(values.get("test", 0.5), str):
                 number("test", values.get("test", 0.5), high=1.0, open_low=True)
         if "partition" in values:
@@ -422,7 +420,7 @@ class StudyConfig:
         if kind == "network":
             values["layers"] = make_layers("problem.layers", values["layers"])
             with at_path("problem", ("shape",)):
-                rows = _shaped(rows, _shape_of(values))
+                rows = shaped(rows, shape_of(values))
             values.pop("shape", None)
         values = {key: value for key, value in values.items() if key not in (*DATA_KEYS, "partition")}
         given = {"X": rows.X, "y": rows.y, "clients": rows.clients, "copy": rows.copy}
@@ -436,14 +434,14 @@ class StudyConfig:
         if kind in ("quadratic", "factory", *CODE):
             return None
         kept = {name: values[name] for name in (*DATA_KEYS, "partition") if name in values}
-        read_as = [kind == "logistic", _wants_numbers(values), kind == "network"]
+        read_as = [kind == "logistic", wants_numbers(values), kind == "network"]
         text = json.dumps([read_as, kept], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
     def rows(self) -> Rows:
         """The data of a problem that is made of rows."""
-        return _read_rows(self)
+        return read_rows(self.tables, self.folder)
 
     def check_code(self) -> None:
         """Refuses a problem that runs code where that was not asked for."""
@@ -659,69 +657,3 @@ class StudyConfig:
                 group.append(variant.named(f"{variant.name}, {values}") if chosen else variant)
             groups.append(group)
         return groups
-
-
-def _wants_numbers(problem: Tables) -> bool:
-    """Whether targets are numbers, and not labels."""
-    return problem["kind"] == "least_squares" or problem.get("loss") == "squared_error"
-
-
-def _shape_of(problem: Tables) -> tuple[int, ...] | None:
-    """What a row of a network is to be taken for, where the table says it."""
-    if "shape" not in problem:
-        return None
-    shape = tuple(count("shape", side) for side in list_of("shape", problem["shape"], "a list of ints"))
-    if len(shape) not in (1, 2, 3):
-        raise ValueError(f"shape: expected [channels, height, width], [height, width] or [features], got {list(shape)}")
-    return shape
-
-
-def _shaped(rows: Rows, shape: tuple[int, ...] | None) -> Rows:
-    """The same rows with this shape each."""
-    if shape is None:
-        return rows
-    n_features = math.prod(rows.X.shape[1:])
-    if math.prod(shape) != n_features:
-        raise ValueError(f"shape: {list(shape)} is {math.prod(shape)} numbers, but a row has {n_features}")
-    test = None if rows.test is None else (rows.test[0].reshape(-1, *shape), rows.test[1])
-    return Rows(rows.X.reshape(-1, *shape), rows.y, rows.clients, test, rows.copy)
-
-
-def _read_rows(config: StudyConfig) -> Rows:
-    """The rows of a problem of data, with the client of each; held-out rows in `test`."""
-    values = table_of(config.tables, "problem")
-    kind = values["kind"]
-    split = table_of(values, "partition")
-    way = split.pop("kind", None)
-    given = {name: values[name] for name in DATA_KEYS if name in values}
-    reader = RowReader(
-        flat=kind != "network" and kind not in CODE,
-        sparse=kind == "logistic",
-        labels=not _wants_numbers(values),
-        dtype=np.dtype(given.get("dtype", "float32")),
-        form=given.get("format"),
-        target=given.get("target", -1),
-        divide_by=given.get("divide_by", 1.0),
-    )
-    test = given.get("test")
-    with at_path("problem", DATA_KEYS):
-        rows = reader.read(config.folder, given["data"], client_column=split.get("column"))
-        held_out = rows.test
-        if isinstance(test, str):
-            other = reader.read(config.folder, test, n_features=rows.X.shape[1])
-            held_out = other.X, other.y
-        elif test is not None:
-            rows, held_out = hold_out(rows, float(test), given.get("test_seed", 0))
-    clients = rows.clients
-    if way in PARTITIONS:
-        subject: dict[str, Any] = {"labels": rows.y}
-        if way == "iid":
-            subject = {"n_rows": len(rows.y)}
-        elif way == "by_writer":
-            if clients is None:
-                raise ConfigError("problem.partition: the data does not say who wrote a row")
-            subject = {"writers": clients}
-        clients = call_with(PARTITIONS[way], "problem.partition", {"seed": 0, **split}, **subject)
-    if clients is None:
-        raise ConfigError("problem.partition: missing; the data does not say which client a row belongs to")
-    return Rows(rows.X, rows.y, clients, held_out)

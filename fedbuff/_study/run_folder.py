@@ -42,7 +42,7 @@ from .._machine.config import config as built_config
 from .._machine.cpu import cpu_name
 from .._replay.history import History, Result, first_reached
 from .._schedule.columns import Status
-from .._schedule.file import load_schedule
+from .._schedule.load import load_schedule
 from .._schedule.schedule import Schedule
 from .config import StudyConfig
 from .data import SAMPLE

@@ -12,7 +12,8 @@ from .._study.tables import ConfigError, ConflictError, UnknownKeyError
 from .arms import Pair
 from .columns import HISTORY, Schema
 from .request import Request
-from .worker import HISTORY_COLUMNS, Workshop, explain
+from .rows import HISTORY_COLUMNS, explain
+from .worker import Workshop
 
 __all__ = ["Checks"]
 

@@ -29,8 +29,9 @@ from .columns import Row
 from .executors import MappedRows, executor_of
 from .request import Base, Request, study_of
 from .results import SweepResults
+from .rows import explain
 from .store import FolderStore, MemoryStore
-from .worker import Setup, Workshop, explain, run_batch
+from .worker import Setup, Workshop, run_batch
 
 __all__ = ["SweepInterrupted", "sweep"]
 

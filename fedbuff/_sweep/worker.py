@@ -7,7 +7,6 @@ set-up in Python would; those are handed to the core many at a time.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,32 +19,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import backends
-from .._base.arrays import little_endian
 from .._delays.arrival_log import ArrivalLog
 from .._delays.trace import PARTS, Trace
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
-from .._replay.engine import _WINDOW_BYTES as WINDOW_BYTES
-from .._replay.history import Result
+from .._replay.engine import WINDOW_BYTES
 from .._replay.loop import make_loop
-from .._replay.replay import _update_weights as update_weights
+from .._replay.replay import update_weights
 from .._rule.server_file import rule_is_known
 from .._rule.strategies import OF_SCHEDULE, Rule, rule_of, timing_of
-from .._schedule.columns import Status
 from .._schedule.plan import stall_message
 from .._schedule.schedule import Schedule
 from .._study.config import StudyConfig, at_replay
 from .._study.data import Rows, load_rows
-from .._study.tables import UNSET, ConfigError
-from ..backends.spec import METRICS, PROBLEM_METRICS, CompiledBackend, PackedArm, PackedEnd, PackedRuns, RunState
+from .._study.tables import ConfigError
+from ..backends.spec import METRICS, PROBLEM_METRICS, CompiledBackend, PackedArm, PackedEnd, PackedRuns
 from .arms import Arms, Changes, Pair, Section, digest, text_of
-from .columns import HISTORY, Row, Schema
+from .columns import Row
+from .rows import explain, packed_row, row_of
 
-__all__ = ["HISTORY_COLUMNS", "Setup", "Workshop", "explain", "run_batch"]
-
-HISTORY_COLUMNS: Schema = {
-    "step": "ints", "time": "floats", "updates": "ints", "staleness_mean": "floats", "staleness_max": "ints",
-}  # fmt: skip
+__all__ = ["Setup", "Workshop", "run_batch"]
 
 # What each property of a StudyConfig is made of.
 _MADE_OF: dict[str, tuple[str, ...]] = {
@@ -61,7 +54,6 @@ _MADE_OF: dict[str, tuple[str, ...]] = {
 }
 _LARGE = ("_problem_and_test", "held_out_rows", "_recorded_source", "source")
 _LARGE_KEPT = 4
-_ENDS = tuple(state.name.lower() for state in RunState if state.is_end)
 _MOST_PACKED = 10_000
 _TABLE_SIZE = 32
 _MOST_ARRAYS = 100
@@ -221,7 +213,7 @@ class Workshop:
         for (arm, seed), run in zip(pairs, found, strict=True):
             what, end, raised = run[0], run[1], run[-1]
             if what == PackedEnd.ENDED:
-                rows.append({"arm": arm, "seed": seed, **_packed_row(_ENDS[end], self._packed_arm(arm)[1], *run[2:9])})
+                rows.append({"arm": arm, "seed": seed, **packed_row(end, self._packed_arm(arm)[1], *run[2:9])})
                 continue
             try:
                 if what == PackedEnd.SHORT_TABLE:
@@ -355,62 +347,9 @@ def _seeds_at_once(config: StudyConfig) -> int:
     return max(1, _TRACE_BYTES // (8 * (len(PARTS) + 1) * max(1, config.source.n_rows)))
 
 
-def _packed_row(
-    end: str,
-    metrics: Sequence[str],
-    version: int,
-    updates: int,
-    staleness: int,
-    time: float,
-    seconds: float,
-    w: NDArray[Any],
-    values: NDArray[np.float64],
-) -> Row:
-    names = [*HISTORY_COLUMNS, *metrics, *(["grad_norm_sq_mean"] if "grad_norm_sq" in metrics else [])]
-    history = {name: values[:, at] for at, name in enumerate(names)}
-    return {
-        "status": "done",
-        "error": "",
-        "exit_reason": end,
-        "server_steps": version,
-        "time": time,
-        "updates": updates,
-        "seconds": seconds,
-        "model_sha256": hashlib.sha256(little_endian(w).tobytes()).hexdigest(),
-        **{name: float(values[-1, len(HISTORY_COLUMNS) + at]) for at, name in enumerate(metrics)},
-        **{HISTORY + name: column for name, column in history.items()},
-    }
-
-
-def explain(changes: Changes, error: BaseException) -> str:
-    """An error with the changes of the arm that it came from."""
-    shown = {path: UNSET if value is None else text_of(value) for path, value in changes.items()}
-    where = ", ".join(f"{path} = {value}" for path, value in shown.items()) or "no changes"
-    kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-    return f"{kind}{error} (with {where})"
-
-
 def _timing(strategy: Any) -> dict[str, Any]:
     """The half of a strategy that a schedule follows from."""
     return {"kind": strategy.kind, **timing_of(strategy)}
-
-
-def row_of(result: Result, schedule: Schedule) -> Row:
-    """What a run came to."""
-    steps = result.version
-    history = {name: result.history[name] for name in result.history}
-    known = {*HISTORY_COLUMNS, "grad_norm_sq_mean"}
-    return {
-        "status": "done",
-        "error": "",
-        "exit_reason": result.exit_reason.value,
-        "server_steps": steps,
-        "time": float(schedule.step_time[steps - 1]) if steps else 0.0,
-        "updates": int(np.count_nonzero((schedule.status == Status.USED) & (schedule.step < steps))),
-        "model_sha256": hashlib.sha256(little_endian(result.w).tobytes()).hexdigest(),
-        **{name: float(values[-1]) for name, values in history.items() if name not in known},
-        **{HISTORY + name: values for name, values in history.items()},
-    }
 
 
 class _Cancelled(Exception):

@@ -163,7 +163,7 @@ def contribution(schedules: Schedule | Mapping[str, Schedule], *, ax: Any = None
 def _used(schedule: Schedule, column: str) -> NDArray[Any]:
     values: NDArray[Any] = getattr(schedule, column)[schedule.status == Status.USED]
     if values.size == 0:
-        raise ValueError("the schedule has no used arrivals to draw")
+        raise ValueError("schedule: expected used arrivals to draw, got none")
     return values
 
 

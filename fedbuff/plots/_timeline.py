@@ -51,9 +51,9 @@ def schedule(
     pyplot = optional("matplotlib.pyplot", "plot", "plotting")
     collections = optional("matplotlib.collections", "plot", "plotting")
     if schedule.n_arrivals == 0:
-        raise ValueError("the schedule has no arrivals to draw")
+        raise ValueError("schedule: expected arrivals to draw, got none")
     if np.isnan(schedule.start_time).any():
-        raise ValueError("the schedule has no start times: it comes from a log without them")
+        raise ValueError("schedule: expected start times, got a schedule of a log without them")
     if ax is None:
         _, ax = pyplot.subplots(figsize=(9.0, 0.55 * schedule.n_clients + 1.6), layout="constrained")
     horizon = _known_until(schedule) if until is None else min(float(until), _known_until(schedule))

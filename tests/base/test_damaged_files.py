@@ -192,7 +192,7 @@ KINDS: dict[str, Kind] = {
     "schedule.npz": Kind(saved(made_schedule, "s.npz"), fb.load_schedule),
     "schedule.parquet": Kind(saved(made_schedule, "s.parquet"), fb.load_schedule),
     "server": Kind(saved(made_server, "server.npz"), lambda path: fb.Server.load(path)),
-    "checkpoint": Kind(saved(made_replay, "c.npz"), checkpoint._read_checkpoint),
+    "checkpoint": Kind(saved(made_replay, "c.npz"), checkpoint.read_checkpoint),
     "trace.npz": Kind(saved(lambda: made_trace(True), "t.npz"), fb.read_trace),
     "trace.parquet": Kind(saved(made_trace, "t.parquet"), fb.read_trace),
     "trace.csv": Kind(content(CSV, "t.csv"), fb.read_trace),

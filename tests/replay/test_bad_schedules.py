@@ -94,7 +94,7 @@ def test_a_stream_is_checked_chunk_by_chunk(name: str) -> None:
 
 def test_what_the_resolver_made_is_not_checked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     checked = []
-    for module in ("schedule", "file"):
+    for module in ("schedule", "load"):
         monkeypatch.setattr(f"fedbuff._schedule.{module}.check_columns", checked.append)
     whole = schedule()
     uniform = fb.uniform_arrivals(n_clients=N_CLIENTS, buffer_size=3, max_staleness=2, server_steps=5)

@@ -189,7 +189,7 @@ def test_a_buffer_larger_than_the_window(monkeypatch: pytest.MonkeyPatch) -> Non
     strategy = fb.FedBuff(40)
     schedule = make_schedule(strategy, steps=5)
     expected = fb.replay(PROBLEM, schedule, LOCAL, strategy=strategy).w
-    monkeypatch.setattr("fedbuff._replay.engine._WINDOW_BYTES", 1)
+    monkeypatch.setattr("fedbuff._replay.engine.WINDOW_BYTES", 1)
     for threads in (1, 2):
         replay = fb.Replay(PROBLEM, schedule, LOCAL, strategy=strategy, threads=threads)
         replay.run()

@@ -212,7 +212,7 @@ def test_many_tasks_are_drawn_by_levels(browser: Any, runs: list[Run], monkeypat
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="at least one run"):
+    with pytest.raises(ValueError, match="runs: expected one or more, got none"):
         write_report([], tmp_path / "x.html")
     assert list(tmp_path.iterdir()) == []
 

@@ -75,9 +75,9 @@ def test_legend_names_what_was_not_used(tmp_path) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match="no arrivals"):
+    with pytest.raises(ValueError, match="schedule: expected arrivals to draw, got none"):
         fb.plots.schedule(MADE["buffered"][:0])
     state = MADE["buffered"]._state()
     unknown = fb.Schedule(**{**state, "start_time": np.full_like(state["start_time"], np.nan)})
-    with pytest.raises(ValueError, match="no start times"):
+    with pytest.raises(ValueError, match="schedule: expected start times"):
         fb.plots.schedule(unknown)

@@ -202,8 +202,8 @@ def test_data_is_read_once(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     from fedbuff._study import config as _study_config
 
     made = []
-    original = _study_config._read_rows
-    monkeypatch.setattr(_study_config, "_read_rows", lambda config: made.append(1) or original(config))
+    original = _study_config.read_rows
+    monkeypatch.setattr(_study_config, "read_rows", lambda *given: made.append(1) or original(*given))
     results = fb.sweep(base, {"problem.l2": [0.0, 0.1, 0.2], "local.lr": [0.1, 0.2]}, seeds=[0], threads=2)
     assert len(results) == 6 and len(made) == 1
     made.clear()

@@ -20,7 +20,7 @@ import pandas  # noqa: F401 - so that no fork has to, as pyarrow does
 import pyarrow.parquet  # noqa: F401
 
 import fedbuff as fb
-from fedbuff._replay.checkpoint import _read_checkpoint
+from fedbuff._replay.checkpoint import read_checkpoint
 from fedbuff._report import write_report
 from fedbuff._schedule.file import ScheduleWriter
 from fedbuff._study.run_folder import find_runs, load_run, run_study
@@ -77,7 +77,7 @@ def replayed(folder: Path, source: Any) -> str:
 
 def check_checkpoint(folder: Path) -> None:
     if (folder / "run.npz").exists():
-        _read_checkpoint(folder / "run.npz")
+        read_checkpoint(folder / "run.npz")
 
 
 def replay_of_a_schedule(folder: Path) -> str:
