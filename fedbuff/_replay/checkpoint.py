@@ -20,7 +20,7 @@ from .._base.files import open_npz, reading
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
 from .._problems.python_problem import PythonProblem
-from .._rule.state import check_state, state_names
+from .._rule.state import NAMES, check_state
 from .._rule.strategies import Rule
 from ..backends.spec import Vector as Floats
 from .engine import AnyProblem
@@ -102,7 +102,7 @@ class _Position:
         metrics = about["metrics"]
         require(metrics is None or isinstance(metrics, list), f"metrics is {metrics!r}")
         w = vector("w", True)
-        rule_state = {name: arrays[name] for name in state_names(rule) if name in arrays}
+        rule_state = {name: arrays[name] for name in NAMES if name in arrays}
         try:
             check_state(rule, rule_state, dim, dtype)
         except ValueError as error:

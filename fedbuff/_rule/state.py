@@ -24,10 +24,11 @@ from .._base.arrays import all_finite
 from .strategies import Rule
 from .table import values_of
 
-__all__ = ["MOMENTS", "TABLE", "check_state", "state_names"]
+__all__ = ["MOMENTS", "NAMES", "TABLE", "check_state", "state_names"]
 
 MOMENTS = ("first", "second", "third")
 TABLE = ("table_total", "table_seen", "table_client", "table_rows")
+NAMES = (*MOMENTS, "last_step", *TABLE)  # of all rules
 
 
 def state_names(rule: Rule) -> tuple[str, ...]:
