@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 
 PYTEST_ARGS ?=
-PARALLEL := -n logical --dist loadgroup --no-loadscope-reorder
+PARALLEL := -n logical --dist loadscope --no-loadscope-reorder
 FLWR ?= 1.41.*
 FLOWER := .venv-flower
 FRAMEWORKS := .venv-frameworks

@@ -5,19 +5,25 @@ from __future__ import annotations
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import installs
 import pytest
 
+_WHEEL = ("tests/packaging/test_wheel.py", "tests/embedding/test_examples.py")  # both need the wheel, made once
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those of a file stay together, and so do those that need the wheel."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        needs_wheel = "unpacked" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("the wheel" if needs_wheel else item.nodeid.partition("::")[0]))
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where tests run in several processes, those of a file stay together, and so do the files that need the wheel."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = nodeid.partition("::")[0]
+            return "the wheel" if file in _WHEEL else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
