@@ -13,6 +13,7 @@ import argparse
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -460,16 +461,18 @@ def race_once(
     for seed in range(scale.comparison_seeds):
         slots = None if isinstance(strategy, fb.FedAvg) else at_work
         schedule = fb.schedule(delays, strategy, slots, arrivals=scale.comparison_arrivals, seed=seed)
-        run = fb.replay(
-            problem,
-            schedule,
-            LOCAL,
-            strategy=strategy,
-            seed=seed,
-            eval_every=5 if isinstance(strategy, fb.FedAsync) else 1,
-            stop=fb.Stop(loss=target),
-            progress=False,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a step size that diverges is one that never gets there
+            run = fb.replay(
+                problem,
+                schedule,
+                LOCAL,
+                strategy=strategy,
+                seed=seed,
+                eval_every=5 if isinstance(strategy, fb.FedAsync) else 1,
+                stop=fb.Stop(loss=target),
+                progress=False,
+            )
         used = schedule.staleness[(schedule.step >= 0) & (schedule.step < run.version)]
         when = run.time_to("loss", target)
         spent = np.inf if when is None else np.count_nonzero(schedule.arrive_time <= when)

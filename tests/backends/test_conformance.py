@@ -748,12 +748,13 @@ def _plan(**changes: Any) -> Plan:
 def _resolved(backend: Any, plan: Plan) -> tuple[list[list[Any]], list[list[Any]], int, int]:
     """Rows and steps, tasks in flight, those started on the last version, and why it ended."""
     resolver = backend.make_resolver(plan)
-    columns = new_columns(200, 202)
+    columns = new_columns(2000, 202)
     rows = steps = 0
     reason = FULL
     while reason == FULL:
         space = Columns(*(c[rows if name in ROW_NAMES else steps :] for name, c in columns._asdict().items()))
         more_rows, more_steps, reason = resolver.run(space)
+        assert more_rows + more_steps > 0 or reason != FULL
         rows, steps = rows + more_rows, steps + more_steps
     made = [c[: rows if name in ROW_NAMES else steps].tolist() for name, c in columns._asdict().items()]
     flying = sorted(zip(*(column.tolist() for column in resolver.in_flight()), strict=True))
@@ -766,7 +767,7 @@ def _resolved(backend: Any, plan: Plan) -> tuple[list[list[Any]], list[list[Any]
     [
         *({}, {"timeout": 0.8}, {"max_wait": 0.5}, {"distinct_clients": True}),
         *({"refill": 0}, {"refill": 2, "step_period": 0.7}, {"stop_stale": 2}),
-        {"stop_stale": 1, "restart": True, "step_period": 0.2},
+        {"stop_stale": 1, "restart": True, "step_period": 1.5},
         *({"trigger": 1}, {"trigger": 2, "per_client": 1.5}),
     ],
     ids=str,
