@@ -92,7 +92,7 @@ def test_a_library_with_appended_fields(tmp_path: Path) -> None:
         str(core / f"{name}.cpp")
         for name in (
             *("abi/c_api", "server/server", "server/buffer", "clients/local_sgd"),
-            *("clients/workspace", "clients/network_plan"),
+            *("clients/workspace", "clients/network_plan", "clients/read_network"),
         )
     ]
     compile_library = ["c++", "-std=c++17", "-O0", "-fPIC", "-shared", "-pthread", f"-I{tmp_path}", f"-I{core}"]
