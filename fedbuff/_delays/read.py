@@ -96,7 +96,7 @@ def read_trace(
     missing    "drop" leaves out rows in which a value is empty, NaN, NA, N/A, null or None; they are errors else
     delimiter  of a text file: a character, or comma, tab, semicolon, pipe or blanks; None finds it by the header
 
-    Errors are `TraceError`s about all bad rows at once. They name the first few by their lines, as an editor shows
+    A `TraceError` is about all bad rows at once. It names the first few by their lines, as an editor shows
     them; by data rows, counted from 1, where the file is not text.
     """
     known: dict[str, tuple[Kind, bool]] = {
