@@ -16,40 +16,15 @@ from numpy.typing import NDArray
 
 from .._rule.optimizers import Adagrad, AMSGrad, DelayedNesterov, Nesterov, Yogi
 from .python.event_loop import EventLoop
-from .python.event_queue import EventQueue
+from .python.event_queue import EventQueue as EventQueue
 from .python.network import Back, Draws, network
 from .python.parts import parts_over
 from .python.philox import Stream, key_words, philox_words, unit_double
 from .python.portable_math import log_positive, sincos2pi
 from .python.schedule_check import ScheduleCheck
 from .python.server import Kernels
-from .python.uniform_arrivals import uniform_arrivals
+from .python.uniform_arrivals import uniform_arrivals as uniform_arrivals
 from .spec import BoundProblem, LocalSpec, Plan, ProblemSpec, Resolver, StepNumbers, Vector, Words
-
-__all__ = [
-    "DeltaBuffer",
-    "EventQueue",
-    "Server",
-    "accumulate",
-    "adam_step",
-    "add_words",
-    "aggregate",
-    "batch_rows",
-    "bind",
-    "decode",
-    "dot",
-    "encode_add",
-    "make_resolver",
-    "name",
-    "normals",
-    "optimizer_step",
-    "philox",
-    "replay_engine",
-    "replay_run",
-    "schedule_check",
-    "sgd_step",
-    "uniform_arrivals",
-]
 
 name = "reference"
 
