@@ -24,7 +24,18 @@ from .python.portable_math import log_positive, sincos2pi
 from .python.schedule_check import ScheduleCheck
 from .python.server import Kernels
 from .python.uniform_arrivals import uniform_arrivals as uniform_arrivals
-from .spec import BoundProblem, LocalSpec, Plan, ProblemSpec, Resolver, StepNumbers, Vector, Words
+from .spec import (
+    BoundProblem,
+    EncodeNumbers,
+    LocalSpec,
+    Moments,
+    Plan,
+    ProblemSpec,
+    Resolver,
+    StepNumbers,
+    Vector,
+    Words,
+)
 
 name = "reference"
 
@@ -384,21 +395,10 @@ def sgd_step(
 
 
 @_quiet
-def adam_step(
-    w: Vector,
-    total: Vector,
-    lr: float,
-    norm: float,
-    betas: tuple[float, float],
-    epsilon: float,
-    weight_decay: float,
-    step: int,
-    first: Vector,
-    second: Vector,
-    out: Vector,
-) -> None:
+def adam_step(w: Vector, total: Vector, numbers: StepNumbers, moments: Moments, out: Vector) -> None:
+    lr, norm, _, b1, b2, epsilon, weight_decay, step, *_ = numbers
+    first, second = moments
     scalar = w.dtype.type
-    b1, b2 = betas
     gradient = total / scalar(norm) + scalar(weight_decay) * w
     first[:] = scalar(b1) * first + scalar(1 - b1) * gradient
     second[:] = scalar(b2) * second + scalar(1 - b2) * (gradient * gradient)
@@ -407,16 +407,8 @@ def adam_step(
 
 
 @_quiet
-def optimizer_step(
-    code: int,
-    w: Vector,
-    total: Vector,
-    numbers: StepNumbers,
-    first: Vector,
-    second: Vector | None,
-    third: Vector | None,
-    out: Vector,
-) -> None:
+def optimizer_step(code: int, w: Vector, total: Vector, numbers: StepNumbers, moments: Moments, out: Vector) -> None:
+    first, *others = moments
     scalar = w.dtype.type
     lr, keep, b1, b2 = (scalar(x) for x in (numbers.lr, numbers.momentum, numbers.beta1, numbers.beta2))
     gradient = total / scalar(numbers.norm)
@@ -424,7 +416,7 @@ def optimizer_step(
         first[:] = keep * first + gradient
         np.subtract(w, lr * (gradient + keep * first), out=out)
         return
-    assert second is not None
+    second = others[0]
     if code == DelayedNesterov.code:
         second += gradient
         active = numbers.activation
@@ -445,8 +437,7 @@ def optimizer_step(
         second[:] = b2 * second + scalar(1 - numbers.beta2) * square
     divisor = second
     if code == AMSGrad.code:
-        assert third is not None
-        divisor = np.maximum(third, second, out=third)
+        divisor = np.maximum(others[1], second, out=others[1])
     np.subtract(w, lr * first / (np.sqrt(divisor) + scalar(numbers.epsilon)), out=out)
 
 
@@ -456,16 +447,8 @@ def dot(x: Vector, y: Vector) -> float:
 
 
 @_quiet
-def encode_add(
-    total: Words | None,
-    delta: Vector,
-    weight: int,
-    clip: float,
-    step: float,
-    factor: float,
-    rounding: tuple[int, int, int] | None,
-    out: Words,
-) -> int:
+def encode_add(total: Words | None, delta: Vector, numbers: EncodeNumbers, out: Words) -> int:
+    weight, clip, step, factor, rounding = numbers
     scalar, word = delta.dtype.type, out.dtype.type
     low, high = scalar(-clip), scalar(clip)
     x = scalar(factor) * delta
