@@ -176,6 +176,7 @@ class Plan(NamedTuple):
     selection: int
     probability: Floats  # (n_clients,) for WEIGHTED, or (0,)
     max_uses: int  # tasks that a client may start
+    queues: bool  # a task sent to a busy client waits there
     # delays: a model (kinds, params, samples, speed) or recorded rows
     recorded: bool
     kinds: Integers  # (4,) of wait, download, compute, upload: indices into KINDS of python/portable_math.py
