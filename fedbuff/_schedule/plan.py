@@ -76,9 +76,7 @@ class Request:
         if self.options.queues:
             self._check_queues()
         elif concurrency is not None and concurrency > n_clients:
-            raise ValueError(
-                f"concurrency is {concurrency}: there are only {n_clients} clients; with queues=True tasks may wait"
-            )
+            raise ValueError(f"concurrency is {concurrency}: there are only {n_clients} clients")
 
     def _check_queues(self) -> None:
         options = self.options
