@@ -303,9 +303,14 @@ def stall_message(plan: Plan) -> str:
             f"trigger: no server step was made in {plan.stall_limit} events: not every client is heard, because one "
             "never arrives in time, or seldom"
         )
+    ends = ["fails", "times out", "is too stale"]
+    if plan.restart:
+        ends.append("is stopped by a restart before it arrives (expected a period longer than the shortest task)")
+    elif plan.stop_stale:
+        ends.append("is stopped before it arrives")
     return (
-        f"no arrival has reached the buffer in {plan.stall_limit} events: every task fails, times out "
-        "or is too stale, or no client is available"
+        f"no arrival has reached the buffer in {plan.stall_limit} events: every task {', '.join(ends[:-1])} "
+        f"or {ends[-1]}, or no client is available"
     )
 
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "clients/client_work.hpp"
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "fedbuff/fedbuff.h"
 #include "kernels/problem.hpp"
 

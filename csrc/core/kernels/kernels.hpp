@@ -187,8 +187,8 @@ struct ScheduleKernels {
   void (*draw_tasks)(const DelayModel& model, const std::uint32_t* client, const std::uint32_t* task, double* wait_out,
                      double* duration_out);
 
-  // The 64-bit selection words of one attempt of the kDrawBatch starts first, first + 1, ...
-  void (*draw_selection)(std::uint64_t seed, std::uint64_t first, std::uint32_t attempt, std::uint64_t* words_out);
+  // The 64-bit selection words of the kDrawBatch starts first, first + 1, ...
+  void (*draw_selection)(std::uint64_t seed, std::uint64_t first, std::uint64_t* words_out);
 
   // How many of n <= kMostRanked times are less than each, into rank_out; false where two are equal. `time` has room
   // for kMostRanked, of which those after n are written to.

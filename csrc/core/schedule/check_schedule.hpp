@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 
 namespace fedbuff {
 

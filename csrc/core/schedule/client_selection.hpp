@@ -352,13 +352,13 @@ std::size_t ClientSelection::expect_eligible(std::size_t ahead) const {
 template <Mode kMode, bool kRecorded>
 void ClientSelection::look_ahead(std::uint64_t start) {
   if (ahead_begin_ == kNoBlock) {
-    kernels_.draw_selection(plan_.seed, start, 0, ahead_word_[1]);
-    kernels_.draw_selection(plan_.seed, start + kDrawBatch, 0, ahead_word_[2]);
+    kernels_.draw_selection(plan_.seed, start, ahead_word_[1]);
+    kernels_.draw_selection(plan_.seed, start + kDrawBatch, ahead_word_[2]);
   }
   ahead_begin_ = start;
   std::copy(ahead_word_[1], ahead_word_[1] + kDrawBatch, ahead_word_[0]);
   std::copy(ahead_word_[2], ahead_word_[2] + kDrawBatch, ahead_word_[1]);
-  kernels_.draw_selection(plan_.seed, start + 2 * kDrawBatch, 0, ahead_word_[2]);
+  kernels_.draw_selection(plan_.seed, start + 2 * kDrawBatch, ahead_word_[2]);
   if (expect_eligible<kMode>(kDrawBatch) < kFew) {
     std::fill(ahead_guess_, ahead_guess_ + kDrawBatch, kUnknown);
     return;

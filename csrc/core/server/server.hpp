@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "fedbuff/fedbuff.h"
 
 // A model that does not change while somebody holds it: a count of holders, then the values.

@@ -22,6 +22,7 @@
 #include "scratch.inl"
 #include "net.inl"
 #include "conv.inl"
+#include "conv_back.inl"
 #include "pool.inl"
 #include "pointwise.inl"
 #include "norm.inl"
