@@ -47,6 +47,7 @@ constexpr Kernels<T> make_kernels() {
           &clients_gradient<T>,
           &count_correct<T>,
           &accumulate<T>,
+          &accumulate_models<T>,
           &aggregate<T>,
           &add_row<T>,
           &step_rows<T>,
