@@ -79,8 +79,25 @@ class Request:
             for name in ("concurrency", "start_rate"):
                 if getattr(self.options, name) is not None:
                     raise ValueError(f"{name} is for FedBuff and FedAsync: FedAvg starts its own rounds")
-        if concurrency is not None and concurrency > n_clients:
+        if self.options.queues:
+            self._check_queues()
+        elif concurrency is not None and concurrency > n_clients:
             raise ValueError(f"concurrency is {concurrency}: there are only {n_clients} clients")
+
+    def _check_queues(self) -> None:
+        options = self.options
+        if self.kind == "fedavg":
+            raise ValueError("queues: FedAvg starts rounds of idle clients, and no task waits; use FedBuff or FedAsync")
+        if isinstance(self.source, ArrivalLog):
+            raise ValueError("an arrival log is replayed as it happened: no queues")
+        if options.concurrency is None and options.start_rate is None:
+            raise ValueError("queues: every client is always at work on one task, and none waits; give concurrency")
+        if options.in_flight != "redraw":
+            raise ValueError(f'queues: in_flight="{options.in_flight}" lets no task wait; leave it out')
+        if isinstance(options.selection, str) and options.selection == "longest_idle":
+            raise ValueError('queues: selection="longest_idle" takes idle clients; give probabilities or another name')
+        if getattr(self.strategy, "distinct_clients", False):
+            raise ValueError("queues: distinct_clients would hold up tasks behind one that waits for the next buffer")
 
     def _check_log(self) -> None:
         if self.kind == "fedavg":
@@ -128,6 +145,7 @@ class Request:
             **self._selection_fields(n, slots, mode),
             "poisson": self.options.start_process == "poisson",
             "if_busy": _IF_BUSY[self.options.in_flight],
+            "queues": self.options.queues,
             "buffer_size": buffer_size,
             "max_staleness": -1 if max_staleness is None else count("max_staleness", max_staleness, low=0),
             "max_wait": math.inf if max_wait is None else number("max_wait", max_wait, open_low=True),
@@ -156,7 +174,7 @@ class Request:
         if probability.size != n:
             raise ValueError(f"selection: expected {n} probabilities, one per client, got {probability.size}")
         positive = int(np.count_nonzero(probability))
-        if positive < slots:
+        if positive < slots and not self.options.queues:
             raise ValueError(
                 f"selection: only {positive} clients have a probability above 0, for {slots} tasks at work"
             )
@@ -261,6 +279,8 @@ class Request:
             made["selection"] = selection
         if self.options.max_uses is not None:
             made["max_uses"] = self.options.max_uses
+        if self.options.queues:
+            made["queues"] = True
         if self.options.start_rate is not None:
             made |= {
                 "start_rate": self.options.start_rate,
