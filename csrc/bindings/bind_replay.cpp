@@ -64,8 +64,8 @@ class PythonWork : public ClientWork<T> {
 
 // function(client, task, w) returns the delta.
 //
-// w is shown where it lies. If anybody still has it after the call, or a view of it, it comes to own its memory: the
-// engine does not use that again.
+// w is a view of the engine's memory. If something still refers to it or to a view of it after the call, it becomes the
+// owner of that memory, which the engine does not use again.
 template <class T>
 class CallbackWork final : public PythonWork<T> {
  public:
@@ -169,7 +169,7 @@ class GroupWork final : public PythonWork<T> {
     return memory;
   }
 
-  // Copies so many numbers; others may have the GIL where that takes a while.
+  // Copies so many numbers; without the GIL where that takes long.
   template <class Body>
   static void copied(py::ssize_t n, Body body) {
     if (n < kMany) {

@@ -14,7 +14,7 @@ inline void hear_signals() {
   }
 }
 
-// An argument that is an int: nothing else is cut to one.
+// An argument that takes an int only: floats are refused, not truncated.
 inline pybind11::arg whole(const char* name) { return std::move(pybind11::arg(name).noconvert()); }
 
 void bind_random(pybind11::module_& module);

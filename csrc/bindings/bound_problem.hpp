@@ -62,7 +62,7 @@ inline NetworkDescription read_network(const py::object& spec) {
   return description;
 }
 
-// What a problem points to and a spec's arrays are not.
+// Memory that a problem points to and that no array of the spec holds.
 using OwnedPlan = std::unique_ptr<const NetworkPlan>;
 
 template <class T>

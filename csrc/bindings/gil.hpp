@@ -1,4 +1,4 @@
-// The GIL, let go of and taken by threads that the interpreter may not outlive.
+// Releasing and taking the GIL, on threads that may run longer than the interpreter.
 //
 // While the interpreter shuts down, Python ends a daemon thread that asks for the GIL by unwinding its stack. A stack
 // of C++ must not be unwound so: a destructor or a handler on the way would end the whole process. Such a thread sleeps
@@ -70,12 +70,12 @@ class GilHeld {
   PyGILState_STATE state_;
 };
 
-// function(args...), of somebody else's. With the GIL; throws py::error_already_set.
+// Calls a Python function that is not ours. With the GIL; throws py::error_already_set.
 template <class... Args>
 py::object call(const py::object& function, Args&&... args) {
   const py::tuple given = py::make_tuple(std::forward<Args>(args)...);
   PyObject* result = nullptr;
-  try {  // Python's C raises nothing in C++
+  try {  // the interpreter's C code throws no C++ exception
     result = PyObject_Call(function.ptr(), given.ptr(), nullptr);
   } catch (...) {
     sleep_until_the_end();

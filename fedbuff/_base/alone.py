@@ -1,4 +1,4 @@
-"""What one thread does at a time, and not again while it does it: another call is an error, not a wait."""
+"""Methods that one call at a time may run, from any thread: a second one raises, it does not wait."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def alone(method: Callable[Concatenate[Owner, Arguments], Result]) -> Callable[C
 
 
 class OneAtATime:
-    """Objects that can be asked nothing while one of them runs: those that share their marks."""
+    """Objects that share a mark: while a method of one runs, no method of any of them can be called."""
 
     def __init__(self, engine: Any, other: OneAtATime | None = None) -> None:
         self.engine = engine

@@ -25,7 +25,7 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 @cache
 def _quota(root: Path) -> float:
-    """The CPUs that the control groups of this process grant; infinite where none says a limit."""
+    """The CPUs that the control groups of this process grant; infinite where none sets a limit."""
     quotas = [float("inf")]
     for line in _lines(root / "proc/self/cgroup"):
         if line.count(":") < 2:

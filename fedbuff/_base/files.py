@@ -62,8 +62,8 @@ MOST_REASON = 1000  # characters of a message: a damaged file may quote itself a
 
 PathLike = str | os.PathLike[str]
 
-MOST_EXPANSION = 1032  # of deflate: no byte can stand for more; what declares more is lying
-SMALL = 1 << 26  # bytes that any file may ask for, whatever its own size
+MOST_EXPANSION = 1032  # of deflate: the most bytes that one byte can stand for; a member that declares more is damaged
+SMALL = 1 << 26  # bytes that a file may declare whatever its own size
 _BLOCK = 1 << 20
 _NPY_HEADER = 1 << 16  # bytes, at most, before an array's own
 _STORED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -163,7 +163,7 @@ def _create_beside(target: Path) -> tuple[Path, int]:
             os.close(lock)
             beside.unlink(missing_ok=True)
             raise
-        os.close(lock)  # a save that looked for leftovers took it for one, and removes it
+        os.close(lock)  # another save took it for one of a killed process, and removes it
 
 
 def _locked(descriptor: int) -> bool | None:
@@ -197,7 +197,7 @@ def _remove_if_left(path: str) -> None:
 
 
 def sync_folder(folder: PathLike) -> None:
-    """Makes the names in a folder last: a rename, a new file or one that went survives a power cut after this."""
+    """Syncs a folder: a rename, a new file or a removed one survives a power cut after this."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -209,7 +209,7 @@ def sync_folder(folder: PathLike) -> None:
 
 
 def make_folder(path: PathLike, *, exist_ok: bool = False) -> None:
-    """Makes a folder and those above it, and makes their names last."""
+    """Makes a folder and those above it, and syncs them."""
     folder = Path(path)
     missing = [above for above in (folder, *folder.parents) if not above.exists()]
     folder.mkdir(parents=True, exist_ok=exist_ok)

@@ -1,4 +1,4 @@
-"""Pickles of others, read without running anything: builtin containers, strings, numbers and, where asked for, arrays.
+"""Pickles from other programs, read without running anything: containers, strings, numbers and, if wanted, arrays.
 
 A pickle is a program of opcodes. It is walked once before it is run: an opcode that asks for memory beyond the file's
 own size, or tuples nested so deep that hashing one would overflow the stack, are refused.

@@ -1,4 +1,4 @@
-"""Student's t: what an interval around a mean of few values is wide by."""
+"""Quantiles of Student's t, for intervals around the mean of few values."""
 
 from __future__ import annotations
 

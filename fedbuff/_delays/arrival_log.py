@@ -51,7 +51,7 @@ class ArrivalLog(Immutable):
         clients: int | Sequence[Any] | NDArray[Any] | None = None,
     ) -> None:
         if version is None and start_time is None:
-            raise ValueError("give version or start_time, or both")
+            raise ValueError("version, start_time: give one of them, or both")
         codes, ids = code_clients(client, clients)
         arrive = float_column("arrive_time", arrive_time, codes.size)
         start = None if start_time is None else float_column("start_time", start_time, codes.size)

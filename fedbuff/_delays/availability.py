@@ -1,4 +1,4 @@
-"""`Availability`: when clients are on."""
+"""`Availability`: when clients are available."""
 
 from __future__ import annotations
 
@@ -150,10 +150,10 @@ class Availability(Immutable):
 def _periods(period: float | ArrayLike, n_clients: int) -> NDArray[np.float64]:
     values = to_array("period", period)
     if values.dtype.kind not in "iuf":
-        raise TypeError(f"period must be a number or one for each client, not {values.dtype}")
+        raise TypeError(f"period: expected a number or one for each client, got {values.dtype}")
     if values.ndim and values.shape != (n_clients,):
-        raise ValueError(f"period must be one number or {n_clients}, not of shape {values.shape}")
+        raise ValueError(f"period: expected one number or {n_clients}, got shape {values.shape}")
     periods = np.broadcast_to(values.astype(np.float64), (n_clients,)).copy()
     if not np.all((periods > 0) & (periods < np.inf)):
-        raise ValueError("period must be positive and finite")
+        raise ValueError(f"period: expected positive, finite numbers, got {periods.min():g} to {periods.max():g}")
     return periods

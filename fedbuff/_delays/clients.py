@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._base.arrays import to_array
-from .._base.checks import count
+from .._base.checks import count, shown
 from .._base.cpus import usable_cpus
 from .bad_rows import TraceError, bad_rows
 from .immutable import check_vector, refuse_rows
@@ -51,7 +51,7 @@ def code_clients(
             refuse_rows(np.array(nul, np.int64), lambda row: f"client {values.flat[row]!r} has a NUL character")
             values = values.astype(np.str_)
         if values.dtype.kind not in "iuU":
-            raise TypeError(f"client must be integers or strings, not {values.dtype}")
+            raise TypeError(f"client: expected integers or strings, got {values.dtype}")
         values = check_vector("client", values, None)
         if values.dtype.kind == "U":
             ids, inverse = np.unique(values, return_inverse=True)
@@ -76,9 +76,11 @@ def code_clients(
         else:
             known = to_array("clients", clients)
         if known.ndim != 1 or known.dtype.kind not in "iuU":
-            raise TypeError("clients must be a number of clients, or their ids as integers or strings")
+            raise TypeError(
+                f"clients: expected how many there are, or ids that are integers or strings, got {shown(clients)}"
+            )
         if known.size == 0:
-            raise ValueError("clients is empty")
+            raise ValueError("clients: expected at least one, got none")
         sorted_order = np.argsort(known, kind="stable")
         ordered = known[sorted_order]
         if np.any(ordered[1:] == ordered[:-1]):
@@ -122,7 +124,7 @@ def reordered(columns: list[NDArray[Any]], order: NDArray[np.int64] | None) -> l
 def check_flags(ok: ArrayLike, length: int) -> NDArray[np.bool_]:
     flags = to_array("ok", ok)
     if flags.dtype.kind not in "biu":
-        raise TypeError(f"ok must be booleans, not {flags.dtype}")
+        raise TypeError(f"ok: expected booleans, got {flags.dtype}")
     flags = check_vector("ok", flags, length)
     if flags.dtype.kind != "b":
         odd = np.flatnonzero((flags != 0) & (flags != 1))

@@ -214,7 +214,7 @@ def _from_numpy(values: NDArray[Any], name: str, kind: Kind) -> Column:
     if values.dtype.kind not in allowed:
         raise TraceError(f"{name} has type {values.dtype}, which is not a {kind}")
     if values.ndim != 1:
-        raise TraceError(f"{name} must be a vector, not of shape {values.shape}")
+        raise TraceError(f"{name}: expected a vector, got shape {values.shape}")
     return values
 
 

@@ -26,13 +26,13 @@ _ACCEPTANCE_MIN = 1e-3
 
 def _number(owner: str, name: str, value: Any) -> float:
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{owner}: {name} must be a number, not {type(value).__name__}")
+        raise TypeError(f"{owner}: {name}: expected a number, got {type(value).__name__}")
     try:
         number = float(value)
     except OverflowError:
-        raise ValueError(f"{owner}: {name} is beyond what a float64 holds") from None
+        raise ValueError(f"{owner}: {name}: expected a number that float64 holds") from None
     if math.isnan(number):
-        raise ValueError(f"{owner}: {name} is NaN")
+        raise ValueError(f"{owner}: {name}: expected a number, got NaN")
     return number
 
 
@@ -77,7 +77,7 @@ class Constant(Distribution):
     value: float
 
     def _validate(self) -> None:
-        self._need(self.value >= 0, "value must not be negative")
+        self._need(self.value >= 0, "value: expected a number >= 0")
 
     def _largest(self) -> float:
         return self.value
@@ -106,7 +106,7 @@ class Exponential(Distribution):
     scale: float = 1.0
 
     def _validate(self) -> None:
-        self._need(self.scale >= 0, "scale must not be negative")
+        self._need(self.scale >= 0, "scale: expected a number >= 0")
 
     def _largest(self) -> float:
         return self.scale * _LOG_MAX
@@ -121,8 +121,8 @@ class HalfNormal(Distribution):
     low: float = 0.0
 
     def _validate(self) -> None:
-        self._need(self.scale >= 0, "scale must not be negative")
-        self._need(self.low >= 0, "low must not be negative")
+        self._need(self.scale >= 0, "scale: expected a number >= 0")
+        self._need(self.low >= 0, "low: expected a number >= 0")
 
     def _largest(self) -> float:
         return self.low + self.scale * _NORMAL_MAX
@@ -139,8 +139,8 @@ class TruncatedNormal(Distribution):
     high: float = math.inf
 
     def _validate(self) -> None:
-        self._need(math.isfinite(self.loc), "loc must be finite")
-        self._need(self.scale > 0, "scale must be positive (no spread: Constant)")
+        self._need(math.isfinite(self.loc), "loc: expected a finite number")
+        self._need(self.scale > 0, "scale: expected a number > 0 (no spread: Constant)")
         self._need(0 <= self.low < self.high, "0 <= low < high must hold")
         below, above = ((bound - self.loc) / (self.scale * math.sqrt(2.0)) for bound in (self.low, self.high))
         inside = 0.5 * (math.erfc(below) - math.erfc(above))
@@ -159,8 +159,8 @@ class LogNormal(Distribution):
     sigma: float = 1.0
 
     def _validate(self) -> None:
-        self._need(math.isfinite(self.mean), "mean must be finite")
-        self._need(self.sigma >= 0, "sigma must not be negative")
+        self._need(math.isfinite(self.mean), "mean: expected a finite number")
+        self._need(self.sigma >= 0, "sigma: expected a number >= 0")
 
     def _largest(self) -> float:
         exponent = self.mean + self.sigma * _NORMAL_MAX
@@ -176,8 +176,8 @@ class Pareto(Distribution):
     scale: float = 1.0
 
     def _validate(self) -> None:
-        self._need(0 < self.shape < math.inf, "shape must be positive and finite")
-        self._need(self.scale > 0, "scale must be positive")
+        self._need(0 < self.shape < math.inf, "shape: expected a positive, finite number")
+        self._need(self.scale > 0, "scale: expected a number > 0")
 
     def _largest(self) -> float:
         exponent = _LOG_MAX / self.shape + math.log(self.scale)
@@ -193,8 +193,8 @@ class Weibull(Distribution):
     scale: float = 1.0
 
     def _validate(self) -> None:
-        self._need(0 < self.shape < math.inf, "shape must be positive and finite")
-        self._need(self.scale >= 0, "scale must not be negative")
+        self._need(0 < self.shape < math.inf, "shape: expected a positive, finite number")
+        self._need(self.scale >= 0, "scale: expected a number >= 0")
 
     def _largest(self) -> float:
         exponent = math.log(_LOG_MAX) / self.shape
@@ -211,12 +211,12 @@ class Empirical(Distribution):
     def __init__(self, samples: ArrayLike) -> None:
         values = to_array("samples", samples)
         if values.dtype.kind not in "iuf":
-            raise TypeError(f"Empirical: samples must be numbers, not {values.dtype}")
+            raise TypeError(f"Empirical: samples: expected numbers, got {values.dtype}")
         if values.ndim != 1 or values.size == 0:
-            raise ValueError(f"Empirical: samples must be a non-empty vector, not of shape {values.shape}")
+            raise ValueError(f"Empirical: samples: expected a non-empty vector, got shape {values.shape}")
         ordered = np.sort(values.astype(np.float64))
         if not (ordered[0] >= 0 and ordered[-1] < np.inf):  # sorting puts NaN last
-            raise ValueError("Empirical: samples must be finite and not negative")
+            raise ValueError(f"Empirical: samples: expected finite numbers >= 0, got {ordered[0]:g} to {ordered[-1]:g}")
         ordered.flags.writeable = False
         object.__setattr__(self, "samples", ordered)
 

@@ -59,21 +59,21 @@ def update_hash(state: Any, array: NDArray[Any]) -> None:
 def float_column(name: str, values: ArrayLike, length: int | None, copy: bool = True) -> NDArray[np.float64]:
     array = to_array(name, values)
     if array.dtype.kind not in "iuf":
-        raise TypeError(f"{name} must be numbers, not {array.dtype}")
+        raise TypeError(f"{name}: expected numbers, got {array.dtype}")
     return check_vector(name, array, length).astype(np.float64, copy=copy)
 
 
 def int_column(name: str, values: ArrayLike, length: int | None) -> NDArray[np.int64]:
     array = to_array(name, values)
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, not {array.dtype}")
+        raise TypeError(f"{name}: expected integers, got {array.dtype}")
     return check_vector(name, array, length).astype(np.int64)
 
 
 def check_vector(name: str, array: NDArray[Any], length: int | None) -> NDArray[Any]:
     if array.ndim != 1 or (length is not None and array.shape[0] != length):
         wanted = "a vector" if length is None else f"a vector of length {length}, as client is"
-        raise ValueError(f"{name} must be {wanted}, not of shape {array.shape}")
+        raise ValueError(f"{name}: expected {wanted}, got shape {array.shape}")
     return array
 
 

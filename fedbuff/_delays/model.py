@@ -32,14 +32,14 @@ def _per_client(owner: str, name: str, values: ArrayLike, n_clients: int, kinds:
     array = to_array(name, values)
     if array.dtype.kind not in kinds:
         wanted = "integers" if "f" not in kinds else "numbers"
-        raise TypeError(f"{owner}: {name} must be {wanted}, not {array.dtype}")
+        raise TypeError(f"{owner}: {name}: expected {wanted}, got {array.dtype}")
     if array.shape != (n_clients,):
-        raise ValueError(f"{owner}: {name} must have one value per client, shape ({n_clients},), not {array.shape}")
+        raise ValueError(f"{owner}: {name}: expected one value per client, shape ({n_clients},), got {array.shape}")
     array = array.astype(np.float64 if "f" in kinds else np.int64)
     bad = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
     if bad.size:
         value = array[bad[0]]
-        raise ValueError(f"{owner}: {name} of client {bad[0]} is {value}; it must be finite and not negative")
+        raise ValueError(f"{owner}: {name}: expected finite numbers >= 0, got {value} for client {bad[0]}")
     array.flags.writeable = False
     return array
 
@@ -66,14 +66,16 @@ class DelayModel(Immutable):
         try:
             n_clients = operator.index(self.n_clients)
         except TypeError:
-            raise TypeError(f"DelayModel: n_clients must be an int, not {type(self.n_clients).__name__}") from None
+            raise TypeError(f"DelayModel: n_clients: expected an int, got {type(self.n_clients).__name__}") from None
         if not 1 <= n_clients < 2**31:
-            raise ValueError(f"DelayModel: n_clients is {shown(n_clients)}; it must be in 1 .. 2^31 - 1")
+            raise ValueError(f"DelayModel: n_clients: expected an int from 1 to 2^31 - 1, got {shown(n_clients)}")
         object.__setattr__(self, "n_clients", n_clients)
         for name in ("wait", "download", "compute", "upload"):
             value = getattr(self, name)
             if not isinstance(value, Distribution):
-                raise TypeError(f"DelayModel: {name} must be a distribution such as Constant(1.0), not {shown(value)}")
+                raise TypeError(
+                    f"DelayModel: {name}: expected a distribution such as Constant(1.0), got {shown(value)}"
+                )
         if self.client_speed is not None and not isinstance(self.client_speed, Distribution):
             speed = _per_client("DelayModel", "client_speed", self.client_speed, n_clients, "iuf")
             object.__setattr__(self, "client_speed", speed)
@@ -82,7 +84,7 @@ class DelayModel(Immutable):
             object.__setattr__(self, "n_samples", sizes)
         if self.availability is not None:
             if not isinstance(self.availability, Availability):
-                raise TypeError(f"DelayModel: availability must be an Availability, not {shown(self.availability)}")
+                raise TypeError(f"DelayModel: availability: expected an Availability, got {shown(self.availability)}")
             if self.availability.n_clients != n_clients:
                 raise ValueError(
                     f"DelayModel: availability is for {self.availability.n_clients} clients, the model has {n_clients}"

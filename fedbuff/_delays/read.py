@@ -41,7 +41,7 @@ def in_seconds(values: NDArray[np.float64], unit: str | float) -> NDArray[np.flo
             return values * _SECONDS_IN[unit]
         if unit not in _IN_A_SECOND:
             known = ", ".join([*_IN_A_SECOND, *_SECONDS_IN])
-            raise ValueError(f"unit {shown(unit)} is unknown: one of {known}, or how many seconds a unit has")
+            raise ValueError(f"unit: expected one of {known}, or how many seconds it has, got {shown(unit)}")
         return values if unit == "s" else values / _IN_A_SECOND[unit]
     return values * number("unit", unit, open_low=True)
 

@@ -162,7 +162,7 @@ class Recorder:
         if isinstance(client, str) and "\0" in client:  # NumPy's strings end at one
             raise ValueError(f"client {client!r}: expected an id without NUL characters")
         if self._text is not None and self._text != isinstance(client, str):
-            raise TypeError(f"client {client!r}: ids must be all ints or all strings")
+            raise TypeError(f"client {client!r}: expected ids that are all ints or all strings")
         return client
 
     def _pop(self, client: Client, what: str) -> tuple[float, int]:
@@ -205,7 +205,7 @@ def _version(client: Client, version: int) -> int:
     try:
         number = version.__index__()
     except AttributeError:
-        raise TypeError(f"client {client!r}: version must be an int, not {type(version).__name__}") from None
+        raise TypeError(f"client {client!r}: version: expected an int, got {type(version).__name__}") from None
     if number < 0:
         raise ValueError(f"client {client!r}: version {number} is negative")
     return number

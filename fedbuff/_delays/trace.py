@@ -1,4 +1,4 @@
-"""Recorded delays: `Trace`, `Availability` and `ArrivalLog`, checked once, then immutable."""
+"""`Trace`: recorded delays, checked once, then immutable."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ class Trace(Immutable):
         ids found, sorted.
         """
         if (compute is None) == (total is None):
-            raise ValueError("give compute or total, one of them")
+            raise ValueError("compute, total: give exactly one of them")
         if total is not None and not (download is None and upload is None):
-            raise ValueError("total contains download and upload: give compute with them")
+            raise ValueError("total: it contains download and upload; give compute with them")
         choice("end", end, ("wrap", "stop"))
         choice("tasks", tasks, ("number", "order"))
         codes, ids = code_clients(client, clients)
@@ -127,7 +127,7 @@ class Trace(Immutable):
     ) -> None:
         if availability is not None:
             if not isinstance(availability, Availability):
-                raise TypeError(f"availability must be an Availability, not {type(availability).__name__}")
+                raise TypeError(f"availability: expected an Availability, got {type(availability).__name__}")
             if availability.n_clients != ids.size:
                 raise ValueError(f"availability is for {availability.n_clients} clients, the trace has {ids.size}")
         for name, array in {"client_ids": ids, "offsets": offsets, **columns, "ok": ok}.items():
@@ -199,9 +199,9 @@ class Trace(Immutable):
         for name, factor in {"wait": wait, "download": download, "compute": compute, "upload": upload}.items():
             values = to_array(name, factor)
             if values.dtype.kind not in "iuf":
-                raise TypeError(f"{name} must be a number or one for each client, not {values.dtype}")
+                raise TypeError(f"{name}: expected a number or one for each client, got {values.dtype}")
             if values.ndim and values.shape != (self.n_clients,):
-                raise ValueError(f"{name} must be one factor or {self.n_clients}, not of shape {values.shape}")
+                raise ValueError(f"{name}: expected one factor or {self.n_clients}, got shape {values.shape}")
             scaled = getattr(self, name) * (np.repeat(values, np.diff(self.offsets)) if values.ndim else values)
             if scaled.size and not (scaled.min() >= 0 and scaled.max() < np.inf):
                 raise ValueError(f"the factor of {name} makes delays that are negative or not finite")
@@ -211,8 +211,8 @@ class Trace(Immutable):
     def bootstrap(self, tasks: int | None = None, *, seed: int = 0, block: int = 1) -> Trace:
         """A resampled trace: every client gets `tasks` rows (as many as it has) drawn from its own with replacement.
 
-        Whole rows are drawn, in runs of `block` consecutive ones (from the last row on to the first), so that a slow
-        spell stays a spell.
+        Whole rows are drawn, in runs of `block` consecutive ones (from the last row on to the first), so that tasks
+        that are slow together stay together.
         """
         block, seed = count("block", block), seed_of(seed)
         tasks = None if tasks is None else count("tasks", tasks)
@@ -271,7 +271,7 @@ class Trace(Immutable):
         from .fit import fit
 
         if part not in (*PARTS, "total"):
-            raise ValueError(f"part {part!r} is unknown: total, {', '.join(PARTS)}")
+            raise ValueError(f"part: expected one of total, {', '.join(PARTS)}, got {part!r}")
         return fit(getattr(self, part), families)
 
     def save(self, path: str | os.PathLike[str]) -> None:

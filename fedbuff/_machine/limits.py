@@ -25,7 +25,7 @@ _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "
 
 
 def setting() -> dict[str, Any]:
-    """What heads every result: CPU, versions, backend, level, compiler and flags."""
+    """The head of every result: CPU, versions, backend, level, compiler and flags."""
     built = config()
     return {
         "cpu": cpu_name(),

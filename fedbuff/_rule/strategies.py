@@ -176,7 +176,7 @@ class Rule:
         weight = float(self.staleness(staleness))
         if not math.isfinite(weight) or weight < 0:
             raise ValueError(
-                f"staleness: the function gave {weight} for staleness {staleness}; it must be finite and >= 0"
+                f"staleness: expected a function that gives finite numbers >= 0, got {weight} for staleness {staleness}"
             )
         return weight
 

@@ -52,10 +52,10 @@ class Request:
 
     def __init__(self, source: Source, strategy: Any, options: ScheduleOptions, seed: int) -> None:
         if not isinstance(source, Trace | DelayModel | ArrivalLog):
-            raise TypeError(f"source must be a Trace, a DelayModel or an ArrivalLog, not {type(source).__name__}")
+            raise TypeError(f"source: expected a Trace, a DelayModel or an ArrivalLog, got {type(source).__name__}")
         kind = getattr(strategy, "kind", None)
         if kind not in ("fedbuff", "fedasync", "fedavg"):
-            raise TypeError(f"strategy must be FedBuff, FedAsync or FedAvg, not {type(strategy).__name__}")
+            raise TypeError(f"strategy: expected FedBuff, FedAsync or FedAvg, got {type(strategy).__name__}")
         self.source, self.strategy, self.kind, self.options = source, strategy, kind, options
         self.seed = seed_of(seed)
         self._check_starts(source.n_clients)

@@ -102,7 +102,7 @@ class Schedule:
                 array = given[name]
                 if not isinstance(array, np.ndarray) or array.dtype != dtype:
                     kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-                    raise TypeError(f"{name} must be an array of {np.dtype(dtype)}, not {kind}")
+                    raise TypeError(f"{name}: expected an array of {np.dtype(dtype)}, got {kind}")
                 length = array.size if length is None else length
                 if array.shape != (length,):
                     raise ValueError(f"{name} has shape {array.shape} beside columns of length {length}")

@@ -1,4 +1,4 @@
-"""Functions that a configuration names, which are code of somebody's: `where:name`."""
+"""Functions that a configuration names as `where:name`: code that is not ours."""
 
 from __future__ import annotations
 

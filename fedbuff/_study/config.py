@@ -195,7 +195,7 @@ class StudyConfig:
             if name not in self.tables:
                 raise ConfigError(f"{name}: the table is missing")
         if not isinstance(self.tables.get("name", ""), str):
-            raise ConfigError("name: expected a string")
+            raise ConfigError(f"name: expected a string, got {type(self.tables['name']).__name__}")
         _ = self.seeds, self.target, self.sweep_options
         self._check_problem()
         self._check_sections()
@@ -635,7 +635,7 @@ class StudyConfig:
             return None
         refuse_unknown("target", given, TARGETS)
         if len(given) > 1:
-            raise ConfigError("target: give one metric")
+            raise ConfigError(f"target: expected one metric, got {', '.join(given)}")
         (metric, value), *_ = given.items()
         with at_path("target", (metric,)):
             return metric, number(metric, value, low=-np.inf)
@@ -644,7 +644,7 @@ class StudyConfig:
         """The variants that the tables [[compare]] ask for: for each, what its lists under `try` make of it."""
         given = self.tables.get("compare", [])
         if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
-            raise ConfigError("compare: expected tables [[compare]]")
+            raise ConfigError(f"compare: expected tables [[compare]], got {type(given).__name__}")
         base = {key: value for key, value in self.tables.items() if key not in ("compare", "name")}
         groups = []
         for at, entry in enumerate(given):

@@ -1,4 +1,4 @@
-"""The keys that a table of a configuration may have, by its path: what the tables say, and nothing that is built."""
+"""The keys that a table of a configuration may have, by its path."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def pair(
 
 
 def survival_median(times: ArrayLike, reached: ArrayLike) -> float:
-    """The time by which half have reached it, by Kaplan and Meier: a run that has not counts as long as it was watched.
+    """The time by which half have reached it, by Kaplan and Meier: a run that has not is censored at its time.
 
     Infinite where fewer than half are seen to reach it.
 
@@ -332,8 +332,7 @@ def paired(results: SweepResults, a: Any, b: Any, metric: str, level: float, met
 
 def time_to(results: SweepResults, metric: str, target: float, axis: Axis, level: float, method: Method) -> Table:
     """A row for each arm: how many of its runs reached the target, the median, and the mean with its interval where
-    all did. A run that did not is watched to its end and counted so; one that diverged, as if it had been watched for
-    ever."""
+    all did. A run that did not reach it is censored at its end; one that diverged, at infinity."""
     choice("axis", axis, get_args(Axis))
     number("target", target, low=-math.inf)
     notes: list[str] = []

@@ -55,7 +55,7 @@ class TuneResults:
               target, the median of the virtual time to it, the mean with its interval, and the metric's mean at the end
     rungs     the sweeps, as `SweepResults`
     updates   client updates that were made; `full_updates`, about how many the whole grid would have taken
-    notes     what to know before the winner is believed
+    notes     what limits the conclusion
     """
 
     target: tuple[str, float]

@@ -69,7 +69,8 @@ def rate(
         raise ValueError("values: a slope needs at least two")
     scaled = over in ("n", "heterogeneity")
     if scaled == isinstance(problem, Problem):
-        raise TypeError(f"problem: over {over!r} it must be {'a function of the value' if scaled else 'a Problem'}")
+        wanted = "a function of the value" if scaled else "a Problem"
+        raise TypeError(f"problem: over {over!r}: expected {wanted}, got {type(problem).__name__}")
     problems = [cast(Any, problem)(value) if scaled else cast(Problem, problem) for value in values]
     options = [fixed | ({} if scaled else {over: value}) for value in values]
     if over != "T":

@@ -40,7 +40,7 @@ Heterogeneity = Literal["average", "uniform"]
 
 
 class OutsideTheorem(ValueError):
-    """The theorem says nothing about this; `allow_outside=True` computes it all the same."""
+    """The theorem does not cover these arguments; with `allow_outside=True` they are computed all the same."""
 
 
 class StepSizes(NamedTuple):

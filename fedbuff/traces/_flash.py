@@ -100,7 +100,7 @@ def _flash_ready(
         raise TraceError("the device has no text of messages", number, path)
     lines = [line.split("\t") for line in text.splitlines() if line.strip()]
     if not lines or any(len(line) != 2 for line in lines):
-        raise TraceError("messages must be lines of time<TAB>state", number, path)
+        raise TraceError("messages: expected lines of time<TAB>state", number, path)
     time = _flash_times([line[0].strip() for line in lines], number, path)
     order = np.argsort(time, kind="stable")
     time = time[order]
@@ -159,7 +159,7 @@ def _flash_transfers(
         means[way], deviations[way] = field(users, f"{way}_u", path), field(users, f"{way}_sigma", path)
         bad = np.flatnonzero(~((means[way] > 0) & (deviations[way] >= 0)))
         if bad.size:
-            raise TraceError(f"{way}_u must be positive and {way}_sigma not negative", int(bad[0]) + 1, path)
+            raise TraceError(f"{way}_u, {way}_sigma: expected a number > 0 and one >= 0", int(bad[0]) + 1, path)
     high, low, _, _ = philox(seed, np.arange(n), 0, _SPEED_CHOICE, STREAM_DELAYS)
     words = high.astype(np.uint64) << np.uint64(32) | low
     user = multiply_high(words, np.uint64(len(users))).astype(np.int64)

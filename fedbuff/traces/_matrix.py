@@ -79,11 +79,11 @@ def read_matrix(source: PathLike | ArrayLike, what: str, delimiter: str | None, 
         table, path, names = to_array("source", source), None, getattr(source, "columns", None)
     if table.dtype.kind not in "iuf":
         if path is None:
-            raise TypeError(f"source: the {what} must be numbers, not {table.dtype}")
-        raise TraceError(f"the {what} must be numbers, not {table.dtype}", path=path)
+            raise TypeError(f"source: the {what}: expected numbers, got {table.dtype}")
+        raise TraceError(f"the {what}: expected numbers, got {table.dtype}", path=path)
     if table.ndim != 2 or 0 in table.shape:
         raise TraceError(
-            f"source: the {what} must be a matrix of rounds x workers, not of shape {table.shape}", path=path
+            f"source: the {what}: expected a matrix of rounds x workers, got shape {table.shape}", path=path
         )
     return Matrix(table.astype(np.float64), None if names is None else _worker_ids(list(names), path), path)
 

@@ -61,7 +61,7 @@ def test_no_windows_at_all() -> None:
         (lambda: fb.Availability([0, 2], [0, 0], [1, 1], n_clients=2), "row 2: client 2 is unknown"),
         (lambda: fb.Availability([0], [np.nan], [1.0], n_clients=1), "row 1: begin is NaN"),
         (lambda: fb.Availability([0], [0.0], [9.0], n_clients=1, period=8.0), "row 1: the window ends at 9.0, after"),
-        (lambda: fb.Availability([0], [0.0], [1.0], n_clients=1, period=0.0), "period must be positive"),
+        (lambda: fb.Availability([0], [0.0], [1.0], n_clients=1, period=0.0), "period: expected positive, finite numbers"),
         (lambda: fb.Availability([0], [0.0], [1.0], n_clients=1, policy="sleep"), "policy: expected one of"),
     ],
 )
@@ -93,7 +93,7 @@ def test_log_keeps_order_and_checks_it() -> None:
         ),
         (lambda: fb.ArrivalLog([0, 1], [1.0, np.nan], version=[0, 0]), "row 2: arrive_time is NaN"),
         (lambda: fb.ArrivalLog([0, 7], [1.0, 2.0], version=[0, 0], clients=2), "row 2: client 7 is unknown"),
-        (lambda: fb.ArrivalLog([0], [1.0]), "give version or start_time"),
+        (lambda: fb.ArrivalLog([0], [1.0]), "version, start_time: give one of them"),
     ],
 )
 def test_bad_logs_are_refused(make, message) -> None:

@@ -295,7 +295,7 @@ def test_flash_speeds_and_models(tmp_path) -> None:
     ("device", "message"),
     [
         ({"messages": 3}, "row 1: the device has no text"),
-        ({"messages": "1 wifi"}, "row 1: messages must be lines of time<TAB>state"),
+        ({"messages": "1 wifi"}, "row 1: messages: expected lines of time<TAB>state"),
         (flash_device([(0, "wifi"), (1, "flying")]), "row 1: state 'flying' is unknown"),
         (flash_device([("noon", "wifi")]), "row 1: a time is neither seconds nor a date"),
     ],

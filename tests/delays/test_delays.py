@@ -117,11 +117,11 @@ def test_delay_model_checks_what_it_is_given() -> None:
     assert model.n_samples.dtype == np.int64
     with pytest.raises(TypeError, match=r"Constant\(1.0\)"):
         fb.DelayModel(3, compute=1.0)
-    with pytest.raises(ValueError, match="client_speed of client 1"):
+    with pytest.raises(ValueError, match="client_speed: expected finite numbers >= 0, got -1.0 for client 1"):
         fb.DelayModel(3, client_speed=[1.0, -1.0, 1.0])
     with pytest.raises(ValueError, match="one value per client"):
         fb.DelayModel(3, client_speed=[1.0])
-    with pytest.raises(TypeError, match="n_samples must be integers"):
+    with pytest.raises(TypeError, match="n_samples: expected integers"):
         fb.DelayModel(3, n_samples=[1.0, 2.0, 3.0])
     with pytest.raises(ValueError):
         fb.DelayModel(0)

@@ -73,8 +73,8 @@ def test_misuse_names_the_client() -> None:
     )
     refused(lambda: recorder.started(4), ValueError, "client 4: give a version to every start or to none")
     refused(lambda: recorder.started(4, -1), ValueError, "client 4: version -1 is negative")
-    refused(lambda: recorder.started(4, 1.0), TypeError, "client 4: version must be an int, not float")  # type: ignore[arg-type]
-    refused(lambda: recorder.started("x", 0), TypeError, "client 'x': ids must be all ints or all strings")
+    refused(lambda: recorder.started(4, 1.0), TypeError, "client 4: version: expected an int, got float")  # type: ignore[arg-type]
+    refused(lambda: recorder.started("x", 0), TypeError, "client 'x': expected ids that are all ints or all strings")
     refused(lambda: recorder.started(-1, 0), ValueError, "client: expected an int from 0 to 2**63 - 1, got -1")
     refused(lambda: recorder.started(1.5, 0), TypeError, "client: expected an int or a string, got float")  # type: ignore[arg-type]
     refused(lambda: recorder.cancelled(4), ValueError, "client 4 was cancelled without a start")
@@ -176,7 +176,7 @@ def test_the_own_clock_goes_on_where_an_earlier_log_ends() -> None:
     recorder.arrived("a")
     log = recorder.log()
     assert log.start_time is not None and 1000.5 < log.start_time[1] < log.arrive_time[1] < 2000.0
-    with pytest.raises(TypeError, match="ids must be all ints or all strings"):
+    with pytest.raises(TypeError, match="expected ids that are all ints or all strings"):
         recorder.started(3)
 
 

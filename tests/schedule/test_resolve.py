@@ -279,9 +279,9 @@ def test_refused_arguments(options: dict[str, Any], error: type[Exception], mess
 
 
 def test_refused_objects() -> None:
-    with pytest.raises(TypeError, match="source must be a Trace"):
+    with pytest.raises(TypeError, match="source: expected a Trace"):
         fb.schedule([1.0], FedBuff(2), arrivals=1)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="strategy must be FedBuff"):
+    with pytest.raises(TypeError, match="strategy: expected FedBuff"):
         fb.schedule(model(5), 3, arrivals=1)
     with pytest.raises(ValueError, match="FedAvg starts its own rounds"):
         fb.schedule(model(5), FedAvg(rate=0.5), 3, arrivals=1)

@@ -263,9 +263,9 @@ def test_hash_is_stable_over_versions() -> None:
 
 def test_constructor_refuses_wrong_types_and_shapes() -> None:
     state = MADE["buffered"]._state()
-    with pytest.raises(TypeError, match="client must be an array of int32, not int64"):
+    with pytest.raises(TypeError, match="client: expected an array of int32, got int64"):
         fb.Schedule(**{**state, "client": state["client"].astype(np.int64)})
-    with pytest.raises(TypeError, match="client must be an array of int32, not list"):
+    with pytest.raises(TypeError, match="client: expected an array of int32, got list"):
         fb.Schedule(**{**state, "client": [1, 2]})
     with pytest.raises(ValueError, match="task has shape"):
         fb.Schedule(**{**state, "task": state["task"][:-1]})

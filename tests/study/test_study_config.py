@@ -272,7 +272,7 @@ def test_uniform_arrivals() -> None:
         ({"local": 3}, "local: expected a table, got int"),
         ({"trace.compute": {"kind": "exponential", "scale": -1.0}}, "trace.compute: Exponential(scale=-1.0): scale"),
         ({"trace.compute": {"kind": "gamma"}}, "trace.compute.kind: expected one of constant,"),
-        ({"trace.upload": -1}, "trace.upload: Constant(value=-1.0): value must not be negative"),
+        ({"trace.upload": -1}, "trace.upload: Constant(value=-1.0): value: expected a number >= 0"),
         ({"trace": {"kind": "recorded"}}, "trace.file: missing"),
         ({"trace": {"kind": "recorded", "file": "no.csv"}}, "trace.file: no.csv does not exist"),
         ({"schedule.concurrency": 5}, "schedule.concurrency is 5: there are only 2 clients"),

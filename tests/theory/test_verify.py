@@ -229,9 +229,9 @@ def test_rate_refusals() -> None:
         theory.rate(QUADRATIC, "K", [1, 2], K=2, tau=1)
     with pytest.raises(TypeError, match="T: it is swept"):
         theory.rate(QUADRATIC, "T", [2000, 4000], T=2, K=2, tau=1)
-    with pytest.raises(TypeError, match="it must be a function of the value"):
+    with pytest.raises(TypeError, match="expected a function of the value, got"):
         theory.rate(QUADRATIC, "n", [1, 2], K=2, tau=1)
-    with pytest.raises(TypeError, match="it must be a Problem"):
+    with pytest.raises(TypeError, match="expected a Problem, got"):
         theory.rate(lambda value: QUADRATIC, "K", [1, 2], tau=1)
     with pytest.raises(ValueError, match="values: a slope needs two that differ"):
         theory.rate(QUADRATIC, "K", [2, 2], tau=0, seeds=2)

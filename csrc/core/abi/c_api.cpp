@@ -25,7 +25,7 @@ static_assert(sizeof(std::size_t) >= 8, "sizes of the C ABI have 64 bits, and so
 
 namespace {
 
-// The one place where exceptions end: ours are about memory, the others come out of the host's functions.
+// The one place where exceptions are caught: ours are about memory, the others come from the host's functions.
 template <class Body>
 fb_status guarded(Body body) {
   try {
@@ -41,8 +41,7 @@ fb_status guarded(Body body) {
   }
 }
 
-// What body(object) gives; `nothing` where there is no object, or it stayed with the process that this one is forked
-// of.
+// What body(object) gives; `nothing` where there is no object, or it belongs to the process that forked this one.
 template <class Object, class Body, class Result>
 Result read(Object* object, Body body, Result nothing) {
   try {
@@ -123,7 +122,7 @@ bool valid_rule(const fb_rule& rule) {
          (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule) && valid_weights(rule);
 }
 
-// A rule that was read and holds, for a model that can be.
+// A valid rule, for a model of a possible size.
 fb_status read_rule(const fb_rule* given, fb_dtype dtype, std::int64_t dim, fb_rule& rule_out) {
   const fb_status status = read_struct(given, kFirstRule, rule_out);
   return status != FB_OK ? status : valid_rule(rule_out) && is_float(dtype) && dim >= 1 ? FB_OK : FB_ERR_ARGUMENT;

@@ -20,7 +20,7 @@ struct fb_queue {
     const std::uint32_t slot = idle_.back();
     idle_.pop_back();
     events_.payload(slot).item = item;
-    // Minus zero has other bits than zero, and bits decide the order.
+    // Times are compared by their bits: minus zero becomes zero.
     events_.put(fedbuff::Event::make(time + 0.0, static_cast<std::uint64_t>(kind), number_++, slot));
     return FB_OK;
   }

@@ -1,4 +1,4 @@
-// Clients whose gradient is somebody else's compiled function, run inside the engine without Python.
+// Clients whose gradient is a compiled function of the caller's, run inside the engine without Python.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kMostParts = 64;
 constexpr std::int64_t kFewestParts = 8;                    // where there are as many clients and they fit at all
-constexpr std::int64_t kPartBytes = std::int64_t{1} << 21;  // of partial sums: what more of them cost would show
+constexpr std::int64_t kPartBytes = std::int64_t{1} << 21;  // of partial sums at most: more of them would cost time
 constexpr std::int64_t kMostPartBytes = std::int64_t{1} << 28;
 
 std::int64_t count_parts(std::int64_t n_clients, std::int64_t dim) {

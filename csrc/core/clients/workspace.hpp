@@ -1,4 +1,4 @@
-// A problem made ready to be worked on by many threads: scratch memory to lend, and the gradient over all clients.
+// A problem that many threads work on: scratch memory for each call, and the gradient over all clients.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class Workspace {
   FB_CORE_API double client_gradient(std::int64_t client, const T* w, T* gradient_out);
 
   // The same for f = sum_i client_weight[i] f_i. Clients are cut into parts that depend on the problem alone, each part
-  // is summed in double, the parts are added in order, as they become ready: the bits do not depend on `threads`.
+  // is summed in double, and the parts are added in order, as they become ready: the bits do not depend on `threads`.
   // `after_part`, unless null, is called on the caller's thread after each part that it did; where it throws, no
   // further part is begun, gradient_out stays as it was, and the exception comes out.
   FB_CORE_API double gradient(const T* w, T* gradient_out, int threads, void (*after_part)() = nullptr);

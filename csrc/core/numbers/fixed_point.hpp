@@ -1,6 +1,6 @@
 // Sums of whole numbers that do not depend on the order of their terms.
 //
-// A weight counts to a multiple of 2^-24 (kWeightStep), so that sums of weights are exact in double while they stay
+// A weight is rounded to a multiple of 2^-24 (kWeightStep), so that sums of weights are exact in double while they stay
 // below 2^29; a product of a weight and a number to the nearest whole number, ties to even. Every term is rounded by
 // itself and added exactly, or refused.
 #pragma once
