@@ -61,7 +61,10 @@ def test_no_windows_at_all() -> None:
         (lambda: fb.Availability([0, 2], [0, 0], [1, 1], n_clients=2), "row 2: client 2 is unknown"),
         (lambda: fb.Availability([0], [np.nan], [1.0], n_clients=1), "row 1: begin is NaN"),
         (lambda: fb.Availability([0], [0.0], [9.0], n_clients=1, period=8.0), "row 1: the window ends at 9.0, after"),
-        (lambda: fb.Availability([0], [0.0], [1.0], n_clients=1, period=0.0), "period: expected positive, finite numbers"),
+        (
+            lambda: fb.Availability([0], [0.0], [1.0], n_clients=1, period=0.0),
+            "period: expected positive, finite numbers",
+        ),
         (lambda: fb.Availability([0], [0.0], [1.0], n_clients=1, policy="sleep"), "policy: expected one of"),
     ],
 )

@@ -117,7 +117,7 @@ def test_delay_model_checks_what_it_is_given() -> None:
     assert model.n_samples.dtype == np.int64
     with pytest.raises(TypeError, match=r"Constant\(1.0\)"):
         fb.DelayModel(3, compute=1.0)
-    with pytest.raises(ValueError, match="client_speed: expected finite numbers >= 0, got -1.0 for client 1"):
+    with pytest.raises(ValueError, match=r"client_speed: expected finite numbers >= 0, got -1.0 for client 1"):
         fb.DelayModel(3, client_speed=[1.0, -1.0, 1.0])
     with pytest.raises(ValueError, match="one value per client"):
         fb.DelayModel(3, client_speed=[1.0])
