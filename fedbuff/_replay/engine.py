@@ -60,19 +60,19 @@ def make_engine(
 ) -> ReplayEngine:
     check_local(local, problem)
     function: ClientFunction | CompiledGradient | None = None
-    spec = batch = bound = None
+    plan = bound = None
     if isinstance(problem, PythonProblem):
         function = problem.client_function(seed, local)
     else:
         assert local is not None
-        spec, batch = local.spec, local.batches(problem.n_clients)
+        plan = local.plan(problem)
         if isinstance(problem, Custom):
             function = problem.compiled()
         else:
             bound = problem.bound
     sums = _sums(rule, problem.dim, seed)
     rows = _rows(rule, problem)
-    engine = backends.current().replay_engine(rule, w0, bound, function, spec, seed, batch, WINDOW_BYTES, sums, roles)
+    engine = backends.current().replay_engine(rule, w0, bound, function, plan, seed, WINDOW_BYTES, sums, roles)
     if rows is not None:
         engine.set_table(rows)
     return cast(ReplayEngine, OneAtATime(engine))

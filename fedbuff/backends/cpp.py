@@ -39,6 +39,7 @@ from .spec import (
     ClientFunction,
     CompiledGradient,
     Limits,
+    LocalPlan,
     LocalSpec,
     PackedArm,
     PackedRun,
@@ -133,16 +134,11 @@ class _Bound:
         rows: NDArray[np.int64] | None,
         delta_out: Vector,
     ) -> None:
-        self.problem.local_sgd(
-            local.steps, local.lr, local.momentum, local.weight_decay, local.prox, w, client, task, seed, batch, rows,
-            delta_out,
-        )  # fmt: skip
+        self.problem.local_sgd(local, w, client, task, seed, batch, rows, delta_out)
 
-    def local_handle(self, local: LocalSpec, seed: int, batch: list[int]) -> int:
+    def local_handle(self, plan: LocalPlan, seed: int) -> int:
         """The address of a new fb_local, whose owner destroys it; this problem must outlive it."""
-        return self.problem.local_handle(
-            local.steps, local.lr, local.momentum, local.weight_decay, local.prox, seed, batch
-        )
+        return self.problem.local_handle(plan, seed)
 
 
 def bind(spec: ProblemSpec) -> BoundProblem:
@@ -162,9 +158,8 @@ def replay_engine(
     w0: Vector,
     bound: BoundProblem | None,
     function: ClientFunction | CompiledGradient | None,
-    local: LocalSpec | None,
+    local: LocalPlan | None,
     seed: int,
-    batch: NDArray[np.int64] | None,
     window_bytes: int,
     sums: SumSpec,
     roles: SumRoles | None,
@@ -172,7 +167,7 @@ def replay_engine(
     """The threaded replay."""
     problem = None if bound is None else _core_problem(bound)
     kind = _core.ReplayF32 if w0.dtype == np.float32 else _core.ReplayF64
-    return kind(rule, w0, problem, function, local, seed, batch, window_bytes, sums, roles)
+    return kind(rule, w0, problem, function, local, seed, window_bytes, sums, roles)
 
 
 def replay_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:
@@ -195,8 +190,7 @@ def packed_arm(
     rule: Rule,
     problem: BoundProblem,
     held_out: BoundProblem | None,
-    local: LocalSpec,
-    batch: NDArray[np.int64],
+    local: LocalPlan,
     s: NDArray[np.float64],
     e: NDArray[np.float64],
     window_bytes: int,
@@ -207,7 +201,7 @@ def packed_arm(
     core = _core_problem(problem)
     kind = _core.PackedArmF32 if isinstance(core, _core.ProblemF32) else _core.PackedArmF64
     test = None if held_out is None else _core_problem(held_out)
-    return kind(rule, core, test, local, batch, s, e, window_bytes, eval_every, metrics, stop)
+    return kind(rule, core, test, local, s, e, window_bytes, eval_every, metrics, stop)
 
 
 class _PackedRuns:

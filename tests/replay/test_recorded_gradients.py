@@ -95,7 +95,7 @@ def test_the_specification_agrees() -> None:
     schedule = ours.schedule
     assert isinstance(schedule, fb.Schedule) and ours.local is not None
     engine = reference.replay_engine(
-        ours.rule, np.linspace(-1, 1, 5), reference.bind(problem._spec), None, ours.local.spec, 2, np.full(4, 2), 0,
+        ours.rule, np.linspace(-1, 1, 5), reference.bind(problem._spec), None, ours.local.plan(problem), 2, 0,
         SumSpec(), None,
     )  # fmt: skip
     engine.record_gradients(2, 1)

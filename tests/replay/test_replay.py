@@ -143,8 +143,8 @@ def test_float64_agrees_with_the_sequential_oracle(name: str) -> None:
     s = np.array([strategy.rule.staleness_weight(t) for t in range(schedule.tau + 1)])[schedule.staleness[used]]
     e = np.array([strategy.rule.sample_weight(n) for n in problem.n_samples])[schedule.client[used]]
     engine = reference.replay_engine(
-        strategy.rule, problem.init(5), reference.bind(problem._spec), None, LOCAL.spec, 5,
-        np.full(N_CLIENTS, LOCAL.batch_size), 0, SumSpec(), None,
+        strategy.rule, problem.init(5), reference.bind(problem._spec), None, LOCAL.plan(problem), 5, 0, SumSpec(),
+        None,
     )  # fmt: skip
     references = np.bincount(schedule.version[used], minlength=25)[:25]
     engine.add(*(getattr(schedule, c)[used] for c in ("client", "task", "version", "step")), s, e, references,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..._rule.strategies import Rule
 from ..spec import (
     BoundProblem,
     ClientFunction,
     CompiledGradient,
-    LocalSpec,
+    LocalPlan,
     ReplayEngine,
     ReplayRun,
     RunSpec,
@@ -32,9 +29,8 @@ EngineMaker = Callable[
         Vector,
         BoundProblem | None,
         ClientFunction | CompiledGradient | None,
-        LocalSpec | None,
+        LocalPlan | None,
         int,
-        NDArray[np.int64] | None,
         int,
         SumSpec,
         SumRoles | None,
@@ -75,14 +71,13 @@ def _replay_engine_over(kernels: server.Kernels) -> EngineMaker:
         w0: Vector,
         bound: BoundProblem | None,
         function: ClientFunction | CompiledGradient | None,
-        local: LocalSpec | None,
+        local: LocalPlan | None,
         seed: int,
-        batch: NDArray[np.int64] | None,
         window_bytes: int,
         sums: SumSpec,
         roles: SumRoles | None,
     ) -> SequentialReplay:
         assert not isinstance(function, tuple), "a compiled gradient needs the cpp backend"
-        return SequentialReplay(kernels, rule, w0, bound, function, local, seed, batch, sums, roles)
+        return SequentialReplay(kernels, rule, w0, bound, function, local, seed, sums, roles)
 
     return replay_engine
