@@ -300,8 +300,8 @@ class BoundReplay {
  public:
   // The clients' work: local SGD on a bound problem or on a custom gradient (address, context, samples), or a function.
   BoundReplay(const py::object& rule, const py::object& w0, BoundProblem<T>* problem, const py::object& function,
-              const py::object& local, std::uint64_t seed, std::int64_t window_bytes,
-              const py::object& sums, const py::object& roles)
+              const py::object& local, std::uint64_t seed, std::int64_t window_bytes, const py::object& sums,
+              const py::object& roles)
       : dim_(py::reinterpret_borrow<py::array>(w0).size()), problem_(problem) {
     const T* start = input<T>(w0, "w0", {dim_});
     if (!function.is_none() && !py::isinstance<py::tuple>(function)) {
@@ -574,8 +574,8 @@ void bind_one(py::module_& module, const char* name) {
       .def(py::init<const py::object&, const py::object&, BoundProblem<T>*, const py::object&, const py::object&,
                     std::uint64_t, std::int64_t, const py::object&, const py::object&>(),
            py::arg("rule"), py::arg("w0"), py::arg("problem").none(true), py::arg("function").none(true),
-           py::arg("local").none(true), whole("seed"), whole("window_bytes"),
-           py::arg("sums"), py::arg("roles").none(true), py::keep_alive<1, 4>())
+           py::arg("local").none(true), whole("seed"), whole("window_bytes"), py::arg("sums"),
+           py::arg("roles").none(true), py::keep_alive<1, 4>())
       .def("add", &Bound::add, py::arg("client"), py::arg("task"), py::arg("version"), py::arg("step"), py::arg("s"),
            py::arg("e"), py::arg("references"), py::arg("unused"))
       .def("run", &Bound::run, whole("max_steps"), whole("threads"))

@@ -59,7 +59,11 @@ inline LocalConfig read_local(const py::object& local) {
   const auto number = [&](const char* name) { return local.attr(name).cast<double>(); };
   const py::object factors = local.attr("lr_factors");
   const auto steps = local.attr("steps").cast<std::int64_t>();
-  return {steps, number("lr"), number("momentum"), number("weight_decay"), number("prox"),
+  return {steps,
+          number("lr"),
+          number("momentum"),
+          number("weight_decay"),
+          number("prox"),
           py::len(factors) == 0 ? nullptr : input<double>(factors, "lr_factors", {kAny})};
 }
 

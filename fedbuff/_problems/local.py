@@ -68,10 +68,10 @@ class LocalSGD:
             raise ValueError("drop_last: it is for epochs; steps draw their batches with replacement")
         if self.lr is None:
             raise TypeError("lr: expected a number, or one per client, got nothing")
-        if isinstance(self.lr, (float, int)) or np.ndim(self.lr) == 0:
+        rates = np.empty(()) if isinstance(self.lr, (float, int, str)) else to_array("lr", self.lr).copy()
+        if rates.ndim == 0:
             number("lr", self.lr)  # type: ignore[arg-type]
         else:
-            rates = to_array("lr", self.lr).copy()
             if rates.ndim != 1 or rates.dtype.kind not in "iuf":
                 raise TypeError("lr: expected a number, or one number per client")
             for client in np.flatnonzero(~((rates >= 0) & np.isfinite(rates)))[:1]:

@@ -183,8 +183,8 @@ class BoundProblem(Protocol):
         batch 0 is the exact local gradient. `rows` (steps, batch) gives the batches as row numbers within the client;
         otherwise they are `batch_rows`, or, with steps_per_pass n > 0, step q takes rows at q % n * batch and after, as
         many as there are, of pass q // n in the order of python/shuffle.py. A quadratic has no rows: its gradient of
-        step q is A (w - c) plus, for batch > 0, sqrt(noise_variance / (dim * batch)) times `normals` of (client, task, q,
-        GradientNoise).
+        step q is A (w - c) plus, for batch > 0, sqrt(noise_variance / (dim * batch)) times `normals` of (client,
+        task, q, GradientNoise).
         """
 
     def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:

@@ -84,9 +84,8 @@ class CustomWork final : public ClientWork<T> {
       return;
     }
     for (std::size_t i = 0; i < rows_out.size(); i += 4) {
-      const PhiloxBlock block =
-          philox4x32(task.seed, client, task.number, static_cast<std::uint32_t>(step),
-                     stream_word(Stream::Batches, static_cast<std::uint32_t>(i / 4)));
+      const PhiloxBlock block = philox4x32(task.seed, client, task.number, static_cast<std::uint32_t>(step),
+                                           stream_word(Stream::Batches, static_cast<std::uint32_t>(i / 4)));
       for (std::size_t k = 0; k < 4 && i + k < rows_out.size(); ++k) {
         rows_out[i + k] = index_below(block.word[k], n);
       }

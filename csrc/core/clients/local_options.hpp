@@ -17,7 +17,9 @@ class ByClient {
   explicit ByClient(std::vector<Number> values) : values_(std::move(values)) {}
 
   bool is_one() const { return values_.size() == 1; }
-  const Number& operator[](std::int64_t client) const { return values_[is_one() ? 0 : static_cast<std::size_t>(client)]; }
+  const Number& operator[](std::int64_t client) const {
+    return values_[is_one() ? 0 : static_cast<std::size_t>(client)];
+  }
   const std::vector<Number>& values() const { return values_; }
 
  private:

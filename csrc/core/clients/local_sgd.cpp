@@ -37,7 +37,8 @@ class Local final : public fb_local {
     if (const fb_status status = check(kDtype<T>, this->dim(), n_clients(), dtype, dim, client); status != FB_OK) {
       return status;
     }
-    work_.local_sgd(options_.config(client, version), options_.task(client, task), static_cast<const T*>(w), static_cast<T*>(delta_out));
+    work_.local_sgd(options_.config(client, version), options_.task(client, task), static_cast<const T*>(w),
+                    static_cast<T*>(delta_out));
     return FB_OK;
   }
   std::int64_t dim() const override { return work_.problem().dim; }
@@ -383,9 +384,8 @@ fb_status make_custom_local(fb_gradient gradient, void* context, std::int64_t n_
   }
   const auto make = [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    local_out = std::make_unique<CustomLocal<T>>(gradient, context, dim,
-                                                 std::vector<std::int64_t>(samples, samples + n_clients),
-                                                 std::move(options));
+    local_out = std::make_unique<CustomLocal<T>>(
+        gradient, context, dim, std::vector<std::int64_t>(samples, samples + n_clients), std::move(options));
   };
   if (dtype == FB_F32) {
     make(static_cast<float*>(nullptr));

@@ -62,9 +62,9 @@ struct Problem {
 struct LocalConfig {
   std::int64_t steps;
   double lr;
-  double momentum;      // v <- momentum v + g, step = v; v starts at zero with every task
-  double weight_decay;  // g + weight_decay w
-  double prox;          // g + prox (w - w_start)
+  double momentum;                     // v <- momentum v + g, step = v; v starts at zero with every task
+  double weight_decay;                 // g + weight_decay w
+  double prox;                         // g + prox (w - w_start)
   const double* lr_factors = nullptr;  // (steps) where not null: lr is multiplied by that of the step
 
   bool plain() const { return momentum == 0 && weight_decay == 0 && prox == 0; }

@@ -47,8 +47,8 @@ class Shuffle {
   // A word of the round and x, below n.
   std::uint32_t word(std::uint32_t round, std::uint32_t x, std::uint32_t n) const {
     std::uint64_t product = std::uint64_t{0xD2511F53u} * ((x ^ key_.word[round % 4]) + round * 0x9E3779B9u);
-    std::uint32_t w = static_cast<std::uint32_t>(product >> 32) ^ static_cast<std::uint32_t>(product) ^
-                      key_.word[(round + 1) % 4];
+    std::uint32_t w =
+        static_cast<std::uint32_t>(product >> 32) ^ static_cast<std::uint32_t>(product) ^ key_.word[(round + 1) % 4];
     product = std::uint64_t{0xCD9E8D57u} * w;
     w = static_cast<std::uint32_t>(product >> 32) ^ static_cast<std::uint32_t>(product);
     return index_below(w, n);

@@ -47,8 +47,8 @@ inline double lr_of(const fb_rule& rule, std::int64_t version, std::int64_t stal
   if (rule.decay == FB_DECAY_NONE && rule.warm_up == 0 && rule.delay_lr == FB_DELAY_LR_NONE) {
     return rule.lr;
   }
-  const LearningRate rate{rule.lr,           static_cast<Decay>(rule.decay), rule.decay_steps, rule.decay_factor,
-                          rule.decay_floor, rule.warm_up};
+  const LearningRate rate{
+      rule.lr, static_cast<Decay>(rule.decay), rule.decay_steps, rule.decay_factor, rule.decay_floor, rule.warm_up};
   double lr = rate.at(version);
   if (rule.delay_lr != FB_DELAY_LR_NONE && staleness > rule.tau_c) {
     const auto tau = static_cast<double>(staleness);

@@ -422,7 +422,8 @@ typedef struct fb_problem {
 #define FB_PROBLEM_INIT \
   {sizeof(fb_problem), FB_ABI_VERSION, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0.0, 0}
 
-/* A step size that follows a count t, of versions or of local steps: lr times the factor of its fb_decay, as in fb_rule.
+/* A step size that follows a count t, of versions or of local steps: lr times the factor of its fb_decay, as in
+ * fb_rule.
  */
 typedef struct fb_learning_rate {
   double lr;
@@ -441,10 +442,11 @@ typedef struct fb_local_config {
   const int64_t* batch_sizes; /* (n_clients) instead of batch_size, or null; copied */
   uint64_t seed;
   double lr, momentum, weight_decay, prox;
-  int64_t epochs;    /* above 0, instead of steps: passes over the client's rows in a shuffled order, without replacement */
-  int32_t drop_last; /* with epochs, 0 or 1: a pass ends before a batch that is not full */
-  const int64_t* client_steps; /* (n_clients) instead of steps, or null */
-  const double* client_lr;     /* (n_clients) instead of lr, or null */
+  int64_t
+      epochs; /* above 0, instead of steps: passes over the client's rows in a shuffled order, without replacement */
+  int32_t drop_last;                     /* with epochs, 0 or 1: a pass ends before a batch that is not full */
+  const int64_t* client_steps;           /* (n_clients) instead of steps, or null */
+  const double* client_lr;               /* (n_clients) instead of lr, or null */
   const fb_learning_rate* lr_by_version; /* lr is multiplied by that of the version that a task starts from; or null */
   const fb_learning_rate* lr_by_step;    /* and by that of the local step, from 0; or null */
 } fb_local_config;

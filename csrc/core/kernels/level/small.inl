@@ -27,8 +27,8 @@ struct SmallGroup {
 
   bool take(const LocalTask<T>& next) {
     const Task& task = next.task;
-    if (n_tasks == kSmallTasks || task.batch == 0 || task.steps_per_pass > 0 || n_rows + in_fours(task.batch) > kBlockRows ||
-        task.seed != tasks->task.seed) {
+    if (n_tasks == kSmallTasks || task.batch == 0 || task.steps_per_pass > 0 ||
+        n_rows + in_fours(task.batch) > kBlockRows || task.seed != tasks->task.seed) {
       return false;
     }
     begin[n_tasks++] = n_rows;
