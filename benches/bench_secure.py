@@ -18,6 +18,7 @@ from record import note
 
 import fedbuff as fb
 from fedbuff import backends
+from fedbuff.backends.spec import EncodeNumbers
 from fedbuff.secure import (
     Aggregator,
     Client,
@@ -67,21 +68,21 @@ def test_encode_add(benchmark: Any) -> None:
 
     def clipped() -> None:
         norm = backend.dot(delta, delta) ** 0.5
-        backend.encode_add(narrow, delta, 1, clip, step, min(1.0, 300.0 / norm), None, narrow)
+        backend.encode_add(narrow, delta, EncodeNumbers(1, clip, step, min(1.0, 300.0 / norm)), narrow)
 
     scratch, rival = np.empty(DIM, np.float32), np.zeros(DIM, np.uint32)
     check = np.zeros(DIM, np.uint32)
-    backend.encode_add(check, delta, 1, clip, step, 1.0, None, check)
+    backend.encode_add(check, delta, EncodeNumbers(1, clip, step), check)
     numpy_rival()
     np.testing.assert_array_equal(check, rival)
     plain, encode, weighted, long, l2, chance, by_numpy = interleaved(
         30,
         lambda: backend.accumulate(total, delta, 1.0, None, None, total),
-        lambda: backend.encode_add(narrow, delta, 1, clip, step, 1.0, None, narrow),
-        lambda: backend.encode_add(narrow, delta, 3, clip, step, 1.0, None, narrow),
-        lambda: backend.encode_add(wide, delta, 1, clip, step, 1.0, None, wide),
+        lambda: backend.encode_add(narrow, delta, EncodeNumbers(1, clip, step), narrow),
+        lambda: backend.encode_add(narrow, delta, EncodeNumbers(3, clip, step), narrow),
+        lambda: backend.encode_add(wide, delta, EncodeNumbers(1, clip, step), wide),
         clipped,
-        lambda: backend.encode_add(narrow, delta, 1, clip, step, 1.0, (1, 2, 3), narrow),
+        lambda: backend.encode_add(narrow, delta, EncodeNumbers(1, clip, step, 1.0, (1, 2, 3)), narrow),
         numpy_rival,
     )
     note(

@@ -53,13 +53,14 @@ def aggregation(dim: int) -> tuple[float, float]:
         for k in range(K)
     ]
     layout = Layout(before)
-    w0, delta = layout.vector(before), np.empty(layout.dim, layout.dtype)
+    w0 = layout.vector(before)
 
     def fedbuff() -> ArrayRecord:
+        held = []
         for reply in replies:
             arrays, weight = content_of(reply, "num-examples")
-            layout.delta(w0, arrays, delta)
-            server.upload(delta, 0, weight)
+            held.append((w0, layout.vectors(arrays), 0, weight))
+        server._upload_models(held)
         return layout.record(server.w, {})
 
     ours, theirs = [], []

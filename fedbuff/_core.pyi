@@ -59,17 +59,7 @@ class _Replay:
         sums: object,
         roles: object | None,
     ) -> None: ...
-    def add(
-        self,
-        client: object,
-        task: object,
-        version: object,
-        step: object,
-        s: object,
-        e: object,
-        references: object,
-        unused: object,
-    ) -> None: ...
+    def add(self, rows: object, references: object, unused: object) -> None: ...
     def run(self, max_steps: int, threads: int) -> int: ...
     def record_gradients(self, every: int, offset: int) -> None: ...
     def gradients(self) -> NDArray[np.float64]: ...
@@ -108,12 +98,7 @@ class _Run:
     ) -> None: ...
     def add(
         self,
-        client: object,
-        task: object,
-        version: object,
-        step: object,
-        s: object,
-        e: object,
+        rows: object,
         references: object,
         unused: object,
         step_time: object,
@@ -193,28 +178,9 @@ def aggregate(w: object, deltas: list[Any], weights: object, scale: float, out: 
 def sgd_step(
     w: object, total: object, lr: float, norm: float, momentum: float, velocity: object | None, out: object
 ) -> None: ...
-def adam_step(
-    w: object,
-    total: object,
-    lr: float,
-    norm: float,
-    betas: tuple[float, float],
-    epsilon: float,
-    weight_decay: float,
-    step: int,
-    first: object,
-    second: object,
-    out: object,
-) -> None: ...
+def adam_step(w: object, total: object, numbers: tuple[float, ...], moments: tuple[Any, ...], out: object) -> None: ...
 def optimizer_step(
-    code: int,
-    w: object,
-    total: object,
-    numbers: tuple[float, ...],
-    first: object,
-    second: object | None,
-    third: object | None,
-    out: object,
+    code: int, w: object, total: object, numbers: tuple[float, ...], moments: tuple[Any, ...], out: object
 ) -> None: ...
 def uniform_arrivals(
     n_clients: int, buffer_size: int, max_staleness: int, oldest: bool, seed: int, columns: object
@@ -222,16 +188,7 @@ def uniform_arrivals(
 def draw_delays(plan: object, component: int, client: object, task: object, delay_out: object) -> None: ...
 def portable_math(x: object, values_out: object) -> None: ...
 def dot(x: object, y: object) -> float: ...
-def encode_add(
-    total: object | None,
-    delta: object,
-    weight: int,
-    clip: float,
-    step: float,
-    factor: float,
-    rounding: tuple[int, int, int] | None,
-    out: object,
-) -> int: ...
+def encode_add(total: object | None, delta: object, numbers: tuple[Any, ...], out: object) -> int: ...
 def add_words(total: object, words: object, weight: int, out: object) -> None: ...
 def decode(words: object, scale: float, out: object) -> None: ...
 def level() -> str: ...

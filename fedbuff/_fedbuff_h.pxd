@@ -33,6 +33,15 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
         fb_dtype dtype
         const void* data
 
+    ctypedef struct fb_model_upload:
+        const void* start
+        const void** part
+        const int64_t* part_end
+        int64_t n_parts, version, client
+        double e
+        fb_status status
+        int32_t outcome
+
     ctypedef struct fb_server:
         pass
 
@@ -91,6 +100,8 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
                                double e, int64_t ticket, int32_t* outcome_out)
     fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
                                     double e, int64_t client, int64_t ticket, int32_t* outcome_out)
+    fb_status fb_server_upload_models(fb_server* server, fb_dtype dtype, int64_t dim, int64_t n,
+                                      fb_model_upload* uploads)
     fb_status fb_server_set_table(fb_server* server, void* memory, int64_t bytes)
     fb_status fb_server_clone(fb_server* server, fb_server** server_out)
     fb_status fb_server_get_state(fb_server* server, fb_server_state* state)

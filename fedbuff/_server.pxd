@@ -1,6 +1,14 @@
 from libc.stdint cimport int32_t, int64_t
 
-from fedbuff._fedbuff_h cimport fb_buffer, fb_dtype, fb_model, fb_server, fb_server_state, fb_status
+from fedbuff._fedbuff_h cimport (
+    fb_buffer,
+    fb_dtype,
+    fb_model,
+    fb_model_upload,
+    fb_server,
+    fb_server_state,
+    fb_status,
+)
 
 
 cdef int check(fb_status status) except -1
@@ -39,6 +47,7 @@ cdef class Server:
     cdef int grow_table(self, int64_t staleness) except -1
     cdef double sample_weight(self, double n_samples) except? -1.0
     cdef object as_array(self, fb_model* model)
+    cdef object outcome_of(self, fb_model_upload* upload, object reply)
     cdef object read_state(self, fb_server* server)
     cdef object kept_by_rule(self, fb_server_state* state)
     cdef object copy_of(self, const void* values, object dtype)

@@ -7,7 +7,7 @@ cimport numpy as cnp
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.math cimport isfinite
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.string cimport memcpy, memset
 
 from fedbuff._fedbuff_h cimport *
@@ -368,6 +368,63 @@ cdef class Server:
         if status != FB_OK:
             refuse(status, "server", array, v, fb_server_version(self.server), ticket, self.dtype)
         return outcome == FB_STEPPED
+
+    def _upload_models(self, replies):
+        """Uploads of models that came back in parts, without a copy: (start, parts, version, n_samples) of each, the
+        start and the parts vectors of the server's dtype. For each: whether the server stepped, None where it was too
+        stale, or the exception that `upload` of start - model raises."""
+        cdef Py_ssize_t n = len(replies), n_parts = sum([len(parts) for _, parts, _, _ in replies]), k, i, at = 0
+        cdef int64_t end, oldest = INT64_MAX
+        cdef fb_status status
+        room = np.zeros(max(1, n * sizeof(fb_model_upload)), np.uint8)
+        addresses = np.zeros(max(1, n_parts), np.uintp)
+        ends = np.zeros(max(1, n_parts), np.int64)
+        cdef fb_model_upload* upload = <fb_model_upload*> address(room)
+        cdef const void** part = <const void**> address(addresses)
+        cdef int64_t* part_end = <int64_t*> address(ends)
+        held = []
+        for k in range(n):
+            start, parts, version, n_samples = replies[k]
+            start = vector("start", start, self.dtype_code, self.dim, self.dtype)
+            held.append(start)
+            upload[k].start, upload[k].part, upload[k].part_end = address(start), part + at, part_end + at
+            upload[k].n_parts, upload[k].client = len(parts), -1
+            upload[k].version = as_version(version, self.server)
+            upload[k].e = self.sample_weight(positive("n_samples", n_samples))
+            oldest = min(oldest, upload[k].version)
+            end = 0
+            for i in range(len(parts)):
+                values = vector("parts", parts[i], self.dtype_code, len(parts[i]), self.dtype)
+                held.append(values)
+                end += len(values)
+                part[at], part_end[at] = address(values), end
+                at += 1
+        if self.n_table == 0:
+            self.grow_table(0)
+        if 0 <= oldest <= fb_server_version(self.server) - self.n_table:
+            try:
+                self.grow_table(fb_server_version(self.server) - oldest)
+            except Exception:
+                pass  # it is that upload's refusal
+        with nogil:
+            status = fb_server_upload_models(self.server, self.dtype_code, self.dim, n, upload)
+        if status == FB_ERR_ARGUMENT:
+            raise ValueError(f"parts: expected {self.dim} values in all of each model")
+        check(status)
+        return [self.outcome_of(&upload[k], replies[k]) for k in range(n)]
+
+    cdef object outcome_of(self, fb_model_upload* upload, object reply):
+        """What `_upload_models` gives for one."""
+        if upload.status == FB_OK:
+            return None if upload.outcome == FB_TOO_STALE else upload.outcome == FB_STEPPED
+        start, parts, version, n_samples = reply
+        try:
+            delta = np.subtract(start, np.concatenate(parts))
+            if upload.status == FB_ERR_SHORT_TABLE:
+                return self.upload(delta, version, n_samples)
+            refuse(upload.status, "server", delta, version, fb_server_version(self.server), None, self.dtype)
+        except Exception as error:
+            return error
 
     def cancel(self, version):
         """Gives up one download of `version`: its client died."""

@@ -84,49 +84,51 @@ void sgd_step(const py::object& w, const py::object& total, double lr, double no
   });
 }
 
-void adam_step(const py::object& w, const py::object& total, double lr, double norm, std::pair<double, double> betas,
-               double epsilon, double weight_decay, std::int64_t step, const py::object& first,
-               const py::object& second, const py::object& out) {
+// Those of fedbuff.backends.spec.StepNumbers.
+using StepNumbers =
+    std::tuple<double, double, double, double, double, double, double, std::int64_t, std::int64_t, double>;
+
+StepConfig read_step(const StepNumbers& numbers) {
+  StepConfig c{};
+  std::tie(c.lr, c.norm, c.momentum, c.beta1, c.beta2, c.epsilon, c.weight_decay, c.step, c.period, c.activation) =
+      numbers;
+  return c;
+}
+
+// The moment at this place; null where there are fewer.
+template <class T>
+T* moment(const py::tuple& moments, std::size_t at, py::ssize_t dim) {
+  return at < moments.size() ? output<T>(moments[at], "moments", {dim}) : nullptr;
+}
+
+void adam_step(const py::object& w, const py::object& total, const StepNumbers& numbers, const py::tuple& moments,
+               const py::object& out) {
   with_dtype_of(w, "w", [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const py::ssize_t dim = length(w);
-    StepConfig config{};
-    config.lr = lr;
-    config.norm = norm;
-    config.beta1 = betas.first;
-    config.beta2 = betas.second;
-    config.epsilon = epsilon;
-    config.weight_decay = weight_decay;
-    config.step = step;
+    const StepConfig config = read_step(numbers);
     const T* from = input<T>(w, "w", {dim});
     const T* sum = input<T>(total, "total", {dim});
-    T* m = output<T>(first, "first", {dim});
-    T* v = output<T>(second, "second", {dim});
+    T* m = moment<T>(moments, 0, dim);
+    T* v = moment<T>(moments, 1, dim);
     T* to = output<T>(out, "out", {dim});
     const GilReleased released;
     kernels().of<T>().adam_step(dim, from, sum, config, m, v, to);
   });
 }
 
-// numbers: those of fedbuff.backends.spec.StepNumbers.
-void optimizer_step(std::int32_t code, const py::object& w, const py::object& total,
-                    const std::tuple<double, double, double, double, double, double, double, std::int64_t, std::int64_t,
-                                     double>& numbers,
-                    const py::object& first, const py::object& second, const py::object& third, const py::object& out) {
+void optimizer_step(std::int32_t code, const py::object& w, const py::object& total, const StepNumbers& numbers,
+                    const py::tuple& moments, const py::object& out) {
   with_dtype_of(w, "w", [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const py::ssize_t dim = length(w);
-    const auto moment = [dim](const py::object& array, const char* name) {
-      return array.is_none() ? nullptr : output<T>(array, name, {dim});
-    };
-    const auto& [lr, norm, momentum, beta1, beta2, epsilon, weight_decay, step, period, activation] = numbers;
-    const StepConfig config{lr,           norm, momentum,           beta1,  beta2,     epsilon,
-                            weight_decay, step, optimizer_of(code), period, activation};
+    StepConfig config = read_step(numbers);
+    config.optimizer = optimizer_of(code);
     const T* from = input<T>(w, "w", {dim});
     const T* sum = input<T>(total, "total", {dim});
-    T* m = output<T>(first, "first", {dim});
-    T* v = moment(second, "second");
-    T* largest = moment(third, "third");
+    T* m = moment<T>(moments, 0, dim);
+    T* v = moment<T>(moments, 1, dim);
+    T* largest = moment<T>(moments, 2, dim);
     T* to = output<T>(out, "out", {dim});
     const GilReleased released;
     kernels().of<T>().optimizer_step(dim, from, sum, config, m, v, largest, to);
@@ -159,10 +161,14 @@ auto with_word_of(const py::object& array, const char* name, Body body) {
   throw py::type_error(std::string(name) + ": expected a NumPy array of uint32 or uint64");
 }
 
-std::int64_t encode_add(const py::object& total, const py::object& delta, std::uint64_t weight, double clip,
-                        double step, double factor,
-                        const std::optional<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>>& rounding,
+// Those of fedbuff.backends.spec.EncodeNumbers.
+using EncodeNumbers = std::tuple<std::uint64_t, double, double, double,
+                                 std::optional<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>>>;
+
+std::int64_t encode_add(const py::object& total, const py::object& delta, const EncodeNumbers& numbers,
                         const py::object& out) {
+  const auto& [weight_given, clip, step, factor, rounding] = numbers;
+  const std::uint64_t weight = weight_given;  // a structured binding cannot be captured
   FixedPointConfig config{clip, step, factor, rounding.has_value(), 0, 0, 0};
   if (rounding.has_value()) {
     std::tie(config.seed, config.client, config.task) = *rounding;
@@ -235,14 +241,13 @@ void bind_aggregate(py::module_& module) {
              py::arg("out"), whole("threads"));
   module.def("sgd_step", &sgd_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"), py::arg("momentum"),
              py::arg("velocity").none(true), py::arg("out"));
-  module.def("adam_step", &adam_step, py::arg("w"), py::arg("total"), py::arg("lr"), py::arg("norm"), py::arg("betas"),
-             py::arg("epsilon"), py::arg("weight_decay"), whole("step"), py::arg("first"), py::arg("second"),
+  module.def("adam_step", &adam_step, py::arg("w"), py::arg("total"), py::arg("numbers"), py::arg("moments"),
              py::arg("out"));
   module.def("optimizer_step", &optimizer_step, whole("code"), py::arg("w"), py::arg("total"), py::arg("numbers"),
-             py::arg("first"), py::arg("second").none(true), py::arg("third").none(true), py::arg("out"));
+             py::arg("moments"), py::arg("out"));
   module.def("dot", &dot, py::arg("x"), py::arg("y"));
-  module.def("encode_add", &encode_add, py::arg("total").none(true), py::arg("delta"), whole("weight"), py::arg("clip"),
-             py::arg("step"), py::arg("factor"), whole("rounding").none(true), py::arg("out"));
+  module.def("encode_add", &encode_add, py::arg("total").none(true), py::arg("delta"), py::arg("numbers"),
+             py::arg("out"));
   module.def("add_words", &add_words, py::arg("total"), py::arg("words"), whole("weight"), py::arg("out"));
   module.def("decode", &decode, py::arg("words"), py::arg("scale"), py::arg("out"));
   module.def("level", [] { return kernels().name; });

@@ -259,18 +259,17 @@ void full_custom_gradient(std::uintptr_t gradient, std::uintptr_t context, const
   custom_gradient(problem, weights, at, out);
 }
 
-// Columns of used rows, as NumPy has them.
+// The columns of fedbuff.backends.spec.UsedRows.
 class Columns {
  public:
-  Columns(const py::object& client, const py::object& task, const py::object& version, const py::object& step,
-          const py::object& s, const py::object& e)
-      : n_(py::reinterpret_borrow<py::array>(client).size()),
-        client_(input<std::int32_t>(client, "client", {n_})),
-        task_(input<std::uint32_t>(task, "task", {n_})),
-        version_(input<std::int64_t>(version, "version", {n_})),
-        step_(input<std::int64_t>(step, "step", {n_})),
-        s_(input<double>(s, "s", {n_})),
-        e_(input<double>(e, "e", {n_})) {}
+  explicit Columns(const py::object& rows)
+      : n_(py::reinterpret_borrow<py::array>(rows.attr("client")).size()),
+        client_(read<std::int32_t>(rows, "client")),
+        task_(read<std::uint32_t>(rows, "task")),
+        version_(read<std::int64_t>(rows, "version")),
+        step_(read<std::int64_t>(rows, "step")),
+        s_(read<double>(rows, "s")),
+        e_(read<double>(rows, "e")) {}
 
   // give(rows, n) for some rows after the others: as rows they stay in the cache.
   template <class Give>
@@ -288,6 +287,11 @@ class Columns {
   }
 
  private:
+  template <class U>
+  const U* read(const py::object& rows, const char* name) const {
+    return input<U>(rows.attr(name), name, {n_});
+  }
+
   py::ssize_t n_;
   const std::int32_t* client_;
   const std::uint32_t* task_;
@@ -332,9 +336,8 @@ class BoundReplay {
     }
   }
 
-  void add(const py::object& client, const py::object& task, const py::object& version, const py::object& step,
-           const py::object& s, const py::object& e, const py::object& references, const py::object& unused) {
-    const Columns columns(client, task, version, step, s, e);
+  void add(const py::object& used, const py::object& references, const py::object& unused) {
+    const Columns columns(used);
     const py::array counts = checked_array<std::int64_t>(references, "references", {kAny}, false);
     release(unused);
     columns.in_blocks([&](const ReplayRow* rows, std::int64_t n) { replay_->add(rows, n, nullptr, 0); });
@@ -465,10 +468,9 @@ class BoundRun {
   }
   void forget() {}  // the engine forgets its function
 
-  void add(const py::object& client, const py::object& task, const py::object& version, const py::object& step,
-           const py::object& s, const py::object& e, const py::object& references, const py::object& unused,
-           const py::object& step_time, const py::object& marks) {
-    const Columns columns(client, task, version, step, s, e);
+  void add(const py::object& used, const py::object& references, const py::object& unused, const py::object& step_time,
+           const py::object& marks) {
+    const Columns columns(used);
     const py::array counts = checked_array<std::int64_t>(references, "references", {kAny}, false);
     const py::ssize_t n = counts.size();
     const auto* times = input<double>(step_time, "step_time", {n});
@@ -574,10 +576,9 @@ void bind_one(py::module_& module, const char* name) {
       .def(py::init<const py::object&, const py::object&, BoundProblem<T>*, const py::object&, const py::object&,
                     std::uint64_t, std::int64_t, const py::object&, const py::object&>(),
            py::arg("rule"), py::arg("w0"), py::arg("problem").none(true), py::arg("function").none(true),
-           py::arg("local").none(true), whole("seed"), whole("window_bytes"), py::arg("sums"),
-           py::arg("roles").none(true), py::keep_alive<1, 4>())
-      .def("add", &Bound::add, py::arg("client"), py::arg("task"), py::arg("version"), py::arg("step"), py::arg("s"),
-           py::arg("e"), py::arg("references"), py::arg("unused"))
+           py::arg("local").none(true), whole("seed"), whole("window_bytes"),
+           py::arg("sums"), py::arg("roles").none(true), py::keep_alive<1, 4>())
+      .def("add", &Bound::add, py::arg("rows"), py::arg("references"), py::arg("unused"))
       .def("run", &Bound::run, whole("max_steps"), whole("threads"))
       .def("record_gradients", &Bound::record_gradients, whole("every"), whole("offset"))
       .def("gradients", &Bound::gradients)
@@ -606,8 +607,8 @@ void bind_run(py::module_& module, const char* name) {
            py::arg("engine"), whole("eval_every"), py::arg("metrics"), py::arg("problem").none(true),
            py::arg("held_out").none(true), py::arg("stop").none(true), py::arg("show_rows"), py::arg("secure"),
            py::arg("announce"), whole("checkpoint_every"), py::keep_alive<1, 5>(), py::keep_alive<1, 6>())
-      .def("add", &Bound::add, py::arg("client"), py::arg("task"), py::arg("version"), py::arg("step"), py::arg("s"),
-           py::arg("e"), py::arg("references"), py::arg("unused"), py::arg("step_time"), py::arg("marks").none(true))
+      .def("add", &Bound::add, py::arg("rows"), py::arg("references"), py::arg("unused"), py::arg("step_time"),
+           py::arg("marks").none(true))
       .def("close", &Bound::close)
       .def("advance", &Bound::advance, whole("max_steps"), py::arg("seconds"), whole("threads"))
       .def("note", &Bound::note, py::arg("values"), py::arg("seconds"))

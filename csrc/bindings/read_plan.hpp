@@ -44,6 +44,7 @@ inline SchedulePlan read_plan(const py::object& object) {
     plan.probability = in.array<double>("probability", {n});
   }
   plan.max_uses = in.number<std::int64_t>("max_uses");
+  plan.queues = in.number<bool>("queues");
   if (plan.recorded) {
     const py::ssize_t rows = in.length("row_wait");
     plan.row_offsets = in.array<std::int64_t>("row_offsets", {n + 1});

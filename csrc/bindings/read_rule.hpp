@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "clients/local_options.hpp"
@@ -19,38 +21,18 @@ namespace py = pybind11;
 // The fields as Rule.c_fields gives them; what was too stale is not in the rows.
 inline fb_rule read_rule(const py::object& rule) {
   const py::dict fields = rule.attr("c_fields")();
-  const auto whole = [&](const char* name) { return fields[name].cast<std::int64_t>(); };
-  const auto number = [&](const char* name) { return fields[name].cast<double>(); };
   fb_rule c = FB_RULE_INIT;
-  c.base = static_cast<std::int32_t>(whole("base"));
-  c.norm = static_cast<std::int32_t>(whole("norm"));
-  c.optimizer = static_cast<std::int32_t>(whole("optimizer"));
-  c.buffer_size = whole("buffer_size");
-  c.n_clients = whole("n_clients");
-  c.lr = number("lr");
-  c.momentum = number("momentum");
-  c.beta1 = number("beta1");
-  c.beta2 = number("beta2");
-  c.epsilon = number("epsilon");
-  c.weight_decay = number("weight_decay");
-  c.decay = static_cast<std::int32_t>(whole("decay"));
-  c.delay_lr = static_cast<std::int32_t>(whole("delay_lr"));
-  c.tau_c = whole("tau_c");
-  c.warm_up = whole("warm_up");
-  c.decay_steps = whole("decay_steps");
-  c.decay_factor = number("decay_factor");
-  c.decay_floor = number("decay_floor");
-  c.period = whole("period");
-  c.activation = number("activation");
-  c.initial = number("initial");
-  c.table = static_cast<std::int32_t>(whole("table"));
-  c.table_seen = static_cast<std::int32_t>(whole("table_seen"));
-  c.table_wait = static_cast<std::int32_t>(whole("table_wait"));
-  c.weight_by = static_cast<std::int32_t>(whole("weight_by"));
-  c.weight_epsilon = number("weight_epsilon");
-  c.weight_clip = number("weight_clip");
-  c.table_own = number("table_own");
-  c.table_mean = number("table_mean");
+  const auto read = [&](auto... field) {
+    ((*field.second = fields[field.first].template cast<std::decay_t<decltype(*field.second)>>()), ...);
+  };
+#define FB_FIELD(name) std::pair(#name, &c.name)
+  read(FB_FIELD(base), FB_FIELD(norm), FB_FIELD(optimizer), FB_FIELD(buffer_size), FB_FIELD(n_clients), FB_FIELD(lr),
+       FB_FIELD(momentum), FB_FIELD(beta1), FB_FIELD(beta2), FB_FIELD(epsilon), FB_FIELD(weight_decay), FB_FIELD(decay),
+       FB_FIELD(delay_lr), FB_FIELD(tau_c), FB_FIELD(warm_up), FB_FIELD(decay_steps), FB_FIELD(decay_factor),
+       FB_FIELD(decay_floor), FB_FIELD(period), FB_FIELD(activation), FB_FIELD(initial), FB_FIELD(table),
+       FB_FIELD(table_seen), FB_FIELD(table_wait), FB_FIELD(weight_by), FB_FIELD(weight_epsilon), FB_FIELD(weight_clip),
+       FB_FIELD(table_own), FB_FIELD(table_mean));
+#undef FB_FIELD
   return c;
 }
 

@@ -57,6 +57,16 @@ def several(*options: Callable[[Function], Function]) -> Callable[[Function], Fu
     return decorate
 
 
+def study_options(output_help: str) -> Callable[[Function], Function]:
+    """A configuration, what overrides its keys, and the folder to write to."""
+    return several(
+        click.argument("config", type=A_FILE),
+        click.option("-o", "--output", type=NEW_PATH, required=True, help=output_help),
+        set_option,
+        allow_code_option,
+    )
+
+
 READING = "fedbuff.reading"  # in the context: how `read_source` reads a file
 
 
@@ -65,36 +75,33 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
         context.meta.setdefault(READING, {})[parameter.name] = value
 
 
+def _reading_option(name: str, **options: Any) -> Callable[[Function], Function]:
+    """An option that is no argument of the command: `read_source` finds it in the context."""
+    return click.option(name, expose_value=False, callback=_keep, **options)
+
+
 source_options = several(
     click.option("--column", "columns", multiple=True, metavar="NAME=COLUMN", help="Where a column has another name."),
     click.option("--unit", default="s", show_default=True, help="Of the times: s, ms, us, ns, min, h."),
     click.option("--log", is_flag=True, help="The file is an arrival log: client, start_time or version, arrive_time."),
-    click.option(
+    _reading_option(
         "--missing",
         type=click.Choice(["error", "drop"]),
-        expose_value=False,
-        callback=_keep,
         help="Rows with missing values: an error (the default), or left out.",
     ),
-    click.option(
+    _reading_option(
         "--delimiter",
         metavar="CHARACTER",
-        expose_value=False,
-        callback=_keep,
         help="Between columns: comma, tab, semicolon, pipe, blanks or a character; found where it is not given.",
     ),
-    click.option(
+    _reading_option(
         "--tasks",
         type=click.Choice(["number", "order"]),
-        expose_value=False,
-        callback=_keep,
         help="Task numbers: 0, 1, 2, ... (the default), or by order, from any number and with gaps.",
     ),
-    click.option(
+    _reading_option(
         "--client",
         metavar="NAME",
-        expose_value=False,
-        callback=_keep,
         help="The one client of all rows, where the file has no column of them.",
     ),
 )

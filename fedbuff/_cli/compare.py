@@ -10,15 +10,7 @@ from .._study.compare import compare as run_all
 from .._study.compare import grid
 from .._study.config import StudyConfig
 from .._study.run_folder import find_runs
-from ._shared import (
-    A_FILE,
-    NEW_PATH,
-    allow_code_option,
-    echo_json,
-    echo_table,
-    json_option,
-    set_option,
-)
+from ._shared import echo_json, echo_table, json_option, study_options
 from .replay import exit_code
 
 
@@ -37,8 +29,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gene
 
 
 @click.command()
-@click.argument("config", type=A_FILE)
-@click.option("-o", "--output", type=NEW_PATH, required=True, help="The folder for the runs and compare.json.")
+@study_options("The folder for the runs and compare.json.")
 @click.option(
     "--strategy", "strategies", multiple=True, type=click.Choice(["fedbuff", "fedasync", "fedavg"]), help="Repeatable."
 )
@@ -51,8 +42,6 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gene
     help="Clients in a round of fedavg, as in 10,30; as many as the others have at work where not given.",
 )
 @click.option("--target", metavar="METRIC=VALUE", help="Ask for the virtual time to it: accuracy=0.9, loss=0.5.")
-@set_option
-@allow_code_option
 @click.option("--resume", is_flag=True, help="Go on with a folder that is there.")
 @json_option
 def compare(

@@ -10,22 +10,11 @@ import click
 from .._study.config import StudyConfig
 from .._study.run_folder import Run, SeedRun, run_study
 from . import DIVERGED
-from ._shared import (
-    A_FILE,
-    NEW_PATH,
-    allow_code_option,
-    echo_json,
-    echo_table,
-    json_option,
-    set_option,
-)
+from ._shared import echo_json, echo_table, json_option, study_options
 
 
 @click.command()
-@click.argument("config", type=A_FILE)
-@click.option("-o", "--output", type=NEW_PATH, required=True, help="The run folder to make.")
-@set_option
-@allow_code_option
+@study_options("The run folder to make.")
 @click.option("--resume", is_flag=True, help="Go on with a run folder that is there.")
 @json_option
 def replay(config: Path, output: Path, settings: tuple[str, ...], allow_code: bool, resume: bool, as_json: bool) -> int:

@@ -11,24 +11,12 @@ from .._study.tables import parse_setting
 from .._sweep.tune import about
 from .._sweep.tune import tune as run_all
 from . import FAILED_RUNS
-from ._shared import (
-    A_FILE,
-    NEW_PATH,
-    allow_code_option,
-    cluster_at,
-    echo_json,
-    json_option,
-    parse_seeds,
-    scheduler_option,
-    set_option,
-    threads_option,
-)
+from ._shared import cluster_at, echo_json, json_option, parse_seeds, scheduler_option, study_options, threads_option
 from .compare import Numbers
 
 
 @click.command()
-@click.argument("config", type=A_FILE)
-@click.option("-o", "--output", type=NEW_PATH, required=True, help="The folder for the rungs and tune.json.")
+@study_options("The folder for the rungs and tune.json.")
 @click.option("--target", metavar="METRIC=VALUE", help="What to reach: accuracy=0.9, loss=0.5.")
 @click.option("--buffer-size", "-K", "buffer_sizes", type=Numbers(), default=None, help="Buffer sizes, as in 5,10,20.")
 @click.option("--concurrency", "-C", "concurrencies", type=Numbers(), default=None, help="Tasks at work, as in 10,30.")
@@ -36,8 +24,6 @@ from .compare import Numbers
 @click.option("--eta", type=int, default=3, show_default=True, help="The best 1/eta of a rung go on to the next.")
 @threads_option
 @scheduler_option
-@set_option
-@allow_code_option
 @json_option
 def tune(
     config: Path,

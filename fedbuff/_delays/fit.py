@@ -12,18 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._base.checks import choice, list_of
 from .._base.files import optional
-from .distributions import (
-    Constant,
-    Distribution,
-    Empirical,
-    Exponential,
-    HalfNormal,
-    LogNormal,
-    Pareto,
-    TruncatedNormal,
-    Uniform,
-    Weibull,
-)
+from . import distributions as laws
+from .distributions import Distribution
 
 Samples = NDArray[np.float64]
 Cdf = Callable[[Samples], Samples]
@@ -52,7 +42,7 @@ def fit(samples: ArrayLike, families: Sequence[str] | None = None) -> list[Fit]:
             raise ValueError(f"families: expected {wanted}, got none")
         for name in families:
             choice("families", name, tuple(_FAMILIES))
-    ordered = Empirical(samples).samples
+    ordered = laws.Empirical(samples).samples
     fits = []
     for name in families or _FAMILIES:
         try:
@@ -87,14 +77,14 @@ def _constant(x: Samples) -> tuple[Distribution, Cdf]:
     value = float(x[0])
     if x[-1] != value:
         raise ValueError("the samples vary")
-    return Constant(value), lambda at: (at >= value).astype(np.float64)
+    return laws.Constant(value), lambda at: (at >= value).astype(np.float64)
 
 
 def _exponential(x: Samples) -> tuple[Distribution, Cdf]:
     scale = float(x.mean())
     if scale == 0:
         raise ValueError("every sample is 0")
-    return Exponential(scale), lambda at: -np.expm1(-at / scale)
+    return laws.Exponential(scale), lambda at: -np.expm1(-at / scale)
 
 
 def _half_normal(x: Samples) -> tuple[Distribution, Cdf]:
@@ -103,7 +93,7 @@ def _half_normal(x: Samples) -> tuple[Distribution, Cdf]:
     scale = math.sqrt(float(np.mean(x * x)))
     if scale == 0:
         raise ValueError("every sample is 0")
-    return HalfNormal(scale), lambda at: erf(at / (scale * math.sqrt(2.0)))
+    return laws.HalfNormal(scale), lambda at: erf(at / (scale * math.sqrt(2.0)))
 
 
 def _truncated_normal(x: Samples) -> tuple[Distribution, Cdf]:
@@ -125,7 +115,7 @@ def _truncated_normal(x: Samples) -> tuple[Distribution, Cdf]:
     )
     loc, scale = float(best.x[0]) * deviation, math.exp(float(best.x[1])) * deviation
     below = float(ndtr(-loc / scale))
-    return TruncatedNormal(loc, scale), lambda at: (ndtr((at - loc) / scale) - below) / (1.0 - below)
+    return laws.TruncatedNormal(loc, scale), lambda at: (ndtr((at - loc) / scale) - below) / (1.0 - below)
 
 
 def _log_normal(x: Samples) -> tuple[Distribution, Cdf]:
@@ -134,7 +124,7 @@ def _log_normal(x: Samples) -> tuple[Distribution, Cdf]:
     log = _positive_log(x)
     _refuse_equal(log)
     mean, sigma = float(log.mean()), float(log.std())
-    return LogNormal(mean, sigma), lambda at: ndtr((np.log(at) - mean) / sigma)
+    return laws.LogNormal(mean, sigma), lambda at: ndtr((np.log(at) - mean) / sigma)
 
 
 def _pareto(x: Samples) -> tuple[Distribution, Cdf]:
@@ -142,7 +132,7 @@ def _pareto(x: Samples) -> tuple[Distribution, Cdf]:
     if excess == 0:
         raise ValueError("the samples do not vary")
     shape, scale = 1.0 / excess, float(x[0])
-    return Pareto(shape, scale), lambda at: -np.expm1(-shape * np.log(at / scale))
+    return laws.Pareto(shape, scale), lambda at: -np.expm1(-shape * np.log(at / scale))
 
 
 def _weibull(x: Samples) -> tuple[Distribution, Cdf]:
@@ -165,13 +155,13 @@ def _weibull(x: Samples) -> tuple[Distribution, Cdf]:
         low /= 2.0
     shape = float(brentq(slope, low, high, xtol=1e-12))
     scale = math.exp(top) * float(np.mean(np.exp(shape * (log - top)))) ** (1.0 / shape)
-    return Weibull(shape, scale), lambda at: -np.expm1(-((at / scale) ** shape))
+    return laws.Weibull(shape, scale), lambda at: -np.expm1(-((at / scale) ** shape))
 
 
 def _uniform(x: Samples) -> tuple[Distribution, Cdf]:
     _refuse_equal(x)
     low, high = float(x[0]), float(x[-1])
-    return Uniform(low, high), lambda at: (at - low) / (high - low)
+    return laws.Uniform(low, high), lambda at: (at - low) / (high - low)
 
 
 _FAMILIES: dict[str, Callable[[Samples], tuple[Distribution, Cdf]]] = {

@@ -131,6 +131,11 @@ class Recorder:
         """Writes the log as .csv, .csv.gz, .npz or .parquet, which `read_arrival_log` reads."""
         self.log().save(path)
 
+    def _take_back(self, row: int) -> None:
+        """Row `row` was not used after all: its task counts as cancelled."""
+        with self.lock:
+            del self._rows[row]
+
     def _take(self, log: ArrivalLog) -> None:
         instance("log", log, ArrivalLog, "an ArrivalLog")
         if log.start_time is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,6 +36,9 @@ class Task:
 class Program(Protocol):
     """A model of another library in this process: rows are numbered over all clients, models are vectors."""
 
+    dim: int
+    dtype: np.dtype[np.floating[Any]]
+
     def start(self, seed: int) -> Floats:
         """A model to start from."""
 
@@ -56,6 +59,7 @@ class FrameworkProblem(PythonProblem):
     """A problem made of rows whose model, loss and gradient are another library's."""
 
     _program: Program | None
+    _function: Callable[..., Any]  # what it was made of
 
     def _set(
         self, X: Any, y: Any, clients: Any, client_weights: ClientWeights, batch: int | None, workers: int, copy: bool
@@ -82,6 +86,23 @@ class FrameworkProblem(PythonProblem):
     @abstractmethod
     def _make_program(self) -> Program:
         """The model in this process."""
+
+    def _make_first_program(self) -> None:
+        """The model in this process, which says how many numbers it has and of which type."""
+        program = self._program = self._make_program()
+        self._dim, self._dtype = program.dim, program.dtype
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self._function
+
+    @property
+    def dim(self) -> int:
+        return self._dim
+
+    @property
+    def dtype(self) -> np.dtype[np.floating[Any]]:
+        return self._dtype
 
     @property
     def program(self) -> Program:

@@ -19,7 +19,7 @@ from .base import ClientWeights, Floats
 from .rows import Classifier, is_csr
 from .to_torch import module_of
 
-__all__ = ["Network"]
+__all__ = ["Network", "row_shape"]
 
 _HEADS: dict[str, Any] = {"cross_entropy": "softmax", "squared_error": "squared", "binary_cross_entropy": "logistic"}
 _HE = ("relu", "leaky_relu", "gelu", "silu")  # activations before which weights start with variance 2 / fan_in
@@ -55,6 +55,7 @@ class Network(Classifier):
     shapes: tuple[Shape, ...]
     _part: Part
     _start: Floats | None = None  # what `init` gives in the place of a draw
+    _origin: Any = None  # the module that `fedbuff.torch.network` made it of
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Network(Classifier):
             raise ValueError("label_smoothing: expected a number >= 0 and < 1, got 1.0")
         if smoothing and loss != "cross_entropy":
             raise ValueError(f"label_smoothing: {loss} has none, cross_entropy has")
-        shape = _row_shape(X)
+        shape = row_shape(X)
         self._plan(layers_of("layers", layers), shape)
         targets = to_array("y", y)
         n_outputs = self._part.shape[0]
@@ -119,7 +120,12 @@ class Network(Classifier):
         return w
 
     def to_torch(self, w: Any) -> Any:
-        """A torch.nn.Sequential of the same layers with the weights of a model, for rows of shape `shapes[0]`."""
+        """A torch.nn.Sequential of the same layers with the weights of a model, for rows of shape `shapes[0]`.
+
+        Of a network that `fedbuff.torch.network` made, a copy of its module with the weights of the model.
+        """
+        if self._origin is not None:
+            return self._origin.with_weights(self._model(w))
         return module_of(self.layers, self.shapes[0], self._model(w))
 
     def _weights(self) -> Iterator[tuple[Weight, bool]]:
@@ -166,16 +172,17 @@ class Network(Classifier):
 
     def held_out(self, X: Any, y: Any, *, copy: bool = True) -> Self:
         """The same model over other rows, all of one client: to evaluate on data that nobody trains on."""
-        shape = _row_shape(X)
+        shape = row_shape(X)
         if shape != self.shapes[0]:
             raise ValueError(f"X: its rows have shape {shape}, those of this problem {self.shapes[0]}")
         return super().held_out(_as_rows(X, copy), y, copy=copy)
 
     def _like(self, other: Self) -> None:
         self.layers, self.shapes, self._part = other.layers, other.shapes, other._part
+        self._start, self._origin = other._start, other._origin
 
 
-def _row_shape(X: Any) -> Shape:
+def row_shape(X: Any) -> Shape:
     """Of a row of X: (channels, height, width), or (features,)."""
     if is_csr(X):
         raise TypeError("X: Network takes dense rows; pass X.toarray()")

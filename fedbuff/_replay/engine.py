@@ -19,7 +19,16 @@ from .._rule.strategies import Rule
 from .._rule.table import check_memory, make_rows
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
-from ..backends.spec import ClientFunction, CompiledGradient, ReplayEngine, ReplayRun, RunSpec, SumRoles, SumSpec
+from ..backends.spec import (
+    ClientFunction,
+    CompiledGradient,
+    EngineSpec,
+    ReplayEngine,
+    ReplayRun,
+    RunSpec,
+    SumRoles,
+    SumSpec,
+)
 from ..backends.spec import Vector as Floats
 from .check import check_local
 
@@ -72,7 +81,12 @@ def make_engine(
             bound = problem.bound
     sums = _sums(rule, problem.dim, seed)
     rows = _rows(rule, problem)
-    engine = backends.current().replay_engine(rule, w0, bound, function, plan, seed, WINDOW_BYTES, sums, roles)
+    engine = backends.current().replay_engine(
+        EngineSpec(
+            rule=rule, w0=w0, bound=bound, function=function, local=plan, seed=seed,
+            window_bytes=WINDOW_BYTES, sums=sums, roles=roles,
+        )
+    )  # fmt: skip
     if rows is not None:
         engine.set_table(rows)
     return cast(ReplayEngine, OneAtATime(engine))

@@ -15,7 +15,7 @@ from .._rule.strategies import PER_CLIENT, Rule
 from .._schedule.check import ChunkCheck
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
-from ..backends.spec import ReplayRun
+from ..backends.spec import ReplayRun, UsedRows
 
 Columns = dict[str, NDArray[Any]]
 
@@ -41,10 +41,8 @@ class _Piece:
 
     def give(self, run: ReplayRun) -> None:
         columns = self.columns
-        run.add(
-            columns["client"], columns["task"], columns["version"], columns["step"], self.s, self.e, self.references,
-            self.unused, self.step_time, self.marks,
-        )  # fmt: skip
+        rows = UsedRows(columns["client"], columns["task"], columns["version"], columns["step"], self.s, self.e)
+        run.add(rows, self.references, self.unused, self.step_time, self.marks)
 
 
 class _Feed:

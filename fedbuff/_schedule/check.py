@@ -4,7 +4,8 @@
 backend's `schedule_check`. `check_schedule` verifies more: all that the event loop promises.
 
 The description tells the strategy's triggers (max_wait, period, trigger, per_client), max_staleness, stop_stale,
-restart and distinct_clients, and whether in_flight is "allow" (a client may have several tasks at once); source.kind
+restart and distinct_clients, whether in_flight is "allow" (a client may have several tasks at once), and whether there
+are queues (it works on one, and the others wait); source.kind
 "arrival_log" or "uniform_arrivals" leaves out what only an event loop promises.
 """
 
@@ -191,6 +192,15 @@ def _check_starts(s: Schedule) -> None:
         raise ValueError(f"version {version}: the tasks started on it are not those that ended or are in flight")
 
 
+def _check_queues(s: Schedule) -> None:
+    """A client works on its tasks in the order in which they were sent."""
+    rows = np.flatnonzero(s.status != STOPPED)
+    rows = rows[np.argsort(s.client[rows], kind="stable")]
+    late = np.zeros(s.n_arrivals, dtype=np.bool_)
+    late[rows[1:]] = (np.diff(s.client[rows]) == 0) & (np.diff(s.start_time[rows]) < 0)
+    _refuse(late, "it was sent before one that its client ended earlier")
+
+
 def _check_event_loop(s: Schedule) -> None:
     client = np.concatenate([s.client, s.in_flight_client])
     task = np.concatenate([s.task, s.in_flight_task]).astype(np.int64)
@@ -219,7 +229,9 @@ def _check_event_loop(s: Schedule) -> None:
 
     task, start, end = task[order], start[order], end[order]
     refuse_pairs(np.diff(task) == 0, "its client has another task of its number")
-    if s.description.get("in_flight") != "allow":  # waits may let a later task of the same client start first
+    if s.description.get("queues"):
+        _check_queues(s)
+    elif s.description.get("in_flight") != "allow":  # waits may let a later task of the same client start first
         refuse_pairs(np.diff(task) != 1, "its client's tasks are not numbered 0, 1, 2, ...")
         refuse_pairs(start[1:] < end[:-1], "it starts while its client is at work")
         if s.first_step == 0 and client.size:

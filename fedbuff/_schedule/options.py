@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._base.checks import choice, count, number
+from .._base.checks import choice, count, flag, number
 
 StartProcess = Literal["constant", "poisson"]
 Order = Literal["uniform", "round_robin", "longest_idle"]
@@ -33,6 +33,7 @@ class ScheduleOptions:
     timeout: float | None = None
     selection: Selection = "uniform"
     max_uses: int | None = None
+    queues: bool = False
 
     def __post_init__(self) -> None:
         checked: dict[str, float | None] = {
@@ -54,6 +55,7 @@ class ScheduleOptions:
             choice("selection", self.selection, get_args(Order))
         else:
             object.__setattr__(self, "selection", _probabilities(self.selection))
+        flag("queues", self.queues)
         choice("in_flight", self.in_flight, ("redraw", "skip", "allow"))
         if self.start_rate is None and (self.start_process, self.in_flight) != ("constant", "redraw"):
             raise ValueError("start_process and in_flight belong to the open loop: give start_rate")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -44,9 +45,9 @@ _POLICY = {"wait": reference.WAIT, "pause": reference.PAUSE, "abort": reference.
 
 
 class Request:
-    """Source, strategy, options and seed, checked against each other, and the plan that they make.
+    """Source, strategy, options and seed, checked against each other; to make one is to check, and builds nothing.
 
-    A request of an arrival log has no plan: the log is replayed as it happened.
+    `plan` is what the event loop is told. A request of an arrival log has none: the log is replayed as it happened.
     """
 
     def __init__(self, source: Source, strategy: Any, options: ScheduleOptions, seed: int) -> None:
@@ -63,9 +64,14 @@ class Request:
             return
         if not options.has_end:
             raise ValueError("give server_steps, max_time or arrivals: something must end the schedule")
-        self.plan = self._make_plan(source)
+        self._rules = self._make_rules(source.n_clients)
         if options.max_time is not None and options.start_rate is None:
             self._refuse_timeless(source)
+
+    @cached_property
+    def plan(self) -> Plan:
+        assert not isinstance(self.source, ArrivalLog)
+        return self._make_plan(self.source)
 
     def _check_starts(self, n_clients: int) -> None:
         concurrency = self.options.concurrency
@@ -73,8 +79,25 @@ class Request:
             for name in ("concurrency", "start_rate"):
                 if getattr(self.options, name) is not None:
                     raise ValueError(f"{name} is for FedBuff and FedAsync: FedAvg starts its own rounds")
-        if concurrency is not None and concurrency > n_clients:
+        if self.options.queues:
+            self._check_queues()
+        elif concurrency is not None and concurrency > n_clients:
             raise ValueError(f"concurrency is {concurrency}: there are only {n_clients} clients")
+
+    def _check_queues(self) -> None:
+        options = self.options
+        if self.kind == "fedavg":
+            raise ValueError("queues: FedAvg starts rounds of idle clients, and no task waits; use FedBuff or FedAsync")
+        if isinstance(self.source, ArrivalLog):
+            raise ValueError("an arrival log is replayed as it happened: no queues")
+        if options.concurrency is None and options.start_rate is None:
+            raise ValueError("queues: every client is always at work on one task, and none waits; give concurrency")
+        if options.in_flight != "redraw":
+            raise ValueError(f'queues: in_flight="{options.in_flight}" lets no task wait; leave it out')
+        if isinstance(options.selection, str) and options.selection == "longest_idle":
+            raise ValueError('queues: selection="longest_idle" takes idle clients; give probabilities or another name')
+        if getattr(self.strategy, "distinct_clients", False):
+            raise ValueError("queues: distinct_clients would hold up tasks behind one that waits for the next buffer")
 
     def _check_log(self) -> None:
         if self.kind == "fedavg":
@@ -92,7 +115,11 @@ class Request:
             raise ValueError("trigger: the log has recorded server steps, which it would change")
 
     def _make_plan(self, source: Trace | DelayModel) -> Plan:
-        n = source.n_clients
+        delays = _recorded_fields(source) if isinstance(source, Trace) else _model_fields(source, self._speed)
+        return Plan(**self._rules, **delays, **_window_fields(source.availability, source.n_clients))
+
+    def _make_rules(self, n: int) -> dict[str, Any]:
+        """The fields of the plan that follow from strategy, options and seed; refused where they do not fit."""
         low, high = key_words(self.seed)
         if self.kind == "fedavg":
             mode, buffer_size = reference.ROUNDS, self.strategy.round_size(n)
@@ -108,29 +135,28 @@ class Request:
                 mode, slots = reference.SLOT_IS_CLIENT, n
         max_staleness = getattr(self.strategy, "max_staleness", None)
         max_wait = getattr(self.strategy, "max_wait", None)
-        return Plan(
-            mode=mode,
-            n_clients=n,
-            n_slots=slots,
-            seed_low=low,
-            seed_high=high,
-            rate=1.0 if self.options.start_rate is None else self.options.start_rate,
+        return {
+            "mode": mode,
+            "n_clients": n,
+            "n_slots": slots,
+            "seed_low": low,
+            "seed_high": high,
+            "rate": 1.0 if self.options.start_rate is None else self.options.start_rate,
             **self._selection_fields(n, slots, mode),
-            poisson=self.options.start_process == "poisson",
-            if_busy=_IF_BUSY[self.options.in_flight],
-            **_delay_fields(source, self.seed),
-            **_window_fields(source.availability, n),
-            buffer_size=buffer_size,
-            max_staleness=-1 if max_staleness is None else count("max_staleness", max_staleness, low=0),
-            max_wait=math.inf if max_wait is None else number("max_wait", max_wait, open_low=True),
-            timeout=math.inf if self.options.timeout is None else self.options.timeout,
-            distinct_clients=self._distinct(n, slots, buffer_size),
+            "poisson": self.options.start_process == "poisson",
+            "if_busy": _IF_BUSY[self.options.in_flight],
+            "queues": self.options.queues,
+            "buffer_size": buffer_size,
+            "max_staleness": -1 if max_staleness is None else count("max_staleness", max_staleness, low=0),
+            "max_wait": math.inf if max_wait is None else number("max_wait", max_wait, open_low=True),
+            "timeout": math.inf if self.options.timeout is None else self.options.timeout,
+            "distinct_clients": self._distinct(n, slots, buffer_size),
             **self._timing_fields(slots),
-            server_steps=-1 if self.options.server_steps is None else self.options.server_steps,
-            max_time=math.inf if self.options.max_time is None else self.options.max_time,
-            arrivals=-1 if self.options.arrivals is None else self.options.arrivals,
-            stall_limit=10_000_000 + 100 * n,
-        )
+            "server_steps": -1 if self.options.server_steps is None else self.options.server_steps,
+            "max_time": math.inf if self.options.max_time is None else self.options.max_time,
+            "arrivals": -1 if self.options.arrivals is None else self.options.arrivals,
+            "stall_limit": 10_000_000 + 100 * n,
+        }
 
     def _selection_fields(self, n: int, slots: int, mode: int) -> dict[str, Any]:
         """Which client is next, where clients are drawn."""
@@ -148,7 +174,7 @@ class Request:
         if probability.size != n:
             raise ValueError(f"selection: expected {n} probabilities, one per client, got {probability.size}")
         positive = int(np.count_nonzero(probability))
-        if positive < slots:
+        if positive < slots and not self.options.queues:
             raise ValueError(
                 f"selection: only {positive} clients have a probability above 0, for {slots} tasks at work"
             )
@@ -190,24 +216,27 @@ class Request:
 
     def _refuse_timeless(self, source: Trace | DelayModel) -> None:
         """A time horizon is never reached by a client that works and takes no time."""
-        plan = self.plan
         if isinstance(source, Trace):
             if source.end == "stop":
                 return
-            rows = np.concatenate([[0], np.cumsum(plan.row_wait + plan.row_duration > 0)])
+            rows = np.concatenate([[0], np.cumsum(source.wait + _duration(source) > 0)])
             timeless = np.flatnonzero(rows[source.offsets[1:]] == rows[source.offsets[:-1]])
         else:
             none = [
-                KINDS[plan.kinds[i]]
-                in ("constant", "exponential", "half_normal", "uniform", "pareto", "weibull", "empirical")
-                and _largest(source, name) == 0.0
-                for i, name in enumerate(("wait", "download", "compute", "upload"))
+                law.kind in ("constant", "exponential", "half_normal", "uniform", "pareto", "weibull", "empirical")
+                and _largest(law) == 0.0
+                for law in _laws(source)
             ]
-            factor = plan.speed if plan.speed.size else np.ones(1)
-            others = none[0] and none[1] and none[3]
-            timeless = np.flatnonzero((factor == 0.0) | none[2]) if others else np.zeros(0, np.int64)
+            if not (none[0] and none[1] and none[3]):
+                return
+            factor = self._speed if self._speed.size else np.ones(1)
+            timeless = np.flatnonzero((factor == 0.0) | none[2])
         if timeless.size:
             raise ValueError(f"max_time is never reached: the tasks of client {timeless[0]} take no time")
+
+    @cached_property
+    def _speed(self) -> NDArray[np.float64]:
+        return _speed(self.source, self.seed) if isinstance(self.source, DelayModel) else np.zeros(0)
 
     def expected_rows(self) -> int:
         """Rows to make room for at first."""
@@ -250,6 +279,8 @@ class Request:
             made["selection"] = selection
         if self.options.max_uses is not None:
             made["max_uses"] = self.options.max_uses
+        if self.options.queues:
+            made["queues"] = True
         if self.options.start_rate is not None:
             made |= {
                 "start_rate": self.options.start_rate,
@@ -303,15 +334,23 @@ def stall_message(plan: Plan) -> str:
             f"trigger: no server step was made in {plan.stall_limit} events: not every client is heard, because one "
             "never arrives in time, or seldom"
         )
+    ends = ["fails", "times out", "is too stale"]
+    if plan.restart:
+        ends.append("is stopped by a restart before it arrives (expected a period longer than the shortest task)")
+    elif plan.stop_stale:
+        ends.append("is stopped before it arrives")
     return (
-        f"no arrival has reached the buffer in {plan.stall_limit} events: every task fails, times out "
-        "or is too stale, or no client is available"
+        f"no arrival has reached the buffer in {plan.stall_limit} events: every task {', '.join(ends[:-1])} "
+        f"or {ends[-1]}, or no client is available"
     )
 
 
-def _largest(model: DelayModel, name: str) -> float:
+def _laws(model: DelayModel) -> tuple[Distribution, ...]:
+    return model.wait, model.download, model.compute, model.upload
+
+
+def _largest(law: Distribution) -> float:
     """The largest delay that a distribution can draw, as far as it matters whether that is 0."""
-    law: Distribution = getattr(model, name)
     if law.kind == "empirical":
         return float(cast(Any, law).samples[-1])
     if law.kind == "half_normal":
@@ -321,23 +360,28 @@ def _largest(model: DelayModel, name: str) -> float:
     return law.params[0]
 
 
-def _delay_fields(source: Trace | DelayModel, seed: int) -> dict[str, Any]:
-    nothing, no_rows = np.zeros(0), np.zeros(1, np.int64)
-    if isinstance(source, Trace):
-        return {
-            "recorded": True,
-            "kinds": np.zeros(4, np.int64),
-            "params": np.zeros((4, 4)),
-            "sample_offsets": np.zeros(5, np.int64),
-            "samples": nothing,
-            "speed": nothing,
-            "row_offsets": source.offsets,
-            "row_wait": source.wait,
-            "row_duration": (source.download + source.compute) + source.upload,
-            "row_ok": source.ok.view(np.uint8),
-            "wrap": source.end == "wrap",
-        }
-    laws: list[Distribution] = [source.wait, source.download, source.compute, source.upload]
+def _duration(trace: Trace) -> NDArray[np.float64]:
+    return (trace.download + trace.compute) + trace.upload
+
+
+def _recorded_fields(trace: Trace) -> dict[str, Any]:
+    return {
+        "recorded": True,
+        "kinds": np.zeros(4, np.int64),
+        "params": np.zeros((4, 4)),
+        "sample_offsets": np.zeros(5, np.int64),
+        "samples": np.zeros(0),
+        "speed": np.zeros(0),
+        "row_offsets": trace.offsets,
+        "row_wait": trace.wait,
+        "row_duration": _duration(trace),
+        "row_ok": trace.ok.view(np.uint8),
+        "wrap": trace.end == "wrap",
+    }
+
+
+def _model_fields(model: DelayModel, speed: NDArray[np.float64]) -> dict[str, Any]:
+    nothing, laws = np.zeros(0), _laws(model)
     params = np.zeros((4, 4))
     pools = [np.asarray(getattr(law, "samples", nothing), np.float64) for law in laws]
     for i, law in enumerate(laws):
@@ -349,8 +393,8 @@ def _delay_fields(source: Trace | DelayModel, seed: int) -> dict[str, Any]:
         "params": params,
         "sample_offsets": np.concatenate([[0], np.cumsum([pool.size for pool in pools])]).astype(np.int64),
         "samples": np.concatenate(pools),
-        "speed": _speed(source, seed),
-        "row_offsets": no_rows,
+        "speed": speed,
+        "row_offsets": np.zeros(1, np.int64),
         "row_wait": nothing,
         "row_duration": nothing,
         "row_ok": np.zeros(0, np.uint8),

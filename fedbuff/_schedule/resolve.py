@@ -39,6 +39,7 @@ def schedule(
     timeout: float | None = None,
     selection: Selection = "uniform",
     max_uses: int | None = None,
+    queues: bool = False,
 ) -> Schedule:
     """Resolves who arrives when, on which version and in which server step.
 
@@ -54,11 +55,15 @@ def schedule(
     selection: which of the eligible clients is next: drawn "uniform"ly; "round_robin", by number; the "longest_idle";
         or a probability per client, which sum to 1: drawn in proportion to them.
     max_uses: a client starts at most so many tasks.
+    queues: a task may be sent to a busy client, on the version of that time, and waits there behind those sent before
+        it. `selection` is the routing: probabilities, by number, or uniform over all available clients. `start_time` is
+        when it was sent, tasks that wait count into the concurrency, and a timeout counts from when the client turns to
+        the task.
     timeout: a task that takes longer, without its wait, is given up that long after its start.
     """
     options = ScheduleOptions(
         *(concurrency, server_steps, max_time, arrivals, start_rate, start_process, in_flight, timeout),
-        *(selection, max_uses),
+        *(selection, max_uses, queues),
     )
     request = Request(source, strategy, options, seed)
     if isinstance(source, ArrivalLog):
@@ -93,6 +98,7 @@ def iter_schedule(
     timeout: float | None = None,
     selection: Selection = "uniform",
     max_uses: int | None = None,
+    queues: bool = False,
 ) -> Iterator[Schedule]:
     """The schedule in chunks of about `chunk` rows, in memory bounded by clients, tasks in flight and the chunk.
 
@@ -102,7 +108,7 @@ def iter_schedule(
     """
     options = ScheduleOptions(
         *(concurrency, server_steps, max_time, arrivals, start_rate, start_process, in_flight, timeout),
-        *(selection, max_uses),
+        *(selection, max_uses, queues),
     )
     request = Request(source, strategy, options, seed)
     size = count("chunk", chunk)

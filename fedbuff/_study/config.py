@@ -75,6 +75,7 @@ from .._replay.stop import Stop
 from .._rule.secure_values import Gaussian
 from .._rule.strategies import FedAvg, FedBuff, rule_of
 from .._schedule.options import ScheduleOptions
+from .._schedule.plan import Request
 from .._schedule.resolve import plans_of
 from .._schedule.resolve import schedule as resolve
 from .._schedule.schedule import Schedule
@@ -546,6 +547,11 @@ class StudyConfig:
             return made
         with at_path("schedule", (*parameters_of(resolve),)):
             return resolve(source, self.strategy, **options, seed=seed)
+
+    def check_timing(self) -> None:
+        """Refuses a source, strategy and options that do not fit each other, as `make_schedule` would."""
+        with at_path("schedule", (*parameters_of(resolve),)):
+            Request(cast(Any, self.source), self.strategy, ScheduleOptions(**self.schedule_options), self.seeds[0])
 
     def plans(self, seeds: Sequence[int]) -> tuple[list[Any], int]:
         """What a resolver is told for each seed, and how many rows to expect; of delays only."""

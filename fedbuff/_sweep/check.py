@@ -88,13 +88,13 @@ class Checks:
         return schema | {HISTORY + name: kind for name, kind in history.items()}
 
     def _timing_error(self, arm: int, config: StudyConfig) -> ConfigError | None:
-        """Why the arm can have no schedule, as far as that needs no file: as with more tasks at work than clients."""
+        """Why the arm can have no schedule, as with more tasks at work than clients, where the delays are no file."""
         if config.tables["trace"]["kind"] != "model":
             return None
         key = self._workshop.schedule_key(arm)
         if key not in self._timing_errors:
             try:
-                config.plans([0])
+                config.check_timing()
                 self._timing_errors[key] = None
             except ConfigError as error:
                 self._timing_errors[key] = error

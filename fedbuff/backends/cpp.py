@@ -36,8 +36,7 @@ from .._rule.strategies import Rule
 from .._server import DeltaBuffer, Server
 from .spec import (
     BoundProblem,
-    ClientFunction,
-    CompiledGradient,
+    EngineSpec,
     Limits,
     LocalPlan,
     LocalSpec,
@@ -49,8 +48,6 @@ from .spec import (
     ReplayEngine,
     ReplayRun,
     RunSpec,
-    SumRoles,
-    SumSpec,
     Vector,
 )
 
@@ -153,21 +150,14 @@ def custom_gradient(
     compute(gradient, context, samples, weight, w, out)
 
 
-def replay_engine(
-    rule: Rule,
-    w0: Vector,
-    bound: BoundProblem | None,
-    function: ClientFunction | CompiledGradient | None,
-    local: LocalPlan | None,
-    seed: int,
-    window_bytes: int,
-    sums: SumSpec,
-    roles: SumRoles | None,
-) -> _core.ReplayF32 | _core.ReplayF64:
+def replay_engine(spec: EngineSpec) -> _core.ReplayF32 | _core.ReplayF64:
     """The threaded replay."""
-    problem = None if bound is None else _core_problem(bound)
-    kind = _core.ReplayF32 if w0.dtype == np.float32 else _core.ReplayF64
-    return kind(rule, w0, problem, function, local, seed, window_bytes, sums, roles)
+    problem = None if spec.bound is None else _core_problem(spec.bound)
+    kind = _core.ReplayF32 if spec.w0.dtype == np.float32 else _core.ReplayF64
+    return kind(
+        spec.rule, spec.w0, problem, spec.function, spec.local, spec.seed, spec.window_bytes, spec.sums,
+        spec.roles,
+    )  # fmt: skip
 
 
 def replay_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .._rule.optimizers import Adagrad, AMSGrad, DelayedNesterov, Nesterov, Yogi
 from .python.event_loop import EventLoop
-from .python.event_queue import EventQueue
+from .python.event_queue import EventQueue as EventQueue
 from .python.network import Back, Draws, network
 from .python.parts import parts_over
 from .python.philox import Stream, key_words, philox_words, unit_double
@@ -24,33 +24,19 @@ from .python.portable_math import log_positive, sincos2pi
 from .python.schedule_check import ScheduleCheck
 from .python.server import Kernels
 from .python.shuffle import shuffled
-from .python.uniform_arrivals import uniform_arrivals
-from .spec import BoundProblem, LocalSpec, Plan, ProblemSpec, Resolver, StepNumbers, Vector, Words
-
-__all__ = [
-    "DeltaBuffer",
-    "EventQueue",
-    "Server",
-    "accumulate",
-    "adam_step",
-    "add_words",
-    "aggregate",
-    "batch_rows",
-    "bind",
-    "decode",
-    "dot",
-    "encode_add",
-    "make_resolver",
-    "name",
-    "normals",
-    "optimizer_step",
-    "philox",
-    "replay_engine",
-    "replay_run",
-    "schedule_check",
-    "sgd_step",
-    "uniform_arrivals",
-]
+from .python.uniform_arrivals import uniform_arrivals as uniform_arrivals
+from .spec import (
+    BoundProblem,
+    EncodeNumbers,
+    LocalSpec,
+    Moments,
+    Plan,
+    ProblemSpec,
+    Resolver,
+    StepNumbers,
+    Vector,
+    Words,
+)
 
 name = "reference"
 
@@ -421,21 +407,10 @@ def sgd_step(
 
 
 @_quiet
-def adam_step(
-    w: Vector,
-    total: Vector,
-    lr: float,
-    norm: float,
-    betas: tuple[float, float],
-    epsilon: float,
-    weight_decay: float,
-    step: int,
-    first: Vector,
-    second: Vector,
-    out: Vector,
-) -> None:
+def adam_step(w: Vector, total: Vector, numbers: StepNumbers, moments: Moments, out: Vector) -> None:
+    lr, norm, _, b1, b2, epsilon, weight_decay, step, *_ = numbers
+    first, second = moments
     scalar = w.dtype.type
-    b1, b2 = betas
     gradient = total / scalar(norm) + scalar(weight_decay) * w
     first[:] = scalar(b1) * first + scalar(1 - b1) * gradient
     second[:] = scalar(b2) * second + scalar(1 - b2) * (gradient * gradient)
@@ -444,16 +419,8 @@ def adam_step(
 
 
 @_quiet
-def optimizer_step(
-    code: int,
-    w: Vector,
-    total: Vector,
-    numbers: StepNumbers,
-    first: Vector,
-    second: Vector | None,
-    third: Vector | None,
-    out: Vector,
-) -> None:
+def optimizer_step(code: int, w: Vector, total: Vector, numbers: StepNumbers, moments: Moments, out: Vector) -> None:
+    first, *others = moments
     scalar = w.dtype.type
     lr, keep, b1, b2 = (scalar(x) for x in (numbers.lr, numbers.momentum, numbers.beta1, numbers.beta2))
     gradient = total / scalar(numbers.norm)
@@ -461,7 +428,7 @@ def optimizer_step(
         first[:] = keep * first + gradient
         np.subtract(w, lr * (gradient + keep * first), out=out)
         return
-    assert second is not None
+    second = others[0]
     if code == DelayedNesterov.code:
         second += gradient
         active = numbers.activation
@@ -482,8 +449,7 @@ def optimizer_step(
         second[:] = b2 * second + scalar(1 - numbers.beta2) * square
     divisor = second
     if code == AMSGrad.code:
-        assert third is not None
-        divisor = np.maximum(third, second, out=third)
+        divisor = np.maximum(others[1], second, out=others[1])
     np.subtract(w, lr * first / (np.sqrt(divisor) + scalar(numbers.epsilon)), out=out)
 
 
@@ -493,16 +459,8 @@ def dot(x: Vector, y: Vector) -> float:
 
 
 @_quiet
-def encode_add(
-    total: Words | None,
-    delta: Vector,
-    weight: int,
-    clip: float,
-    step: float,
-    factor: float,
-    rounding: tuple[int, int, int] | None,
-    out: Words,
-) -> int:
+def encode_add(total: Words | None, delta: Vector, numbers: EncodeNumbers, out: Words) -> int:
+    weight, clip, step, factor, rounding = numbers
     scalar, word = delta.dtype.type, out.dtype.type
     low, high = scalar(-clip), scalar(clip)
     x = scalar(factor) * delta

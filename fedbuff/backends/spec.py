@@ -217,6 +217,7 @@ class Plan(NamedTuple):
     selection: int
     probability: Floats  # (n_clients,) for WEIGHTED, or (0,)
     max_uses: int  # tasks that a client may start
+    queues: bool  # a task sent to a busy client waits there
     # delays: a model (kinds, params, samples, speed) or recorded rows
     recorded: bool
     kinds: Integers  # (4,) of wait, download, compute, upload: indices into KINDS of python/portable_math.py
@@ -341,6 +342,9 @@ class ScheduleCheck(Protocol):
         (0, -1) where there is none."""
 
 
+Moments = tuple[Vector, ...]  # of an optimizer
+
+
 class StepNumbers(NamedTuple):
     """The numbers of a server step, which is counted from 1."""
 
@@ -354,6 +358,16 @@ class StepNumbers(NamedTuple):
     step: int = 1
     period: int = 1
     activation: float = 0.0
+
+
+class EncodeNumbers(NamedTuple):
+    """The numbers of `Backend.encode_add`."""
+
+    weight: int
+    clip: float
+    step: float
+    factor: float = 1.0
+    rounding: tuple[int, int, int] | None = None  # seed, client, task
 
 
 # ---- replays ----
@@ -376,20 +390,37 @@ class ClientFunction:
 CompiledGradient = tuple[int, int, Integers]  # addresses of function and context, samples per client
 
 
+class UsedRows(NamedTuple):
+    """Columns of rows that a server step uses: those of the schedule, and the two factors of their weights."""
+
+    client: NDArray[Any]
+    task: NDArray[Any]
+    version: NDArray[Any]
+    step: NDArray[Any]
+    s: NDArray[Any]
+    e: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """What an engine replays. `bound` and `local` are local SGD on a problem; `function` is what a client does in
+    Python, or a compiled gradient."""
+
+    rule: Rule
+    w0: Vector
+    bound: BoundProblem | None = None
+    function: ClientFunction | CompiledGradient | None = None
+    local: LocalPlan | None = None
+    seed: int = 0
+    window_bytes: int
+    sums: SumSpec
+    roles: SumRoles | None = None
+
+
 class ReplayEngine(Protocol):
     """Replays rows of a schedule, step by step."""
 
-    def add(
-        self,
-        client: NDArray[Any],
-        task: NDArray[Any],
-        version: NDArray[Any],
-        step: NDArray[Any],
-        s: NDArray[Any],
-        e: NDArray[Any],
-        references: NDArray[Any],
-        unused: NDArray[Any],
-    ) -> None: ...
+    def add(self, rows: UsedRows, references: NDArray[Any], unused: NDArray[Any]) -> None: ...
     def set_table(self, memory: NDArray[Any]) -> None:
         """Memory for the rows of the rule's table, (n_clients, dim), before the first step."""
 
@@ -482,12 +513,7 @@ class ReplayRun(Protocol):
 
     def add(
         self,
-        client: NDArray[Any],
-        task: NDArray[Any],
-        version: NDArray[Any],
-        step: NDArray[Any],
-        s: NDArray[Any],
-        e: NDArray[Any],
+        rows: UsedRows,
         references: NDArray[np.int64],
         unused: NDArray[np.int64],
         step_time: NDArray[np.float64],
@@ -583,6 +609,9 @@ class ServerLike(Protocol):
     def take_ticket(self) -> int: ...
     def cancel_ticket(self, ticket: int) -> None: ...
     def upload(self, delta: Any, version: int, n_samples: float = 1, *, ticket: int | None = None) -> bool: ...
+    def _upload_models(
+        self, replies: Sequence[tuple[Vector, Sequence[Vector], int, float]]
+    ) -> list[bool | Exception | None]: ...
     def cancel(self, version: int) -> None: ...
     def close(self) -> None: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
@@ -661,18 +690,7 @@ class Backend(Protocol):
 
     def schedule_check(self) -> ScheduleCheck: ...
 
-    def replay_engine(
-        self,
-        rule: Rule,
-        w0: Vector,
-        bound: BoundProblem | None,
-        function: ClientFunction | CompiledGradient | None,
-        local: LocalPlan | None,
-        seed: int,
-        window_bytes: int,
-        sums: SumSpec,
-        roles: SumRoles | None,
-    ) -> ReplayEngine:
+    def replay_engine(self, spec: EngineSpec) -> ReplayEngine:
         """The replay of local SGD on a bound problem, or on a compiled gradient, or of a client's function."""
 
     def replay_run(self, engine: ReplayEngine, spec: RunSpec) -> ReplayRun:
@@ -713,54 +731,23 @@ class Backend(Protocol):
         momentum 0: out = w - (lr / norm) total.
         """
 
-    def adam_step(
-        self,
-        w: Vector,
-        total: Vector,
-        lr: float,
-        norm: float,
-        betas: tuple[float, float],
-        epsilon: float,
-        weight_decay: float,
-        step: int,
-        first: Vector,
-        second: Vector,
-        out: Vector,
-    ) -> None:
-        """Adam on g = total / norm + weight_decay w, the step counted from 1:
+    def adam_step(self, w: Vector, total: Vector, numbers: StepNumbers, moments: Moments, out: Vector) -> None:
+        """Adam on g = total / norm + weight_decay w with moments (first, second), changed in place:
 
         first <- b1 first + (1 - b1) g; second <- b2 second + (1 - b2) g^2;
         out = w - (lr / (1 - b1^step)) first / (sqrt(second / (1 - b2^step)) + epsilon).
         """
 
     def optimizer_step(
-        self,
-        code: int,
-        w: Vector,
-        total: Vector,
-        numbers: StepNumbers,
-        first: Vector,
-        second: Vector | None,
-        third: Vector | None,
-        out: Vector,
+        self, code: int, w: Vector, total: Vector, numbers: StepNumbers, moments: Moments, out: Vector
     ) -> None:
         """The step of the optimizer with this code in `_rule/optimizers.py`, but SGD's and Adam's with bias correction,
-        on g = total / norm; moments are changed in place, and those that it does not have are None. out may be w."""
+        on g = total / norm; moments are changed in place. out may be w."""
 
     def dot(self, x: Vector, y: Vector) -> float:
         """sum of x[j] y[j], in float64."""
 
-    def encode_add(
-        self,
-        total: Words | None,
-        delta: Vector,
-        weight: int,
-        clip: float,
-        step: float,
-        factor: float,
-        rounding: tuple[int, int, int] | None,
-        out: Words,
-    ) -> int:
+    def encode_add(self, total: Words | None, delta: Vector, numbers: EncodeNumbers, out: Words) -> int:
         """out = total + weight * (delta in fixed point), modulo 2^32 or 2^64 by the dtype of out; total None is zero.
 
         A number is multiplied by factor, in its dtype; cut to [-clip, clip], a NaN to -clip; divided by step, a power

@@ -131,10 +131,21 @@ class Layout:
             made[part.name] = Array(part.dtype.name, part.shape, "numpy.ndarray", data)
         return ArrayRecord({name: made[name] for name in self.names})
 
-    def delta(self, sent: NDArray[Any], arrays: ArrayRecord, out: NDArray[Any]) -> None:
-        """Arrays sent minus arrays received, into `out`; BadReply where they are not those of the model."""
+    def as_sent(self, w: NDArray[Any]) -> NDArray[Any]:
+        """The model w as the numbers of its record are: w itself, or a copy where an array has a narrower dtype."""
+        narrow = [part for part in self.parts if part.dtype != self.dtype]
+        if narrow:
+            w = w.copy()
+        for part in narrow:
+            w[part.begin : part.end] = w[part.begin : part.end].astype(part.dtype)
+        return w
+
+    def vectors(self, arrays: ArrayRecord) -> list[NDArray[Any]]:
+        """The floats of a reply, a vector for each part: in the record's memory where they lie there as the server
+        adds them. BadReply where they are not those of the model."""
         if len(arrays) != len(self.names) or any(name not in arrays for name in self.names):
             raise BadReply(f"its arrays are {shown(list(arrays))}, not {shown(self.names)}")
+        vectors = []
         for part in self.parts:
             try:
                 received = array_of(part.name, arrays[part.name])
@@ -145,14 +156,11 @@ class Layout:
                     f"array {shown(part.name)}: expected floats of shape {part.shape}, "
                     f"got {received.dtype} of shape {received.shape}"
                 )
-            before = sent[part.begin : part.end].reshape(part.shape)
-            if part.dtype != self.dtype:
-                before = before.astype(part.dtype).astype(self.dtype)  # what was sent was rounded
-            target = out[part.begin : part.end].reshape(part.shape)
-            if received.dtype == self.dtype:
-                np.subtract(before, received, out=target)
-            else:
-                np.subtract(before, received.astype(self.dtype), out=target)
+            flags = received.flags
+            if received.dtype != self.dtype or not (flags.c_contiguous and flags.aligned):
+                received = np.array(received, self.dtype, order="C")
+            vectors.append(received.reshape(-1))
+        return vectors
 
 
 def _head(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:

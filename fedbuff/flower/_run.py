@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ._strategy import FedBuff
 
 _LOGGER = getLogger("flwr")
+_MOST_HELD, _MOST_HELD_BYTES = 16, 1 << 29  # replies that wait for the server's pass, and their numbers
 _SHORTEST_TTL = 43200.0  # seconds for which Flower keeps a message, and our least
 _NODES_LOGGED_EVERY = 30.0  # seconds, where none is there
 
@@ -42,6 +43,18 @@ class _Task:
     version: int
     sent: NDArray[Any]
     deadline: float
+
+
+@dataclass(slots=True)
+class _Reply:
+    """A reply that arrived and is not yet uploaded: the server adds several in one pass over its memory."""
+
+    task: _Task
+    arrays: ArrayRecord
+    vectors: list[NDArray[Any]]
+    weight: float
+    metrics: MetricRecord
+    row: int  # of the arrival log
 
 
 @dataclass(slots=True)
@@ -72,9 +85,9 @@ class Run:
         self.clock = clock_of(grid)
         self.virtual = isinstance(self.clock, VirtualClock)
         self.layout = Layout(initial_arrays)
-        self.delta = np.empty(self.layout.dim, self.layout.dtype)
         self.result = Result()
         self.failures = self.failures_in_a_row = self.starts = 0
+        self.held: list[_Reply] = []
         self.pending: list[RecordDict] = []  # metrics of the open buffer
         self.tasks: dict[str, _Task] = {}  # by message id
         self.busy: set[int] = set()
@@ -156,6 +169,7 @@ class Run:
                         break
                     self._take(reply)
                 self._expire()
+            self._upload_held()
             self._finish_evaluations()
             self.evaluator.collect(wait=True)
             if self.options.checkpoint is not None:
@@ -256,7 +270,7 @@ class Run:
             config = ConfigRecord({**self.train_config, "server-round": version + 1})
             arrays = self.layout.record(w, self.others)
             content = RecordDict({self.options.arrayrecord_key: arrays, self.options.configrecord_key: config})
-            self._content = version, content, w
+            self._content = version, content, self.layout.as_sent(w)
         return self._content[1:]
 
     # ---- replies ----
@@ -269,22 +283,45 @@ class Run:
         if reply.has_error():
             self._fail(message_id, reply.error.reason or f"error {reply.error.code}")
             return
-        task = self.tasks[message_id]
-        dropped = self.server.dropped
         try:
             arrays, weight = content_of(reply.content, self.options.weighted_by_key)
-            self.layout.delta(task.sent, arrays, self.delta)
-            stepped = self.server.upload(self.delta, task.version, weight)
-        except (BadReply, ValueError, OverflowError) as error:
+            vectors = self.layout.vectors(arrays)
+        except BadReply as error:
             self._fail(message_id, str(error))
             return
-        self._end(message_id)
+        task = self._end(message_id)
         self.recorder.arrived(self._client(task.node))
-        self.failures_in_a_row = 0
-        if self.server.dropped == dropped:
-            self.others = {**self.others, **self.layout.others(arrays)}
-            self.pending.append(RecordDict({"metrics": next(iter(reply.content.metric_records.values()))}))
-        if stepped:
+        metrics = next(iter(reply.content.metric_records.values()))
+        self.held.append(_Reply(task, arrays, vectors, weight, metrics, len(self.recorder) - 1))
+        most = min(_MOST_HELD, max(1, _MOST_HELD_BYTES // (self.layout.dim * self.layout.dtype.itemsize)))
+        if len(self.held) >= min(most, self.options.rule.buffer_size - self.server.fill):
+            self._upload_held()
+
+    def _upload_held(self) -> None:
+        """Uploads what was held: never more than the buffer takes before it is full, so that only the last can step.
+
+        A reply whose numbers the server refuses has no row in the log, like a task that was lost.
+        """
+        held, self.held = self.held, []
+        outcomes = self.server._upload_models(
+            [(reply.task.sent, reply.vectors, reply.task.version, reply.weight) for reply in held]
+        )
+        refused = []
+        for reply, outcome in zip(held, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                refused.append((reply, outcome))
+            else:
+                self.failures_in_a_row = 0
+            if isinstance(outcome, bool):
+                self.others = {**self.others, **self.layout.others(reply.arrays)}
+                self.pending.append(RecordDict({"metrics": reply.metrics}))
+        for reply, error in reversed(refused):
+            if not isinstance(error, ValueError | OverflowError):
+                raise error
+            self.recorder._take_back(reply.row)
+            self.server.cancel(reply.task.version)
+            self._note_failure(reply.task.node, str(error))
+        if outcomes and outcomes[-1] is True:
             self._stepped()
 
     def _stepped(self) -> None:
@@ -317,6 +354,8 @@ class Run:
         self.failures += 1
         self.failures_in_a_row += 1
         say(WARNING, "FedBuff replaces the task of node %d: %s", node, why.strip().rpartition("\n")[2])
+        if self.failures_in_a_row >= self.options.max_failures_in_a_row and self.held:
+            self._upload_held()  # what arrived meanwhile may end the row
         if self.failures_in_a_row >= self.options.max_failures_in_a_row:
             raise RuntimeError(f"{self.failures_in_a_row} tasks failed in a row, the last of node {node}: {why}")
 

@@ -58,29 +58,15 @@ class Loss(FrameworkProblem):
             raise TypeError(f"loss_fn: expected a function, got {type(loss_fn).__name__}")
         if predict is not None and not callable(predict):
             raise TypeError(f"predict: expected a function, got {type(predict).__name__}")
-        self._loss_fn, self._predict = loss_fn, predict
+        self._function, self._predict = loss_fn, predict
         self._params = params if callable(params) else _as_numpy(params)
         self._set(X, y, clients, client_weights, batch, workers, copy)
-        program = self._make_program()
-        self._program = program
+        self._make_first_program()
         if predict is None:
             self.__dict__["accuracy"] = None  # there is no such metric
-        self._dim, self._dtype = program.dim, program.dtype
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        return self._loss_fn
-
-    @property
-    def dim(self) -> int:
-        return self._dim
-
-    @property
-    def dtype(self) -> np.dtype[np.floating[Any]]:
-        return self._dtype
 
     def _make_program(self) -> _Program:
-        return _Program(self._loss_fn, self._params, self._predict, self._X, self._y)
+        return _Program(self._function, self._params, self._predict, self._X, self._y)
 
     def to_jax(self, w: Any) -> Any:
         """The pytree of params that w holds."""

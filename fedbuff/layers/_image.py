@@ -72,7 +72,34 @@ class Conv2d(Layer):
 
 
 @dataclass(frozen=True, slots=True)
-class MaxPool2d(Layer):
+class _Pool(Layer):
+    """What makes one number of each window of each channel."""
+
+    kernel_size: int | tuple[int, int]
+    stride: int | tuple[int, int] | None = None
+    padding: int | tuple[int, int] = 0
+    record: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        kernel = pair("kernel_size", self.kernel_size)
+        padding = pair("padding", self.padding, low=0)
+        if any(2 * side > whole for side, whole in zip(padding, kernel, strict=True)):
+            raise ValueError(f"padding: expected at most half of kernel_size={kernel}, got {padding}")
+        _set(self, "kernel_size", kernel)
+        _set(self, "stride", kernel if self.stride is None else pair("stride", self.stride))
+        _set(self, "padding", padding)
+
+    def _part(self, shape: Shape, path: str) -> Part:
+        channels, *_ = image_of(shape)
+        kernel, stride = pair("", self.kernel_size), pair("", self.stride)
+        sides = _sides(pair("", self.padding, low=0))
+        height, width = _windows(shape, kernel, stride, sides)
+        record = LayerSpec(kind=self.record, kernel=kernel, stride=stride, padding=sides)
+        return Part((record,), (channels, height, width))
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPool2d(_Pool):
     """The largest number of each window, as torch.nn.MaxPool2d; the gradient goes to the first of equal ones.
 
     kernel_size  one int, or (height, width)
@@ -80,32 +107,16 @@ class MaxPool2d(Layer):
     padding      on each side, at most half the kernel's size; what is there is never the largest
     """
 
-    kernel_size: int | tuple[int, int]
-    stride: int | tuple[int, int] | None = None
-    padding: int | tuple[int, int] = 0
     kind: ClassVar[str] = "max_pool2d"
-
-    def __post_init__(self) -> None:
-        _check_pool(self)
-
-    def _part(self, shape: Shape, path: str) -> Part:
-        return _pool("max_pool", self, shape)
+    record: ClassVar[str] = "max_pool"
 
 
 @dataclass(frozen=True, slots=True)
-class AvgPool2d(Layer):
+class AvgPool2d(_Pool):
     """The mean of each window, as torch.nn.AvgPool2d: padding counts as zeros. Arguments as for `MaxPool2d`."""
 
-    kernel_size: int | tuple[int, int]
-    stride: int | tuple[int, int] | None = None
-    padding: int | tuple[int, int] = 0
     kind: ClassVar[str] = "avg_pool2d"
-
-    def __post_init__(self) -> None:
-        _check_pool(self)
-
-    def _part(self, shape: Shape, path: str) -> Part:
-        return _pool("avg_pool", self, shape)
+    record: ClassVar[str] = "avg_pool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,25 +141,6 @@ class Flatten(Layer):
 
 def _set(layer: Layer, name: str, value: Any) -> None:
     object.__setattr__(layer, name, value)
-
-
-def _check_pool(layer: MaxPool2d | AvgPool2d) -> None:
-    kernel = pair("kernel_size", layer.kernel_size)
-    padding = pair("padding", layer.padding, low=0)
-    if any(2 * side > whole for side, whole in zip(padding, kernel, strict=True)):
-        raise ValueError(f"padding: expected at most half of kernel_size={kernel}, got {padding}")
-    _set(layer, "kernel_size", kernel)
-    _set(layer, "stride", kernel if layer.stride is None else pair("stride", layer.stride))
-    _set(layer, "padding", padding)
-
-
-def _pool(kind: str, layer: MaxPool2d | AvgPool2d, shape: Shape) -> Part:
-    channels, *_ = image_of(shape)
-    kernel, stride = pair("", layer.kernel_size), pair("", layer.stride)
-    sides = _sides(pair("", layer.padding, low=0))
-    height, width = _windows(shape, kernel, stride, sides)
-    record = LayerSpec(kind=kind, kernel=kernel, stride=stride, padding=sides)
-    return Part((record,), (channels, height, width))
 
 
 def _same(kernel: tuple[int, int]) -> Sides:

@@ -17,6 +17,7 @@ from .._base.arrays import (
     round_down,
 )
 from .._base.checks import number, seed_of
+from ..backends.spec import EncodeNumbers
 from ._cipher import SEED_BYTES, ZEROS, make_key_stream, pieces, seal, sealing_context
 from ._messages import UPLOAD, Message, identity
 from ._parameters import Parameters
@@ -96,4 +97,5 @@ class Client(Role):
         words = np.frombuffer(out, encoding.word)
         stochastic = encoding.rounding == "stochastic"
         draws = (self._seed, self.client & 0xFFFFFFFF, task & 0xFFFFFFFF) if stochastic else None
-        return backends.current().encode_add(words, update, 1, encoding.clip, encoding.step, factor, draws, words)
+        numbers = EncodeNumbers(1, encoding.clip, encoding.step, factor, draws)
+        return backends.current().encode_add(words, update, numbers, words)

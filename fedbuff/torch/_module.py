@@ -71,26 +71,11 @@ class Module(FrameworkProblem):
         choice("buffers", buffers, get_args(Buffers))
         if not isinstance(device, str):
             raise TypeError(f"device: expected a name such as 'cpu', got {type(device).__name__}")
-        self._model_fn, self._loss, self._buffers, self._device = model_fn, loss, buffers, device
+        self._function, self._loss, self._buffers, self._device = model_fn, loss, buffers, device
         self._set(X, y, clients, client_weights, batch, workers, copy)
         if loss == "cross_entropy":
             self._y = _labels(self._y)
-        program = self._make_program()
-        self._program = program
-        self._dim: int = program.dim
-        self._dtype = program.dtype
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        return self._model_fn
-
-    @property
-    def dim(self) -> int:
-        return self._dim
-
-    @property
-    def dtype(self) -> np.dtype[np.floating[Any]]:
-        return self._dtype
+        self._make_first_program()
 
     @property
     def digest(self) -> str:
@@ -98,7 +83,7 @@ class Module(FrameworkProblem):
         return f"{super().digest} {loss} {self._buffers}"
 
     def _make_program(self) -> _Program:
-        return _Program(self._model_fn, self._X, self._y, self._loss, self._buffers, self._device, self.batch)
+        return _Program(self._function, self._X, self._y, self._loss, self._buffers, self._device, self.batch)
 
     def to_torch(self, w: Any) -> Any:
         """A module of its own with the weights of w; `.state_dict()` of it saves them."""

@@ -1,26 +1,33 @@
-"""An nn.Sequential as a `fedbuff.Network` that starts from the module's weights."""
+"""A module of PyTorch as a `fedbuff.Network` that starts from the module's weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
 from typing import Any
 
 import numpy as np
 
-from .. import layers as L
 from .._base.checks import instance
 from .._base.files import optional
-from .._problems.network import Network
+from .._problems.base import Floats
+from .._problems.network import Network, row_shape
+from .._problems.to_torch import module_of
+from ._graph import Chain, chain_of
 
 __all__ = ["network"]
 
+_CLOSE = 1e-8  # of scores in float64, relative to the largest
+
 
 def network(module: Any, X: Any, y: Any, clients: Any, **options: Any) -> Network:
-    """The layers of an nn.Sequential, compiled. `init` of what is returned gives the module's weights.
+    """The layers of a module, compiled. `init` of what is returned gives the module's weights.
 
-    `options` are those of `fedbuff.Network`: loss, label_smoothing, l2, client_weights, copy. Sequentials may stand in
-    each other. A layer that is not known is an error that names its path. Cross-entropy, the default, has softmax in
-    it, as torch.nn.CrossEntropyLoss: the module ends with scores.
+    `options` are those of `fedbuff.Network`: loss, label_smoothing, l2, client_weights, copy. The module's forward is
+    followed by torch.fx: a chain of layers of torch.nn and of functions that do the same, with residual additions, in
+    modules within modules; a ResNet is one. What is not known is an error that names its path. Cross-entropy, the
+    default, has softmax in it, as torch.nn.CrossEntropyLoss: the module ends with scores.
+
+    `to_torch` of what is returned gives a copy of the module with the weights of a model.
 
     >>> import numpy as np, fedbuff as fb
     >>> from torch import nn  # doctest: +SKIP
@@ -29,87 +36,47 @@ def network(module: Any, X: Any, y: Any, clients: Any, **options: Any) -> Networ
     <Network: 2 clients, 330 float32 weights>
     """
     torch = optional("torch", "torch", "fedbuff.torch.network")
-    instance("module", module, torch.nn.Sequential, "a torch.nn.Sequential")
-    made = Network(X, y, clients, layers=list(_layers(torch.nn, module, "module")), **options)
-    parameters = [parameter.detach().cpu().numpy().ravel() for parameter in module.parameters()]
-    w = np.concatenate(parameters) if parameters else np.empty(0)
-    if w.size != made.dim:
-        raise ValueError(f"module: it has {w.size} weights, its layers want {made.dim}; a layer stands in it twice?")
-    made._start = w.astype(made.dtype)
+    instance("module", module, torch.nn.Module, "a torch.nn.Module")
+    shape = row_shape(X)
+    chain = chain_of(torch, module, shape)
+    made = Network(X, y, clients, layers=chain.layers, **options)
+    origin = Origin(module, chain.names, made.dtype)
+    made._start, made._origin = origin.weights(), origin
+    _compare(torch, origin, chain, shape)
     return made
 
 
-def _layers(nn: Any, module: Any, path: str) -> Iterator[Any]:
-    for name, child in module.named_children():
-        here = f"{path}.{name}"
-        if isinstance(child, nn.Sequential):
-            yield from _layers(nn, child, here)
-        elif not isinstance(child, nn.Identity):
-            try:
-                yield _layer(nn, child)
-            except ValueError as error:
-                raise ValueError(f"{here} ({type(child).__name__}): {error}") from None
+class Origin:
+    """The module that a network was made of, and the names of its parameters in the network's order."""
+
+    def __init__(self, module: Any, names: tuple[str, ...], dtype: np.dtype[Any]) -> None:
+        self._module = copy.deepcopy(module).to("cpu", getattr(optional("torch", "torch", "to_torch"), str(dtype)))
+        self._names, self._dtype = names, dtype
+
+    def weights(self) -> Floats:
+        parameters = dict(self._module.named_parameters())
+        parts = [parameters[name].detach().numpy().ravel() for name in self._names]
+        return np.concatenate(parts) if parts else np.empty(0, self._dtype)
+
+    def with_weights(self, w: Floats) -> Any:
+        torch = optional("torch", "torch", "to_torch")
+        module = copy.deepcopy(self._module)
+        parameters = dict(module.named_parameters())
+        with torch.no_grad():
+            torch.nn.utils.vector_to_parameters(torch.from_numpy(w.copy()), [parameters[name] for name in self._names])
+        return module
 
 
-def _layer(nn: Any, module: Any) -> Any:
-    kinds: dict[Any, Callable[[Any], Any]] = {
-        nn.Conv2d: _conv2d,
-        nn.MaxPool2d: _max_pool2d,
-        nn.AvgPool2d: _avg_pool2d,
-        nn.AdaptiveAvgPool2d: _global_avg_pool2d,
-        nn.Flatten: _flatten,
-        nn.Linear: lambda m: L.Dense(m.out_features, m.bias is not None),
-        nn.ReLU: lambda m: L.ReLU(),
-        nn.LeakyReLU: lambda m: L.LeakyReLU(m.negative_slope),
-        nn.GELU: _gelu,
-        nn.SiLU: lambda m: L.SiLU(),
-        nn.Tanh: lambda m: L.Tanh(),
-        nn.Sigmoid: lambda m: L.Sigmoid(),
-        nn.Dropout: lambda m: L.Dropout(m.p),
-        nn.GroupNorm: lambda m: L.GroupNorm(m.num_groups, m.eps, m.affine),
-    }
-    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
-        return L.BatchNorm(module.num_features)  # which says why not
-    if type(module) not in kinds:
-        known = ", ".join(kind.__name__ for kind in kinds)
-        raise ValueError(f"not a layer that fedbuff.Network has; it has {known}, Identity and Sequential")
-    return kinds[type(module)](module)
-
-
-def _want(true: bool, what: str) -> None:
-    if not true:
-        raise ValueError(f"fedbuff.layers has it {what} only")
-
-
-def _conv2d(m: Any) -> Any:
-    _want(m.padding_mode == "zeros", "with padding_mode='zeros'")
-    _want(tuple(m.dilation) == (1, 1), "with dilation 1")
-    padding = 0 if m.padding == "valid" else m.padding
-    return L.Conv2d(m.out_channels, m.kernel_size, m.stride, padding, m.groups, m.bias is not None)
-
-
-def _max_pool2d(m: Any) -> Any:
-    _want(m.dilation in (1, (1, 1)), "with dilation 1")
-    _want(not m.ceil_mode and not m.return_indices, "without ceil_mode and return_indices")
-    return L.MaxPool2d(m.kernel_size, m.stride, m.padding)
-
-
-def _avg_pool2d(m: Any) -> Any:
-    _want(not m.ceil_mode and m.divisor_override is None, "without ceil_mode and divisor_override")
-    _want(m.count_include_pad or m.padding in (0, (0, 0)), "with count_include_pad")
-    return L.AvgPool2d(m.kernel_size, m.stride, m.padding)
-
-
-def _global_avg_pool2d(m: Any) -> Any:
-    _want(m.output_size in (1, (1, 1)), "with output_size 1, followed by Flatten")
-    return L.GlobalAvgPool2d()
-
-
-def _flatten(m: Any) -> Any:
-    _want((m.start_dim, m.end_dim) == (1, -1), "with start_dim 1 and end_dim -1")
-    return L.Flatten()
-
-
-def _gelu(m: Any) -> Any:
-    _want(m.approximate == "none", "with approximate='none'")
-    return L.GELU()
+def _compare(torch: Any, origin: Origin, chain: Chain, shape: tuple[int, ...]) -> None:
+    """Refuses a module that computes what its graph does not show, such as work in place on a value used again."""
+    w = origin.weights().astype(np.float64)
+    rows = torch.from_numpy(np.random.default_rng(0).standard_normal((2, *shape)))
+    with torch.no_grad():
+        ours = module_of(chain.layers, shape, w).eval()(rows)
+        theirs = origin.with_weights(w).double().eval()(rows)
+    scale = 1 + float(theirs.abs().max())
+    if ours.shape != theirs.shape or not float((ours - theirs).abs().max()) <= _CLOSE * scale:
+        raise ValueError(
+            "module: its forward does more than torch.fx can see, such as work in place on a value that is used again; "
+            "fedbuff.torch.Module takes it as it is"
+        )

@@ -42,6 +42,8 @@ from fedbuff.backends.spec import (
     Backend,
     BoundProblem,
     Columns,
+    EncodeNumbers,
+    EngineSpec,
     LocalPlan,
     LocalSpec,
     Plan,
@@ -51,6 +53,7 @@ from fedbuff.backends.spec import (
     ScheduleChunk,
     StepNumbers,
     SumSpec,
+    UsedRows,
     new_columns,
 )
 
@@ -626,11 +629,12 @@ def test_adam_step(case: Case, dtype: str, seed: int, dim: int, step: int, weigh
     w, total, first, root = vectors(seed, 4, dim, dtype, spread=1.0)
     second = root * root
     lr, (b1, b2), epsilon = 0.1, (0.9, 0.999), 1e-8
+    numbers = StepNumbers(lr, norm, 0.0, b1, b2, epsilon, weight_decay, step)
     w_, t, m, v = wide(w, total, first, second)
     out, alias, moments = np.full_like(w, np.nan), w.copy(), (first.copy(), second.copy())
     with case.use() as backend:
-        backend.adam_step(w, total, lr, norm, (b1, b2), epsilon, weight_decay, step, first, second, out)
-        backend.adam_step(alias, total, lr, norm, (b1, b2), epsilon, weight_decay, step, *moments, alias)
+        backend.adam_step(w, total, numbers, (first, second), out)
+        backend.adam_step(alias, total, numbers, moments, alias)
     tolerance.PREFIX.check(alias, out)
     gradient, size = t / norm + weight_decay * w_, np.abs(t) / norm + weight_decay * np.abs(w_)
     # 1 - b is rounded from the float64 difference: its own error is a few eps of itself
@@ -671,13 +675,12 @@ def test_optimizer_step(case: Case, dtype: str, seed: int, dim: int, optimizer: 
     numbers = StepNumbers(lr=0.1, norm=norm, step=step, **{k: given[k] for k in StepNumbers._fields if k in given})
     # The reference in float64 is what the others are near to; errors of a moment come into the model by its slope.
     wanted, want = tuple(moment.astype(np.float64) for moment in moments), np.empty(dim)
-    none = (None, None)
-    reference.optimizer_step(optimizer.code, *wide(w, total), numbers, *(*wanted, *none)[:3], want)
+    reference.optimizer_step(optimizer.code, *wide(w, total), numbers, wanted, want)
     out, alias = np.full_like(w, np.nan), w.copy()
     again = tuple(moment.copy() for moment in moments)
     with case.use() as backend:
-        backend.optimizer_step(optimizer.code, w, total, numbers, *(*moments, *none)[:3], out)
-        backend.optimizer_step(optimizer.code, alias, total, numbers, *(*again, *none)[:3], alias)
+        backend.optimizer_step(optimizer.code, w, total, numbers, moments, out)
+        backend.optimizer_step(optimizer.code, alias, total, numbers, again, alias)
     tolerance.PREFIX.check(alias, out)
     size = np.abs(total.astype(np.float64)) / norm + np.abs(w.astype(np.float64))
     terms = size + np.abs(first) + size**2 + np.abs(root) + root.astype(np.float64) ** 2
@@ -744,13 +747,13 @@ def test_encode_add(
     if bad is not None:
         delta[seed % dim] = bad
     total = np.random.default_rng(seed).integers(0, np.iinfo(word).max, dim, word, endpoint=True)
-    how = (weight, clip, step, factor, (seed, seed ^ 5, seed ^ 9) if stochastic else None)
+    how = EncodeNumbers(weight, clip, step, factor, (seed, seed ^ 5, seed ^ 9) if stochastic else None)
     want = np.empty(dim, word)
-    want_cut = reference.encode_add(None if empty else total, delta, *how, want)
+    want_cut = reference.encode_add(None if empty else total, delta, how, want)
     got, alias = np.zeros(dim, word), total.copy()
     with case.use() as backend:
-        cut = backend.encode_add(None if empty else total, delta, *how, got)
-        backend.encode_add(None if empty else alias, delta, *how, alias)
+        cut = backend.encode_add(None if empty else total, delta, how, got)
+        backend.encode_add(None if empty else alias, delta, how, alias)
     assert cut == want_cut
     tolerance.ENCODE_ADD.check(got, want)
     tolerance.PREFIX.check(alias, want)
@@ -872,8 +875,10 @@ def _engine(backend: Any, dtype: str) -> tuple[Any, Any]:
     )
     bound = backend.bind(spec)
     engine = backend.replay_engine(
-        rule_of(fb.FedBuff(2)), np.zeros(5, dtype), bound, None, PLAN, 3, 1 << 20,
-        SumSpec(seed=3), None,
+        EngineSpec(
+            rule=rule_of(fb.FedBuff(2)), w0=np.zeros(5, dtype), bound=bound, local=PLAN, seed=3,
+            window_bytes=1 << 20, sums=SumSpec(seed=3),
+        )
     )  # fmt: skip
     return engine, bound
 
@@ -882,8 +887,8 @@ def _rows_of(schedule: fb.Schedule) -> tuple[Any, ...]:
     """The rows of a schedule whose arrivals are all used, each with weight 1, as an engine takes them."""
     started = np.append(schedule.started_on_0, schedule.step_started)[: schedule.n_steps]
     ones = np.ones(schedule.n_arrivals)
-    columns = (schedule.client, schedule.task, schedule.version, schedule.step)
-    return (*columns, ones, ones, started, np.zeros(0, np.int64))
+    rows = UsedRows(schedule.client, schedule.task, schedule.version, schedule.step, ones, ones)
+    return rows, started, np.zeros(0, np.int64)
 
 
 def _replayed(backend: Any, dtype: str) -> Array:

@@ -16,7 +16,7 @@ from problems import dimension, nets, quadratics, specs, start
 from tolerance import Backward, Ulp
 
 from fedbuff.backends import reference
-from fedbuff.backends.spec import LocalSpec, ProblemSpec
+from fedbuff.backends.spec import EncodeNumbers, LocalSpec, ProblemSpec
 
 Array = NDArray[Any]
 
@@ -214,7 +214,7 @@ def test_encoding_is_its_definition(numbers: list[float], bits: int, weight: int
     total = np.arange(2**32 - len(numbers), 2**32, dtype=np.uint32)
     out = np.empty_like(total)
     draws = (1, 2, 3) if stochastic else None
-    cut = reference.encode_add(total, delta, weight, clip, float(step), 1.0, draws, out)
+    cut = reference.encode_add(total, delta, EncodeNumbers(weight, clip, float(step), 1.0, draws), out)
     assert cut == sum(abs(x) > clip for x in numbers)
     for x, before, after in zip(numbers, total.tolist(), out.tolist(), strict=True):
         units = max(-clip, min(clip, Fraction(x))) / step

@@ -219,18 +219,21 @@ def test_the_reference_agrees(name: str) -> None:
     """The whole replay, in float64: nothing here amplifies a rounding."""
     from fedbuff._rule.strategies import rule_of
     from fedbuff.backends import reference
-    from fedbuff.backends.spec import SumSpec
+    from fedbuff.backends.spec import EngineSpec, SumSpec, UsedRows
 
     local, made = LOCALS[name], problem()
     schedule = make_schedule(local, steps=20)
     used = schedule.status == fb.Status.USED
     engine = reference.replay_engine(
-        rule_of(fb.FedBuff(3)), made.init(3), reference.bind(made._spec), None, local.plan(made), 3, 0, SumSpec(), None
-    )
+        EngineSpec(
+            rule=rule_of(fb.FedBuff(3)), w0=made.init(3), bound=reference.bind(made._spec), local=local.plan(made),
+            seed=3, window_bytes=0, sums=SumSpec(),
+        )
+    )  # fmt: skip
     ones = np.ones(int(used.sum()))
     columns = [getattr(schedule, name)[used] for name in ("client", "task", "version", "step")]
     references = np.bincount(schedule.version[used], minlength=20)[:20]
-    engine.add(*columns, ones, ones, references, np.empty(0, np.int64))
+    engine.add(UsedRows(*columns, ones, ones), references, np.empty(0, np.int64))
     engine.run(20, 1)
     got = fb.replay(made, schedule, local, seed=3).w
     np.testing.assert_allclose(got, engine.w(), rtol=0, atol=1e-12)

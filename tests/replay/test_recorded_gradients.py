@@ -10,7 +10,7 @@ import pytest
 import fedbuff as fb
 from fedbuff.backends import reference
 from fedbuff.backends.python.uniform_arrivals import uniform_arrivals
-from fedbuff.backends.spec import SumSpec, new_columns
+from fedbuff.backends.spec import EngineSpec, SumSpec, UsedRows, new_columns
 
 STEPS, K = 30, 3
 
@@ -95,14 +95,16 @@ def test_the_specification_agrees() -> None:
     schedule = ours.schedule
     assert isinstance(schedule, fb.Schedule) and ours.local is not None
     engine = reference.replay_engine(
-        ours.rule, np.linspace(-1, 1, 5), reference.bind(problem._spec), None, ours.local.plan(problem), 2, 0,
-        SumSpec(), None,
+        EngineSpec(
+            rule=ours.rule, w0=np.linspace(-1, 1, 5), bound=reference.bind(problem._spec),
+            local=ours.local.plan(problem), seed=2, window_bytes=0, sums=SumSpec(),
+        )
     )  # fmt: skip
     engine.record_gradients(2, 1)
-    columns = (schedule.client, schedule.task, schedule.version, schedule.step)
     ones = np.ones(schedule.n_arrivals)
+    rows = UsedRows(schedule.client, schedule.task, schedule.version, schedule.step, ones, ones)
     references = np.bincount(schedule.version, minlength=STEPS)
-    engine.add(*columns, ones, ones, references, np.zeros(0, np.int64))
+    engine.add(rows, references, np.zeros(0, np.int64))
     engine.run(STEPS, 1)
     np.testing.assert_allclose(engine.gradients(), ours.gradients, rtol=1e-11)
 

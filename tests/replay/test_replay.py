@@ -19,7 +19,7 @@ import pytest
 import fedbuff as fb
 from fedbuff import backends
 from fedbuff.backends import reference
-from fedbuff.backends.spec import SumSpec
+from fedbuff.backends.spec import EngineSpec, SumSpec, UsedRows
 
 N_CLIENTS, ROWS, FEATURES, CLASSES = 20, 12, 7, 3
 LOCAL = fb.LocalSGD(steps=5, lr=0.1, batch_size=5)  # not so little that the engine would keep to one thread
@@ -143,12 +143,14 @@ def test_float64_agrees_with_the_sequential_oracle(name: str) -> None:
     s = np.array([strategy.rule.staleness_weight(t) for t in range(schedule.tau + 1)])[schedule.staleness[used]]
     e = np.array([strategy.rule.sample_weight(n) for n in problem.n_samples])[schedule.client[used]]
     engine = reference.replay_engine(
-        strategy.rule, problem.init(5), reference.bind(problem._spec), None, LOCAL.plan(problem), 5, 0, SumSpec(),
-        None,
+        EngineSpec(
+            rule=strategy.rule, w0=problem.init(5), bound=reference.bind(problem._spec), local=LOCAL.plan(problem),
+            seed=5, window_bytes=0, sums=SumSpec(),
+        )
     )  # fmt: skip
     references = np.bincount(schedule.version[used], minlength=25)[:25]
-    engine.add(*(getattr(schedule, c)[used] for c in ("client", "task", "version", "step")), s, e, references,
-               np.empty(0, np.int64))  # fmt: skip
+    rows = UsedRows(*(getattr(schedule, c)[used] for c in ("client", "task", "version", "step")), s, e)
+    engine.add(rows, references, np.empty(0, np.int64))
     assert engine.run(25, 1) == 0
     # 25 steps of 4 x 3 local steps: each rounds at the scale of the model, and nothing here amplifies.
     np.testing.assert_allclose(got, engine.w(), rtol=0, atol=1e-12 * np.abs(got).max())

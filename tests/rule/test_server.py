@@ -246,6 +246,46 @@ def test_exact_order_of_operations(backend: Any, dtype: str) -> None:
 
 
 @every_implementation
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("base", ["start", "current"])
+def test_models_in_parts_are_uploaded_as_their_deltas(backend: Any, dtype: str, base: Any) -> None:
+    """The same outcomes and bits as one upload after the other; bad ones are refused and the others taken."""
+    rng = np.random.default_rng(3)
+    strategy = FedBuff(buffer_size=4, base=base, max_staleness=1, weights="samples", norm="weights")
+    w0 = rng.standard_normal(20_000).astype(dtype)
+    servers = [backend.Server(w0, strategy), backend.Server(w0, strategy)]
+    replies = []
+    for k in range(21):
+        start = rng.standard_normal(20_000).astype(dtype)
+        model = start + rng.standard_normal(20_000).astype(dtype)
+        if k == 2:
+            model[19_000] = np.nan
+        replies.append((start, np.split(model, [0, 7, 7, 9000 + 100 * (k % 3)]), 5 if k == 11 else k % 2, 1.0 + k % 3))
+    for server in servers:
+        for version in range(2):
+            for _ in range(30):
+                server.download()
+            if version == 0:
+                for _ in range(4):
+                    server.upload(np.ones(20_000, dtype), 0)
+    together = servers[0]._upload_models(replies)
+    alone: list[Any] = []
+    for start, parts, version, samples in replies:
+        dropped = servers[1].dropped
+        try:
+            stepped = servers[1].upload(start - np.concatenate(parts), version, samples)
+            alone.append(stepped if servers[1].dropped == dropped else None)
+        except ValueError as error:
+            alone.append(error)
+    said = [[str(outcome).partition("; the server is at")[0] for outcome in each] for each in (together, alone)]
+    assert said[0] == said[1]
+    assert {type(outcome) for outcome in together} == {bool, type(None), ValueError}
+    a, b = servers
+    assert (a.version, a.fill, a.dropped, a.outstanding) == (b.version, b.fill, b.dropped, b.outstanding)
+    assert a.version > 2 and a.w.tobytes() == b.w.tobytes()
+
+
+@every_implementation
 def test_weights_that_sum_to_zero(backend: Any) -> None:
     strategy = FedBuff(buffer_size=1, norm="scaled_weights", staleness=staleness.Threshold(0, after=0.0))
     server = backend.Server(np.zeros(1), strategy)

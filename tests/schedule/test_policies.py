@@ -237,6 +237,15 @@ def test_a_client_that_is_never_heard_ends_the_wait(monkeypatch: pytest.MonkeyPa
         fb.schedule(trace, FedBuff(1, trigger="every_client"), server_steps=1)
 
 
+def test_a_restart_before_every_arrival_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedbuff._schedule import resolve
+
+    made = resolve.Request._make_plan
+    monkeypatch.setattr(resolve.Request, "_make_plan", lambda self, src: made(self, src)._replace(stall_limit=500))
+    with pytest.raises(ValueError, match=r"stopped by a restart .*expected a period longer than the shortest task"):
+        fb.schedule(fixed(), FedBuff(10, restart="step", period=0.25), server_steps=1)
+
+
 def test_checks_find_what_a_policy_cannot_make() -> None:
     made = fb.schedule(fixed(), FedBuff(1, stop_stale=3), server_steps=20)
     state: dict[str, Any] = made._state()

@@ -286,6 +286,30 @@ def test_selections(data: st.DataObject, windows: bool) -> None:
     compare(trace, strategy, **options)
 
 
+@settings(EXAMPLES, max_examples=300)
+@given(st.data(), st.booleans())
+def test_queues(data: st.DataObject, windows: bool) -> None:
+    trace = data.draw(traces(windows))
+    n = trace.n_clients
+    options: dict[str, Any] = {"seed": data.draw(st.integers(0, 3)), "queues": True, **ends(data.draw)}
+    options["timeout"] = data.draw(st.sampled_from([None, None, 1.0, 2.75]))
+    options |= selections(data.draw, n, 1)
+    if isinstance(options["selection"], str) and options["selection"] == "longest_idle":
+        options["selection"] = "uniform"
+    fields: dict[str, Any] = {}
+    if data.draw(st.integers(0, 3)) == 0:
+        options["start_rate"] = data.draw(st.sampled_from([0.5, 1.0, 3.0]))
+    else:
+        options["concurrency"] = data.draw(st.integers(1, 2 * n))
+        fields = timing_fields(data.draw, options["concurrency"])
+        if fields.get("period") is not None:
+            options["max_time"] = data.draw(st.sampled_from([3.0, 6.5]))
+    strategy = FedBuff(
+        data.draw(st.integers(1, 4)), max_staleness=data.draw(st.sampled_from([None, None, 0, 2])), **fields
+    )
+    compare(trace, strategy, **options)
+
+
 @pytest.mark.parametrize("selection", ["round_robin", "longest_idle", "weighted"])
 @pytest.mark.parametrize("concurrency", [5, 90, 100])
 def test_selections_of_many_clients(selection: str, concurrency: int) -> None:
@@ -294,6 +318,16 @@ def test_selections_of_many_clients(selection: str, concurrency: int) -> None:
     model = fb.DelayModel(n_clients=100, compute=fb.Pareto(1.5, 0.1))
     compare_once(model, FedBuff(4), concurrency, arrivals=3000, selection=chosen)
     compare_once(model, FedBuff(4), concurrency, arrivals=1500, selection=chosen, max_uses=9)
+
+
+@pytest.mark.parametrize("selection", ["uniform", "weighted"])
+@pytest.mark.parametrize("concurrency", [30, 600])
+def test_queues_of_many_tasks(selection: str, concurrency: int) -> None:
+    weights = np.arange(1.0, 101.0) if selection == "weighted" else None
+    chosen: Any = selection if weights is None else weights / weights.sum()
+    model = fb.DelayModel(n_clients=100, wait=fb.Exponential(0.02), compute=fb.Pareto(1.5, 0.1))
+    for timing in ({}, {"stop_stale": 90}, {"refill": "step"}):
+        compare_once(model, FedBuff(4, **timing), concurrency, arrivals=3000, selection=chosen, queues=True)
 
 
 # Each is a policy of its own, or one of two that meet.

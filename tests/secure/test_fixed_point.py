@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import fedbuff as fb
 from fedbuff import backends
+from fedbuff.backends.spec import EncodeNumbers
 from fedbuff.secure import FixedPoint
 
 Array = NDArray[Any]
@@ -21,7 +22,7 @@ Array = NDArray[Any]
 def encode(encoding: FixedPoint, x: Array, task: int = 0, weight: int = 1, total: Array | None = None) -> Array:
     out = np.empty(x.size, encoding.word)
     rounding = (0, 0, task) if encoding.rounding == "stochastic" else None
-    backends.current().encode_add(total, x, weight, encoding.clip, encoding.step, 1.0, rounding, out)
+    backends.current().encode_add(total, x, EncodeNumbers(weight, encoding.clip, encoding.step, 1.0, rounding), out)
     return out
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import fedbuff as fb
 from fedbuff import backends
 from fedbuff.backends.python.philox import Stream
+from fedbuff.backends.spec import EncodeNumbers
 from fedbuff.secure import FixedPoint, Gaussian, Simulate
 
 DIM = 9
@@ -83,7 +84,7 @@ def test_rounding_is_taken_from_the_clip() -> None:
         delta = rng.standard_normal(1000)
         words, sent = np.empty(1000, np.uint32), np.empty(1000)
         factor = min(1.0, limit / np.linalg.norm(delta))
-        backends.current().encode_add(None, delta, 1, encoding.clip, encoding.step, factor, None, words)
+        backends.current().encode_add(None, delta, EncodeNumbers(1, encoding.clip, encoding.step, factor), words)
         backends.current().decode(words, encoding.step, sent)
         assert limit < np.linalg.norm(sent) + encoding.step * math.sqrt(1000) and np.linalg.norm(sent) <= 0.5
     with pytest.raises(ValueError, match=r"leaves nothing of clip 0.5; use more bits"):

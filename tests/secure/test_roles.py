@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fedbuff as fb
+from fedbuff.backends.spec import EncodeNumbers
 from fedbuff.secure import (
     Aggregator,
     Client,
@@ -444,7 +445,7 @@ def test_masked_words_tell_nothing_of_the_update(cipher: Any) -> None:
 
 def test_the_test_of_uniformity_has_power() -> None:
     plain = np.empty(50_000, np.uint32)
-    fb.backends.current().encode_add(None, np.ones(50_000), 1, 1.0, 2.0**-19, 1.0, None, plain)
+    fb.backends.current().encode_add(None, np.ones(50_000), EncodeNumbers(1, 1.0, 2.0**-19), plain)
     assert chi_square(plain) > 1000
 
 

@@ -428,3 +428,13 @@ def test_another_name_builds_nothing_again() -> None:
     assert (other.name, config.name) == ("other", "FedBuff K=2")
     assert other.problem is problem and other.strategy is config.strategy
     assert other.tables == {**tables, "name": "other"} and "name" not in config.tables
+
+
+def test_the_check_of_a_schedule_builds_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(*_: Any) -> None:
+        raise AssertionError("a plan was built")
+
+    monkeypatch.setattr("fedbuff._schedule.plan.Request._make_plan", build)
+    fb.StudyConfig(QUADRATIC).check_timing()
+    with pytest.raises(ConfigError, match=r"schedule.concurrency is 3: there are only 2 clients"):
+        fb.StudyConfig(merged(QUADRATIC, {"schedule.concurrency": 3})).check_timing()

@@ -345,6 +345,23 @@ fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, 
   return guarded([&] { return server->upload(dtype, dim, delta, version, e, client, ticket, outcome_out); });
 }
 
+fb_status fb_server_upload_models(fb_server* server, fb_dtype dtype, int64_t dim, int64_t n, fb_model_upload* uploads) {
+  if (server == nullptr || n < 0 || (n > 0 && uploads == nullptr)) {
+    return FB_ERR_ARGUMENT;
+  }
+  const auto is_good = [&](const fb_model_upload& upload) {
+    const std::int64_t* end = upload.part_end;
+    return upload.start != nullptr && upload.part != nullptr && end != nullptr && upload.n_parts > 0 &&
+           finite_at_least(upload.e, 0) && end[0] >= 0 && std::is_sorted(end, end + upload.n_parts) &&
+           end[upload.n_parts - 1] == dim &&
+           std::none_of(upload.part, upload.part + upload.n_parts, [](const void* part) { return part == nullptr; });
+  };
+  if (!std::all_of(uploads, uploads + n, is_good)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return server->upload_models(dtype, dim, n, uploads); });
+}
+
 fb_status fb_server_set_table(fb_server* server, void* memory, int64_t bytes) {
   return server == nullptr ? FB_ERR_ARGUMENT : guarded([&] { return server->set_table(memory, bytes); });
 }

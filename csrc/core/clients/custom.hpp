@@ -7,7 +7,7 @@
 
 #include "clients/client_work.hpp"
 #include "clients/local_options.hpp"
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "kernels/problem.hpp"
 
 namespace fedbuff {

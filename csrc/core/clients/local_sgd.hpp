@@ -6,7 +6,7 @@
 
 #include "clients/client_work.hpp"
 #include "clients/local_options.hpp"
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "fedbuff/fedbuff.h"
 #include "kernels/problem.hpp"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "kernels/network.hpp"
 
 namespace fedbuff {

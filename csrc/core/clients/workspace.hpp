@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "kernels/problem.hpp"
 
 namespace fedbuff {

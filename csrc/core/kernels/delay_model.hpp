@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "always_inline.hpp"
+#include "compiler/always_inline.hpp"
 #include "numbers/philox.hpp"
 #include "numbers/portable_math.hpp"
 

@@ -1,7 +1,7 @@
 // Which kernels run: the best level that this CPU has, or the one that was forced.
 #pragma once
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "kernels/kernels.hpp"
 
 namespace fedbuff {

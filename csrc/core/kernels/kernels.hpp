@@ -115,6 +115,11 @@ struct Kernels {
   bool (*accumulate)(std::int64_t dim, const T* sum, const T* delta, T weight, const T* current, const T* start,
                      T* sum_out);
 
+  // sum_out = sum + sum_k weight[k] * (start[k] - model[k]), added in the order of k in one pass: the bits of
+  // accumulate with each delta in turn. A null sum is zero, sum_out may be sum. Returns whether sum_out is finite.
+  bool (*accumulate_models)(std::int64_t dim, const T* sum, std::int64_t n_models, const T* const* start,
+                            const T* const* model, const T* weight, T* sum_out);
+
   // w_out = w - scale * sum_k weight[k] * delta[k], elements begin .. end of each, in one pass, added in the order of
   // k. w_out may be w.
   void (*aggregate)(std::int64_t begin, std::int64_t end, const T* w, std::int64_t n_deltas, const T* const* delta,
@@ -182,8 +187,8 @@ struct ScheduleKernels {
   void (*draw_tasks)(const DelayModel& model, const std::uint32_t* client, const std::uint32_t* task, double* wait_out,
                      double* duration_out);
 
-  // The 64-bit selection words of one attempt of the kDrawBatch starts first, first + 1, ...
-  void (*draw_selection)(std::uint64_t seed, std::uint64_t first, std::uint32_t attempt, std::uint64_t* words_out);
+  // The 64-bit selection words of the kDrawBatch starts first, first + 1, ...
+  void (*draw_selection)(std::uint64_t seed, std::uint64_t first, std::uint64_t* words_out);
 
   // How many of n <= kMostRanked times are less than each, into rank_out; false where two are equal. `time` has room
   // for kMostRanked, of which those after n are written to.

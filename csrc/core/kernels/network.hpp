@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "always_inline.hpp"
+#include "compiler/always_inline.hpp"
 
 namespace fedbuff {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "fedbuff/fedbuff.h"
 #include "clients/local_options.hpp"
 #include "clients/workspace.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "fedbuff/fedbuff.h"
 #include "clients/client_work.hpp"
 #include "kernels/problem.hpp"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "clients/workspace.hpp"
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "replay/replay.hpp"
 
 namespace fedbuff {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "clients/client_work.hpp"
-#include "export.hpp"
+#include "compiler/export.hpp"
 
 namespace fedbuff {
 

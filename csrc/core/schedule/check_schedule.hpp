@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 
 namespace fedbuff {
 
@@ -71,14 +71,19 @@ class FB_CORE_API ScheduleCheck {
   FoundFault add(const CheckedColumns& chunk);
   std::int64_t n_chunks() const { return n_chunks_; }
 
+  // What the next chunk must know of those before it.
+  struct State {
+    std::int64_t known_from;  // of older versions nobody told how many tasks started on them
+    std::int64_t oldest;      // version of left[0]; on those before it, as far as known, all tasks have ended
+    // Tasks that started and have not ended; of the newest version: minus those that ended.
+    std::vector<std::int64_t> left;
+    double last_arrive, last_step_time;
+    std::int64_t last_step;
+  };
+
  private:
   std::int64_t n_chunks_ = 0;
-  std::int64_t known_from_ = 0;  // of older versions nobody told how many tasks started on them
-  std::int64_t oldest_ = 0;      // version of left_[0]; on those before it, as far as known, all tasks have ended
-  // Tasks that started and have not ended; of the newest version: minus those that ended.
-  std::vector<std::int64_t> left_;
-  double last_arrive_ = 0, last_step_time_ = 0;
-  std::int64_t last_step_ = 0;
+  State state_{};
 };
 
 }  // namespace fedbuff

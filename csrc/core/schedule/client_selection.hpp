@@ -182,7 +182,7 @@ class ClientSelection {
   const SchedulePlan& plan_;
   AvailabilityWindows windows_;
   ScheduleKernels kernels_;  // those in force at the start
-  bool overlap_;             // open loop: a client may have several tasks at once
+  bool overlap_;             // a client may have several tasks: at once, or in its queue
   bool is_plain_ = false;
   LargeVector<std::uint32_t> states_;  // tasks started | kBusy
   std::int64_t n_spent_ = 0;           // clients with no task left
@@ -216,7 +216,7 @@ inline ClientSelection::ClientSelection(const SchedulePlan& plan)
     : plan_(plan),
       windows_{plan.window_policy, plan.window_offsets, plan.window_begin, plan.window_end, plan.period},
       kernels_(kernels().schedule),
-      overlap_(plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap) {
+      overlap_(plan.queues || (plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap)) {
   const auto n = static_cast<std::size_t>(plan.n_clients);
   const bool is_drawn = plan.mode != Mode::SlotIsClient;
   states_.assign(n, 0);
@@ -333,6 +333,9 @@ inline std::int64_t ClientSelection::draw_otherwise(std::uint64_t start) {
     if (place_[client] != kNoPlace && key_[client] == first.time_bits) {
       if (plan_.selection == Selection::RoundRobin) {
         next_key_ = first.time_bits + 1;
+        if (plan_.queues) {  // it stays among those that may be drawn
+          enter_otherwise(client);
+        }
       }
       return client;
     }
@@ -341,6 +344,9 @@ inline std::int64_t ClientSelection::draw_otherwise(std::uint64_t start) {
 
 template <Mode kMode>
 std::size_t ClientSelection::expect_eligible(std::size_t ahead) const {
+  if (overlap_) {
+    return std::max<std::size_t>(n_eligible_, 1);
+  }
   // A pool that is full starts one where another has just ended.
   const std::size_t least =
       kMode == Mode::Pool ? static_cast<std::size_t>(plan_.n_clients - plan_.n_slots + 1) : std::size_t{1};
@@ -352,13 +358,13 @@ std::size_t ClientSelection::expect_eligible(std::size_t ahead) const {
 template <Mode kMode, bool kRecorded>
 void ClientSelection::look_ahead(std::uint64_t start) {
   if (ahead_begin_ == kNoBlock) {
-    kernels_.draw_selection(plan_.seed, start, 0, ahead_word_[1]);
-    kernels_.draw_selection(plan_.seed, start + kDrawBatch, 0, ahead_word_[2]);
+    kernels_.draw_selection(plan_.seed, start, ahead_word_[1]);
+    kernels_.draw_selection(plan_.seed, start + kDrawBatch, ahead_word_[2]);
   }
   ahead_begin_ = start;
   std::copy(ahead_word_[1], ahead_word_[1] + kDrawBatch, ahead_word_[0]);
   std::copy(ahead_word_[2], ahead_word_[2] + kDrawBatch, ahead_word_[1]);
-  kernels_.draw_selection(plan_.seed, start + 2 * kDrawBatch, 0, ahead_word_[2]);
+  kernels_.draw_selection(plan_.seed, start + 2 * kDrawBatch, ahead_word_[2]);
   if (expect_eligible<kMode>(kDrawBatch) < kFew) {
     std::fill(ahead_guess_, ahead_guess_ + kDrawBatch, kUnknown);
     return;

@@ -29,6 +29,7 @@ struct SchedulePlan {
   Selection selection = Selection::Uniform;
   const double* probability = nullptr;  // (n_clients,), where it is Weighted
   std::int64_t max_uses = -1;           // tasks that a client may start
+  bool queues = false;                  // a task sent to a busy client waits there
 
   bool recorded = false;
   DelayModel model;

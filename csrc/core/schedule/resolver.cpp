@@ -9,6 +9,8 @@
 #include "schedule/client_selection.hpp"
 #include "schedule/event_list.hpp"
 #include "schedule/event_queue.hpp"
+#include "schedule/slot_lists.hpp"
+#include "schedule/triggers.hpp"
 #include "kernels/dispatch.hpp"
 
 namespace fedbuff {
@@ -21,10 +23,9 @@ constexpr std::int64_t kEventsPerCall = std::int64_t{1} << 17;
 constexpr std::uint64_t kEnd = 0;
 constexpr std::uint64_t kStart = 1;
 constexpr std::uint64_t kRetry = 2;
-constexpr std::uint32_t kNoSlot = 0;  // of the requests of rounds and of the open loop, and of retries; tasks have
-                                      // slots from 1
+// kNoSlot is that of the requests of rounds and of the open loop, and of retries.
 
-enum class SlotState : std::uint8_t { Free, Waiting, Running, Restarting };
+enum class SlotState : std::uint8_t { Free, Waiting, Queued, Running, Restarting };
 
 struct Slot {
   double start = 0.0;  // while it waits: the duration of the task
@@ -37,101 +38,10 @@ struct Slot {
   bool deferred = false;  // distinct clients: its arrival waits for the next buffer
 };
 
-// Where running tasks are stopped: the slots of those that started before and after this one; kNoSlot at the ends.
-struct Neighbours {
-  std::uint32_t older = kNoSlot;
-  std::uint32_t newer = kNoSlot;
-};
-
-// Which clients were heard, for the triggers that ask for all of them.
-class Hearing {
- public:
-  Hearing(Trigger trigger, std::int64_t n_clients, double per_client)
-      : trigger_(trigger), n_clients_(n_clients), per_client_(per_client) {
-    const auto n = static_cast<std::size_t>(trigger == Trigger::Buffer ? 0 : n_clients);
-    count_.assign(n, 0);
-    round_of_.assign(n, -1);
-    stepped_in_.assign(trigger == Trigger::Ringleader ? n : 0, -1);
-  }
-
-  // An arrival enters a buffer that holds `fill` with it; whether the server steps.
-  bool enter(std::uint32_t client, std::int64_t fill, std::int64_t buffer_size) {
-    if (trigger_ == Trigger::EveryClient) {
-      hear(client);
-      return fill >= buffer_size && all_are_heard();
-    }
-    // Phase one ends, without a step, when all are heard. In phase two each client's next arrival makes a step.
-    const bool steps = n_to_step_ > 0 && stepped_in_[client] != round_;
-    if (steps) {
-      stepped_in_[client] = round_;
-      --n_to_step_;
-    } else {
-      hear(client);
-    }
-    if (n_to_step_ == 0 && all_are_heard()) {
-      n_to_step_ = n_clients_;
-      new_round();
-    }
-    return steps;
-  }
-  void on_step() {
-    if (trigger_ == Trigger::EveryClient) {
-      new_round();
-    }
-  }
-
- private:
-  void hear(std::uint32_t client) {
-    if (round_of_[client] != round_) {
-      round_of_[client] = round_;
-      count_[client] = 1;
-      ++n_heard_;
-      inverses_ += 1.0;
-    } else {
-      const std::int64_t count = ++count_[client];
-      inverses_ -= 1.0 / (static_cast<double>(count) * static_cast<double>(count - 1));
-    }
-  }
-  // Whether the harmonic mean over clients of their arrivals in this round is per_client or more.
-  bool all_are_heard() const {
-    return n_heard_ == n_clients_ && inverses_ * per_client_ <= static_cast<double>(n_clients_) * kMeanSlack;
-  }
-  void new_round() {
-    ++round_;
-    n_heard_ = 0;
-    inverses_ = 0.0;
-  }
-
-  static constexpr double kMeanSlack = 1.0 + 1e-9;  // of the mean, whose sum is kept in doubles
-  Trigger trigger_;
-  std::int64_t n_clients_;
-  double per_client_;
-  std::int64_t round_ = 0;
-  std::int64_t n_heard_ = 0;
-  std::int64_t n_to_step_ = 0;            // Ringleader: clients without their step in this round's second phase
-  double inverses_ = 0.0;                 // sum over the clients heard of 1 / arrivals
-  std::vector<std::int64_t> count_;       // arrivals of each client in this round,
-  std::vector<std::int64_t> round_of_;    // if this is its number
-  std::vector<std::int64_t> stepped_in_;  // Ringleader: the last round in which the client made a step
-};
-
 struct FetchClient {
   const LargeVector<std::uint32_t>* states;
   void operator()(const Slot& slot) const { __builtin_prefetch(states->data() + slot.client); }
 };
-
-// The first tick, base + k max_wait with k = 1, 2, ..., that is not before `now`; if the tick at `now` has `passed`,
-// the first one after it. If max_wait is too small to be added to `now`, every time is a tick.
-double next_tick(double base, double max_wait, double now, bool passed) {
-  if (now + max_wait == now) {
-    return now;
-  }
-  double k = std::max(1.0, std::floor((now - base) / max_wait) - 1.0);
-  while (base + k * max_wait < now || (passed && base + k * max_wait == now)) {
-    k += 1.0;
-  }
-  return base + k * max_wait;
-}
 
 // The event queues. They own the slots.
 struct Calendar : EventQueue<Slot, FetchClient> {
@@ -209,18 +119,11 @@ class LoopOver final : public EventLoop {
   }
 
   static constexpr bool kCanStop = !std::is_same_v<Queue, Calendar>;
+  void make_queue_room(std::size_t n_slots) {
+    queues_.resize(plan_.queues ? n_slots : 0);
+    queued_duration_.resize(plan_.queues ? n_slots : 0);
+  }
   bool stops() const { return kCanStop && plan_.stop_stale > 0; }
-  void link(std::uint32_t slot) {
-    links_[slot] = {newest_, kNoSlot};
-    (newest_ == kNoSlot ? oldest_ : links_[newest_].newer) = slot;
-    newest_ = slot;
-  }
-  void unlink(std::uint32_t slot) {
-    const Neighbours at = links_[slot];
-    (at.older == kNoSlot ? oldest_ : links_[at.older].newer) = at.newer;
-    (at.newer == kNoSlot ? newest_ : links_[at.newer].older) = at.older;
-  }
-
   SchedulePlan plan_;
   ClientSelection clients_;
   Queue queue_;  // owns the slots
@@ -235,9 +138,9 @@ class LoopOver final : public EventLoop {
   std::vector<std::int64_t> entered_;      // distinct clients: the last buffer that each client entered
   std::vector<std::uint32_t> deferred_;    // distinct clients: slots whose arrivals wait for the next buffer
   std::vector<std::uint32_t> open_slots_;  // that wait to be refilled, in the order in which they became free
-  std::vector<Neighbours> links_;          // where tasks are stopped: the running ones, in the order of their starts,
-  std::uint32_t oldest_ = kNoSlot;         // from this slot
-  std::uint32_t newest_ = kNoSlot;         // to this one
+  SlotList running_;                       // where tasks are stopped: the running ones, in the order of their starts
+  ClientQueues queues_;                    // of clients that may be sent several tasks
+  LargeVector<double> queued_duration_;    // by slot: of a task that waits in a queue
   Hearing hearing_;
   bool always_ticks_;  // ticks of the period happen with an empty buffer too
 };
@@ -256,7 +159,9 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
     throw std::length_error("more than 67,108,862 tasks in flight: give a smaller concurrency");
   }
   entered_.assign(plan.distinct_clients ? static_cast<std::size_t>(plan.n_clients) : 0, -1);
-  links_.resize(stops() ? static_cast<std::size_t>(plan.n_slots) + 1 : 0);
+  running_.resize(stops() ? static_cast<std::size_t>(plan.n_slots) + 1 : 0);
+  queues_.set_clients(plan.queues ? static_cast<std::size_t>(plan.n_clients) : 0);
+  make_queue_room(static_cast<std::size_t>(plan.n_slots) + 1);
   counters_.tick = always_ticks_ ? plan.step_period : kInfinity;
   queue_.add_slots(static_cast<std::size_t>(plan.n_slots));
   if (plan.mode == Mode::SlotIsClient || plan.mode == Mode::Pool) {
@@ -316,6 +221,7 @@ std::uint32_t LoopOver<Queue>::free_slot() {
     throw std::length_error("more than 67,108,863 tasks in flight");
   }
   queue_.add_slots(1);
+  make_queue_room(queue_.n_slots());
   return static_cast<std::uint32_t>(queue_.n_slots() - 1);
 }
 
@@ -484,7 +390,7 @@ class LoopOver<Queue>::Call {
 
   // Stops the running task that started first, if it is one of those to stop; its client starts again.
   FB_ALWAYS_INLINE bool stop_next() {
-    const std::uint32_t slot_index = loop_.oldest_;
+    const std::uint32_t slot_index = loop_.running_.first();
     if (slot_index == kNoSlot || queue_.payload(slot_index).version > s_.stop_until) {
       s_.stop_until = -1;
       return false;
@@ -493,13 +399,13 @@ class LoopOver<Queue>::Call {
       return true;
     }
     Slot& slot = queue_.payload(slot_index);
-    if (slot.deferred) {
-      slot.deferred = false;  // it has no event
-    } else if constexpr (kStops) {
-      queue_.remove(slot_index);
+    if constexpr (kStops) {
+      if (!slot.deferred && slot.state != SlotState::Queued) {
+        queue_.remove(slot_index);
+      }
     }
-    loop_.unlink(slot_index);
-    --loop_.n_taken_;
+    slot.deferred = false;
+    leave(slot_index);
     write_row(slot, -1, s_.version - slot.version, TaskStatus::Stopped);
     if (clients_.tasks_left(slot.client)) {
       slot.state = SlotState::Restarting;
@@ -664,10 +570,7 @@ class LoopOver<Queue>::Call {
         }
         loop_.entered_[slot.client] = s_.version;
       }
-      --loop_.n_taken_;
-      if (loop_.stops()) {
-        loop_.unlink(slot_index);
-      }
+      leave(slot_index);
     }
     clients_.template release<kMode, kPlain>(slot.client, s_.now);
     slot.state = SlotState::Free;
@@ -682,6 +585,24 @@ class LoopOver<Queue>::Call {
           used && plan_.trigger != Trigger::Buffer && loop_.hearing_.enter(slot.client, s_.fill, buffer_size_);
     }
     return true;
+  }
+
+  // The task of the slot is over; its client turns to the next one in its queue.
+  FB_ALWAYS_INLINE void leave(std::uint32_t slot_index) {
+    --loop_.n_taken_;
+    if (loop_.stops()) {
+      loop_.running_.leave(slot_index);
+    }
+    if (plan_.queues) {
+      const std::uint32_t client = queue_.payload(slot_index).client;
+      const std::uint32_t next = loop_.queues_.leave(client, slot_index);
+      if (next != kNoSlot) {
+        queue_.payload(next).state = SlotState::Running;
+        const double begin =
+            plan_.window_policy == WindowPolicy::None ? s_.now : clients_.windows().next_open(client, s_.now);
+        work<false>(next, begin, loop_.queued_duration_[next]);
+      }
+    }
   }
 
   // When the buffer, which has its first arrival, makes a step although it is not full.
@@ -898,45 +819,62 @@ class LoopOver<Queue>::Call {
     }
   }
 
-  // The task of the slot starts now, on the current version.
+  // The task of the slot starts now, on the current version; if its client is busy, it waits in the queue.
   template <bool kFast>
   FB_ALWAYS_INLINE void begin(std::uint32_t slot_index, double duration) {
     Slot& slot = queue_.payload(slot_index);
-    double end = find_end(slot, duration);
-    if constexpr (!kFast) {
-      if (end > s_.now + timeout_) {
-        end = s_.now + timeout_;
-        slot.status = TaskStatus::TimedOut;
-      }
-    }
     slot.state = SlotState::Running;
-    slot.endless = end == kInfinity;
     slot.version = s_.version;
     slot.start = s_.now;
     ++s_.started;
     if constexpr (!kPlain) {
       if (loop_.stops()) {
-        loop_.link(slot_index);
+        loop_.running_.join(slot_index);
+      }
+      if (plan_.queues && !loop_.queues_.join(slot.client, slot_index)) {
+        slot.state = SlotState::Queued;
+        loop_.queued_duration_[slot_index] = duration;
+        return;
       }
     }
+    work<kFast>(slot_index, s_.now, duration);
+  }
+
+  // The client works on the task of the slot from `begin` on.
+  template <bool kFast>
+  FB_ALWAYS_INLINE void work(std::uint32_t slot_index, double begin, double duration) {
+    Slot& slot = queue_.payload(slot_index);
+    double end = find_end(slot, begin, duration);
+    if constexpr (!kFast) {
+      if (end > begin + timeout_) {
+        end = begin + timeout_;
+        slot.status = TaskStatus::TimedOut;
+      }
+    }
+    slot.endless = end == kInfinity;
     queue_.put(Event::make(end, kEnd, s_.created++, slot_index));
   }
 
-  // When a task that starts now ends; writes how: Used stands for an arrival.
-  FB_ALWAYS_INLINE double find_end(Slot& slot, double duration) const {
+  // When a task that its client works on from `begin` on ends; writes how: Used stands for an arrival.
+  FB_ALWAYS_INLINE double find_end(Slot& slot, double begin, double duration) const {
     slot.status = TaskStatus::Used;
+    if constexpr (!kPlain) {
+      if (begin == kInfinity) {
+        return begin;
+      }
+    }
     if constexpr (kRecorded) {
       if (plan_.row_ok[loop_.recorded_row(slot.client, slot.task)] == 0) {
         slot.status = TaskStatus::Failed;
       }
     }
-    const double end = s_.now + duration;
+    const double end = begin + duration;
     if constexpr (!kPlain) {
       if (plan_.window_policy == WindowPolicy::Pause) {
-        return clients_.windows().work_until(slot.client, s_.now, duration);
+        return clients_.windows().work_until(slot.client, begin, duration);
       }
       if (plan_.window_policy == WindowPolicy::Abort) {
-        const double close = clients_.windows().close(slot.client, s_.now);
+        const double close = clients_.windows().close(slot.client, begin);
         if (end > close) {
           slot.status = TaskStatus::Failed;
           return close;
@@ -968,7 +906,7 @@ std::vector<TaskInFlight> LoopOver<Queue>::in_flight() const {
   std::vector<TaskInFlight> tasks;
   for (std::uint32_t i = 1; i < queue_.n_slots(); ++i) {
     const Slot& slot = queue_.payload(i);
-    if (slot.state == SlotState::Running) {
+    if (slot.state == SlotState::Running || slot.state == SlotState::Queued) {
       tasks.push_back({static_cast<std::int32_t>(slot.client), slot.task, slot.version, slot.start});
     }
   }

@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "schedule/plan.hpp"
 
 namespace fedbuff {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "always_inline.hpp"
+#include "compiler/always_inline.hpp"
 #include "kernels/kernels.hpp"
 #include "schedule/event.hpp"
 

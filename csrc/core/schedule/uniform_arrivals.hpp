@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "schedule/plan.hpp"
 
 namespace fedbuff {

@@ -55,6 +55,7 @@ class DeltaSum {
     const T* start;             // where not null, (current - start) is added to the delta
     const void* row = nullptr;  // of RuleState's table: what the delta is compared with, and where it is stored
     void* row_out = nullptr;
+    const fb_model_upload* model = nullptr;  // where not null, the delta is made from it
   };
 
   // unit 0: deltas of dtype T. OnFailure::Discard is for those; it allocates the sum at the first allocate().
@@ -81,20 +82,23 @@ class DeltaSum {
   // Chunk `chunk` of the next sum: this one (zero where `empty`) and the terms, in their order.
   fb_status add_chunk(std::int64_t chunk, bool empty, const std::vector<Term>& terms, const T* current) {
     const Range r = range(chunk);
+    if (are_models(terms)) {
+      return add_models(r, empty, terms) ? FB_OK : FB_ERR_OVERFLOW;
+    }
     bool good = true;
     for (std::size_t k = 0; k < terms.size(); ++k) {
-      good = (fixed() ? add_fixed(r, k == 0 && empty, k > 0, terms[k])
-                      : add_floats(r, k == 0 && empty, k > 0, terms[k], current)) &&
+      const bool from_zero = k == 0 && empty, continues = k > 0;
+      good = (fixed()                     ? add_fixed(r, from_zero, continues, terms[k])
+              : terms[k].model == nullptr ? add_values(r, from_zero, continues, terms[k],
+                                                       static_cast<const T*>(terms[k].delta) + r.begin, current)
+                                          : add_model(r, from_zero, continues, terms[k], current)) &&
              good;
     }
     return good ? FB_OK : FB_ERR_OVERFLOW;
   }
 
   // The status of a term whose addition gave FB_ERR_OVERFLOW: FB_ERR_NOT_FINITE where its delta is not finite.
-  fb_status reason(const Term& term) const {
-    return fixed() || kernels().of<T>().all_finite(dim_, static_cast<const T*>(term.delta)) ? FB_ERR_OVERFLOW
-                                                                                            : FB_ERR_NOT_FINITE;
-  }
+  fb_status reason(const Term& term) const { return fixed() || is_finite(term) ? FB_ERR_OVERFLOW : FB_ERR_NOT_FINITE; }
 
   // Makes the next sum the sum. A second call undoes the first.
   void commit() {
@@ -146,16 +150,92 @@ class DeltaSum {
     return {static_cast<std::size_t>(begin), static_cast<std::size_t>(std::min(kChunkSize, dim_ - begin))};
   }
 
+  // start - model of an upload, in this range, into delta_out (r.n).
+  static void model_delta(const fb_model_upload& upload, Range r, T* delta_out) {
+    const auto begin = static_cast<std::int64_t>(r.begin), end = begin + static_cast<std::int64_t>(r.n);
+    const T* start = static_cast<const T*>(upload.start);
+    std::int64_t i = part_of(upload, begin);
+    for (std::int64_t at = begin; at < end; ++i) {
+      const std::int64_t part_begin = i == 0 ? 0 : upload.part_end[i - 1];
+      const std::int64_t n = std::min(end, upload.part_end[i]) - at;
+      const T* part = static_cast<const T*>(upload.part[i]) + (at - part_begin);
+      kernels().of<T>().accumulate(n, start + at, part, T(-1), nullptr, nullptr, delta_out + (at - begin));
+      at += n;
+    }
+  }
+
  private:
+  static constexpr std::size_t kBlock = 2048;     // of a delta that is made from a model
+  static constexpr std::size_t kMostModels = 16;  // that are added in one pass
+
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
 
-  bool add_floats(Range r, bool from_zero, bool continues, const Term& term, const T* current) {
+  // A term whose delta is made from a model, block by block.
+  bool add_model(Range r, bool from_zero, bool continues, const Term& term, const T* current) {
+    bool good = true;
+    alignas(64) T delta[kBlock];
+    for (std::size_t begin = r.begin; begin < r.begin + r.n; begin += kBlock) {
+      const Range block{begin, std::min(kBlock, r.begin + r.n - begin)};
+      model_delta(*term.model, block, delta);
+      good = add_values(block, from_zero, continues, term, delta, current) && good;
+    }
+    return good;
+  }
+
+  // Whether these are models that can be added together.
+  bool are_models(const std::vector<Term>& terms) const {
+    return !fixed() && terms.size() <= kMostModels && std::all_of(terms.begin(), terms.end(), [](const Term& term) {
+      return term.model != nullptr && term.start == nullptr;
+    });
+  }
+  bool add_models(Range r, bool from_zero, const std::vector<Term>& terms) {
+    const T *start[kMostModels], *model[kMostModels];
+    T weight[kMostModels];
+    bool good = true;
+    const auto end = static_cast<std::int64_t>(r.begin + r.n);
+    for (auto at = static_cast<std::int64_t>(r.begin), next = end; at < end; at = next, next = end) {
+      for (std::size_t k = 0; k < terms.size(); ++k) {  // `next`: where a part of any of them ends
+        const fb_model_upload& upload = *terms[k].model;
+        const std::int64_t i = part_of(upload, at), part_begin = i == 0 ? 0 : upload.part_end[i - 1];
+        next = std::min(next, upload.part_end[i]);
+        start[k] = static_cast<const T*>(upload.start) + at;
+        model[k] = static_cast<const T*>(upload.part[i]) + (at - part_begin);
+        weight[k] = static_cast<T>(terms[k].weight);
+      }
+      T* out = (in_place_ ? sum_ : next_).data() + at;
+      good = kernels().of<T>().accumulate_models(next - at, from_zero ? nullptr : sum_.data() + at,
+                                                 static_cast<std::int64_t>(terms.size()), start, model, weight, out) &&
+             good;
+    }
+    return good;
+  }
+
+  // The part that has element `at`.
+  static std::int64_t part_of(const fb_model_upload& upload, std::int64_t at) {
+    return std::upper_bound(upload.part_end, upload.part_end + upload.n_parts, at) - upload.part_end;
+  }
+
+  // `delta` (r.n) is the term's in this range.
+  bool add_values(Range r, bool from_zero, bool continues, const Term& term, const T* delta, const T* current) {
     T* out = (in_place_ ? sum_ : next_).data() + r.begin;
     const T* from = from_zero ? nullptr : continues ? out : sum_.data() + r.begin;
     const T* start = term.start == nullptr ? nullptr : term.start + r.begin;
-    return kernels().of<T>().accumulate(static_cast<std::int64_t>(r.n), from,
-                                        static_cast<const T*>(term.delta) + r.begin, static_cast<T>(term.weight),
+    return kernels().of<T>().accumulate(static_cast<std::int64_t>(r.n), from, delta, static_cast<T>(term.weight),
                                         current == nullptr ? nullptr : current + r.begin, start, out);
+  }
+
+  bool is_finite(const Term& term) const {
+    const Kernels<T>& k = kernels().of<T>();
+    if (term.model == nullptr) {
+      return k.all_finite(dim_, static_cast<const T*>(term.delta));
+    }
+    std::int64_t begin = 0;
+    for (std::int64_t i = 0; i < term.model->n_parts; begin = term.model->part_end[i++]) {
+      if (!k.all_finite(term.model->part_end[i] - begin, static_cast<const T*>(term.model->part[i]))) {
+        return false;
+      }
+    }
+    return true;
   }
 
   bool add_fixed(Range r, bool from_zero, bool continues, const Term& term) {

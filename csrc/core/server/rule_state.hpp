@@ -103,6 +103,8 @@ class RuleState {
     }
     return rule_.weight_clip > 0 && norm > rule_.weight_clip ? q * (rule_.weight_clip / norm) : q;
   }
+  // Whether an arrival can be added in blocks whose delta is made on the way: nothing needs the whole delta.
+  bool adds_blocks() const { return !has_rows() && !weighs_numbers(rule_) && !sum_.fixed(); }
   // Whether q of an arrival depends on those before it in the buffer: then they are added one by one.
   bool weighs_sum() const { return rule_.weight_by == FB_WEIGHT_SUM; }
 

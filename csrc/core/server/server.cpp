@@ -116,6 +116,40 @@ class Server final : public fb_server, private TicketQueue::Sink {
     return status;
   }
 
+  fb_status upload_models(fb_dtype dtype, std::int64_t dim, std::int64_t n, fb_model_upload* uploads) override {
+    if (const fb_status status = state_.sum().accepts(dtype, dim); status != FB_OK) {
+      return status;
+    }
+    if (!state_.adds_blocks()) {
+      PlacedVector<T> delta(size());
+      for (std::int64_t k = 0; k < n; ++k) {
+        fb_model_upload& one = uploads[k];
+        DeltaSum<T>::model_delta(one, {0, size()}, delta.data());
+        try {
+          one.status = upload(dtype, dim, delta.data(), one.version, one.e, one.client, FB_NO_TICKET, &one.outcome);
+        } catch (const std::bad_alloc&) {
+          one.status = FB_ERR_MEMORY;  // those before it were uploaded
+        }
+      }
+      return FB_OK;
+    }
+    std::deque<Arrival> arrivals;
+    for (std::int64_t k = 0; k < n; ++k) {
+      Arrival& arrival = arrivals.emplace_back();
+      arrival.dtype = dtype;
+      arrival.version = uploads[k].version;
+      arrival.e = uploads[k].e;
+      arrival.client = uploads[k].client;
+      arrival.model = &uploads[k];
+    }
+    queue_.submit_all(*this, arrivals);
+    for (std::int64_t k = 0; k < n; ++k) {
+      uploads[k].status = arrivals[static_cast<std::size_t>(k)].status;
+      uploads[k].outcome = arrivals[static_cast<std::size_t>(k)].outcome;
+    }
+    return FB_OK;
+  }
+
   fb_status set_table(void* memory, std::int64_t bytes) override {
     const auto lock = queue_.lock();
     return state_.rows().use(memory, bytes);
@@ -451,6 +485,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
       return FB_ERR_ZERO_NORM;
     }
     terms_.emplace_back(next.delta, next.dtype, se, is_rebased(rule_, version, version_) ? before : nullptr);
+    terms_.back().model = next.model;
     after = with;
     full = fills;
     norm = divisor;

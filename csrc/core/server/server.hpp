@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 #include "fedbuff/fedbuff.h"
 
 // A model that does not change while somebody holds it: a count of holders, then the values.
@@ -23,6 +23,7 @@ struct fb_server {
   virtual ~fb_server() = default;
   virtual fb_status upload(fb_dtype dtype, std::int64_t dim, const void* delta, std::int64_t version, double e,
                            std::int64_t client, std::int64_t ticket, std::int32_t* outcome_out) = 0;
+  virtual fb_status upload_models(fb_dtype dtype, std::int64_t dim, std::int64_t n, fb_model_upload* uploads) = 0;
   virtual fb_status set_table(void* memory, std::int64_t bytes) = 0;
   virtual fb_status take_ticket(std::int64_t* ticket_out) = 0;  // throws std::bad_alloc
   virtual fb_status cancel_ticket(std::int64_t ticket) = 0;

@@ -3,7 +3,7 @@
 // microseconds.
 #pragma once
 
-#include "export.hpp"
+#include "compiler/export.hpp"
 
 namespace fedbuff {
 

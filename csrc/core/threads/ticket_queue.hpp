@@ -26,12 +26,13 @@ namespace fedbuff {
 
 // A delta that was submitted, and the result.
 struct Arrival {
-  const void* delta;
+  const void* delta = nullptr;  // null: it is made from `model`
   fb_dtype dtype;
   std::int64_t version;
   double e;
   std::int64_t ticket = FB_NO_TICKET;
   std::int64_t client = -1;
+  const fb_model_upload* model = nullptr;
   fb_status status = FB_OK;
   std::int32_t outcome = FB_ADDED;
   enum Stage { Queued, InBatch, Settled };
@@ -135,25 +136,37 @@ class TicketQueue {
       }
       entry->arrival = &arrival;
     }
-    const WaiterCount waiter(n_waiting_);
-    const auto settled = [&] { return arrival.stage.load(std::memory_order_acquire) == Arrival::Settled; };
-    while (!settled()) {
-      if (closed_ && arrival.stage == Arrival::Queued) {
-        return FB_ERR_CLOSED;  // no thread settles queued arrivals any more
-      }
-      if (!busy_ && entries_.front().arrival != nullptr) {
-        run_batch(sink, lock);
-        continue;
-      }
-      const std::uint64_t seen = changed_.count();
-      lock.unlock();
-      wait(seen, settled);
-      if (settled()) {
-        break;
-      }
-      lock.lock();
-    }
+    settle_up_to(sink, lock, arrival);
     return arrival.status;
+  }
+
+  // Arrivals without tickets, one after the other with none of others between them. Each has its status then. Throws
+  // std::bad_alloc before anything has changed.
+  void submit_all(Sink& sink, std::deque<Arrival>& arrivals) {
+    Lock lock = enter();
+    std::size_t n = 0;
+    try {
+      for (Arrival& arrival : arrivals) {
+        entries_.push_back({&arrival, false});
+        ++n;
+      }
+    } catch (const std::bad_alloc&) {
+      entries_.resize(entries_.size() - n);
+      throw;
+    }
+    if (closed_) {
+      entries_.resize(entries_.size() - n);
+    }
+    for (Arrival& arrival : arrivals) {
+      if (!lock.owns_lock()) {
+        lock.lock();
+      }
+      if (closed_ && arrival.stage == Arrival::Queued) {
+        arrival.status = FB_ERR_CLOSED;
+      } else {
+        settle_up_to(sink, lock, arrival);
+      }
+    }
   }
 
   // For Sink::settle: work(0) .. work(n - 1), by this thread, the waiting threads and the executor. `all` as in
@@ -199,6 +212,29 @@ class TicketQueue {
     Arrival* arrival = nullptr;  // null: not submitted yet
     bool cancelled = false;
   };
+
+  // Settles batches, or waits for other threads that do, until this queued arrival is settled, or can be no more.
+  void settle_up_to(Sink& sink, Lock& lock, Arrival& arrival) {
+    const WaiterCount waiter(n_waiting_);
+    const auto settled = [&] { return arrival.stage.load(std::memory_order_acquire) == Arrival::Settled; };
+    while (!settled()) {
+      if (closed_ && arrival.stage == Arrival::Queued) {
+        arrival.status = FB_ERR_CLOSED;  // no thread settles queued arrivals any more
+        return;
+      }
+      if (!busy_ && entries_.front().arrival != nullptr) {
+        run_batch(sink, lock);
+        continue;
+      }
+      const std::uint64_t seen = changed_.count();
+      lock.unlock();
+      wait(seen, settled);
+      if (settled()) {
+        return;
+      }
+      lock.lock();
+    }
+  }
 
   // Counts a thread that waits for notifications. It is counted before it releases the lock.
   class WaiterCount {

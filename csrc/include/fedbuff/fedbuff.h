@@ -257,6 +257,25 @@ FB_API fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim
 FB_API fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta,
                                        int64_t version, double e, int64_t client, int64_t ticket, int32_t* outcome_out);
 
+/* A model that came back from a client, in parts as it was sent. Its delta is start - model, rounded to the dtype. */
+typedef struct fb_model_upload {
+  const void* start;       /* (dim) the model that the client downloaded */
+  const void* const* part; /* (n_parts) the model that came back */
+  const int64_t* part_end; /* (n_parts) where each part ends, ascending; the last is dim */
+  int64_t n_parts;
+  int64_t version;
+  int64_t client; /* -1 where the rule has no table */
+  double e;
+  fb_status status; /* out: that of fb_server_upload_from */
+  int32_t outcome;  /* out, where status is FB_OK: fb_outcome */
+} fb_model_upload;
+
+/* n uploads in their order, to the same bits as fb_server_upload_from of each delta, without tickets. Deltas are made
+ * block by block as they are added, those of up to 16 uploads in one pass. All arrays are of the server's dtype, which
+ * is not that of a server with a unit. FB_OK: each upload has its status. Otherwise nothing was uploaded. */
+FB_API fb_status fb_server_upload_models(fb_server* server, fb_dtype dtype, int64_t dim, int64_t n,
+                                         fb_model_upload* uploads);
+
 /* Memory of the caller's for the rows of a table, of n_clients times dim values; it must outlive the server. To be
  * given before the first upload. Without it rows are allocated when their clients come first. */
 FB_API fb_status fb_server_set_table(fb_server* server, void* memory, int64_t bytes);

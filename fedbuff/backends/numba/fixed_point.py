@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..python.philox import Stream
-from ..spec import Vector, Words
+from ..spec import EncodeNumbers, Vector, Words
 from .compile import compiled, reads
 from .random import key_words, philox_words
 
@@ -53,22 +53,14 @@ def _decode(signed, scale, out):
         out[j] = np.float64(signed[j]) * scale
 
 
-def encode_add(
-    total: Words | None,
-    delta: Vector,
-    weight: int,
-    clip: float,
-    step: float,
-    factor: float,
-    rounding: tuple[int, int, int] | None,
-    out: Words,
-) -> int:
-    numbers = np.array([clip, 1.0 / step, factor], delta.dtype)
+def encode_add(total: Words | None, delta: Vector, numbers: EncodeNumbers, out: Words) -> int:
+    weight, clip, step, factor, rounding = numbers
+    values = np.array([clip, 1.0 / step, factor], delta.dtype)
     seed, client, task = rounding or (0, 0, 0)
     key = np.array(key_words(seed) if rounding is not None else (), np.uint64)
     so_far = reads(np.empty(0, out.dtype) if total is None else total)
     counter = np.array([client, task], np.uint64)
-    return int(_encode_add(so_far, total is not None, reads(delta), np.uint64(weight), numbers, key, counter, out))
+    return int(_encode_add(so_far, total is not None, reads(delta), np.uint64(weight), values, key, counter, out))
 
 
 def add_words(total: Words, words: Words, weight: int, out: Words) -> None:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from ..._rule.optimizers import Adagrad, AMSGrad, DelayedNesterov, Nesterov, Yogi
-from ..spec import StepNumbers, Vector
+from ..spec import Moments, StepNumbers, Vector
 from .compile import compiled, reads
 
 _ADAGRAD, _YOGI, _AMSGRAD = Adagrad.code, Yogi.code, AMSGrad.code
@@ -56,17 +56,9 @@ def _adaptive(code, w, total, numbers, first, second, third, out):
         out[j] = w[j] - lr * first[j] / (math.sqrt(moment) + epsilon)
 
 
-def optimizer_step(
-    code: int,
-    w: Vector,
-    total: Vector,
-    numbers: StepNumbers,
-    first: Vector,
-    second: Vector | None,
-    third: Vector | None,
-    out: Vector,
-) -> None:
+def optimizer_step(code: int, w: Vector, total: Vector, numbers: StepNumbers, moments: Moments, out: Vector) -> None:
     t = w.dtype.type
+    first, *others = moments
     lr, norm, momentum = t(numbers.lr), t(numbers.norm), t(numbers.momentum)
     if code == Nesterov.code:
         _nesterov(reads(w), reads(total), lr, norm, momentum, first, out)
@@ -75,12 +67,12 @@ def optimizer_step(
         active = 1 - numbers.activation * (numbers.period - 1) if last else numbers.activation
         share = t(active * numbers.momentum)
         _delayed_nesterov(
-            reads(w), reads(total), lr, norm, momentum, share, t(numbers.period), last, first, second, out
+            reads(w), reads(total), lr, norm, momentum, share, t(numbers.period), last, first, others[0], out
         )
     else:
         b1, b2 = numbers.beta1, numbers.beta2
         values = tuple(
             map(t, (numbers.lr, numbers.norm, b1, 1 - b1, b2, 1 - b2, numbers.epsilon, numbers.weight_decay))
         )
-        largest = np.empty(0, w.dtype) if third is None else third
+        second, largest = (*others, np.empty(0, w.dtype))[:2]
         _adaptive(code, reads(w), reads(total), values, first, second, largest, out)

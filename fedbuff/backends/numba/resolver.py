@@ -1,22 +1,28 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
 """The event loop of the specification compiled by Numba: the same source, the same bits, for where nothing else was.
 
-Importing this teaches Numba the functions that the loop calls. `EventLoop` is compiled as a class, once for all plans.
+Importing this teaches Numba the functions and classes of the loop. It is compiled once for all plans, and kept on disk.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import numba as nb
 import numpy as np
-from numba.experimental import jitclass  # type: ignore[attr-defined]
+from numba.experimental import structref
 from numba.extending import overload, register_jitable
 
-from ..python import event_loop, hearing, resolver, weight_tree
+from ..python import event_loop, hearing, philox, portable_math, resolver, weight_tree
 from ..spec import Plan, Resolver
-from . import random as _numba_random  # noqa: F401  teaches Numba Philox and the portable functions
-from .compile import reads
+from . import heap, struct
+from . import random as _numba_random
+from .compile import compiled, reads
+from .heap import heap_maker, heap_type
+from .struct import Held, Struct, new, struct_kind
 
 for _function in (
     resolver.period_of,
@@ -41,13 +47,52 @@ for _function in (
     weight_tree.total_weight,
     weight_tree.set_weight,
     weight_tree.client_at,
+    hearing.Hearing.__init__,
+    event_loop.EventLoop.__init__,
 ):
     register_jitable(_function)
 
-_EVENT = nb.types.Tuple((nb.float64, nb.int64, nb.int64, nb.int64))
-_BOUNDARY = nb.types.Tuple((nb.float64, nb.int64))
-_KEY = nb.types.Tuple((nb.int64, nb.int64))
-_FLOATS = ("now", "retry_time", "last_step", "last_start", "trigger", "tick", "inverses", "per_client")
+
+class PlanStruct(Struct):
+    """A plan."""
+
+
+class HearingStruct(Struct):
+    """A hearing.Hearing."""
+
+
+class LoopStruct(Struct):
+    """An event_loop.EventLoop."""
+
+
+class _Loop(Held):
+    def run(self, columns):
+        return _compiled().run(self, columns)
+
+    def in_flight(self):
+        return _compiled().in_flight(self)
+
+    @property
+    def started(self):
+        return _compiled().started(self)
+
+    @property
+    def rows_needed(self):
+        return _compiled().rows_needed(self)
+
+
+struct_kind(PlanStruct, Plan)
+struct_kind(HearingStruct, hearing.Hearing)
+struct_kind(LoopStruct, event_loop.EventLoop)
+structref.define_boxing(LoopStruct, _Loop)
+
+_EVENTS = heap_type(nb.float64, 3)
+_BOUNDARIES = heap_type(nb.float64, 1)
+_KEYS = heap_type(nb.int64, 1)
+overload(event_loop.new_events)(heap_maker(_EVENTS))
+overload(event_loop.new_boundaries)(heap_maker(_BOUNDARIES))
+overload(event_loop.new_keys)(heap_maker(_KEYS))
+_HEAPS = {"events": _EVENTS, "boundaries": _BOUNDARIES, "order": _KEYS}
 
 
 @overload(event_loop.new_slots)
@@ -55,53 +100,88 @@ def _new_slots() -> Any:
     return lambda: nb.typed.List.empty_list(nb.int64)
 
 
-@overload(event_loop.new_boundaries)
-def _new_boundaries() -> Any:
-    return lambda: nb.typed.List.empty_list(_BOUNDARY)
+def _type_of(name: str, value: Any) -> Any:
+    """The type of an attribute, from its value in Python."""
+    if isinstance(value, list):
+        return _HEAPS.get(name, nb.types.ListType(nb.int64))
+    if isinstance(value, np.ndarray):
+        return nb.types.Array(nb.from_dtype(value.dtype), 1, "C")
+    if isinstance(value, hearing.Hearing):
+        return _HEARING
+    if isinstance(value, bool):
+        return nb.boolean
+    return nb.float64 if isinstance(value, float) else nb.int64
 
 
-@overload(event_loop.new_keys)
-def _new_keys() -> Any:
-    return lambda: nb.typed.List.empty_list(_KEY)
+def _fields(instance: Any) -> list[tuple[str, Any]]:
+    return [(name, _type_of(name, value)) for name, value in vars(instance).items() if name != "plan"]
 
 
-@overload(event_loop.new_events)
-def _new_events() -> Any:
-    return lambda: nb.typed.List.empty_list(_EVENT)
-
-
-def _attribute_types(instance: Any) -> dict[str, Any]:
-    """The types of the attributes of a class, found from an instance in Python."""
-    types: dict[str, Any] = {}
-    for name, value in vars(instance).items():
-        if name == "events":
-            types[name] = nb.types.ListType(_EVENT)
-        elif name == "boundaries":
-            types[name] = nb.types.ListType(_BOUNDARY)
-        elif name == "order":
-            types[name] = nb.types.ListType(_KEY)
-        elif isinstance(value, list):
-            types[name] = nb.types.ListType(nb.int64)
-        elif isinstance(value, np.ndarray):
-            types[name] = nb.types.Array(nb.from_dtype(value.dtype), 1, "C")
-        elif isinstance(value, hearing.Hearing):
-            types[name] = _Hearing.class_type.instance_type
-        elif name == "plan":
-            types[name] = nb.typeof(value)
-        else:
-            types[name] = nb.boolean if isinstance(value, bool) else nb.float64 if name in _FLOATS else nb.int64
-    return types
-
-
-_Hearing: Any = jitclass(_attribute_types(hearing.Hearing(resolver.EVERY_CLIENT, 1, 1.0)))(hearing.Hearing)
+_HEARING = HearingStruct(_fields(hearing.Hearing(resolver.EVERY_CLIENT, 1, 1.0)))
 
 
 @overload(event_loop.new_hearing)
 def _new_hearing(trigger, n_clients, per_client):  # as annotated as what it gives
-    return lambda trigger, n_clients, per_client: _Hearing(trigger, n_clients, per_client)
+    init = hearing.Hearing.__init__
+
+    def impl(trigger, n_clients, per_client):
+        made = new(_HEARING)
+        init(made, trigger, n_clients, per_client)
+        return made
+
+    return impl
 
 
-_loops: list[Any] = []  # the compiled class
+class _Compiled(NamedTuple):
+    make: Any
+    run: Any
+    in_flight: Any
+    started: Any
+    rows_needed: Any
+
+
+_types: list[Any] = []  # of the plan and of the loop
+
+
+@cache
+def _compiled() -> _Compiled:
+    """The functions that Python calls. What was compiled of other sources than these is not taken from the disk."""
+    plan_type, loop_type = _types
+    modules = (event_loop, hearing, philox, portable_math, resolver, weight_tree, heap, struct, _numba_random)
+    sources = hashlib.sha256(b"".join(Path(cast(str, module.__file__)).read_bytes() for module in modules)).hexdigest()
+    scope: dict[str, Any] = {}
+    exec("def fill(made, plan):\n" + "".join(f"    made.{name} = plan.{name}\n" for name in Plan._fields), scope)
+    fill = register_jitable(scope["fill"])
+    init = event_loop.EventLoop.__init__
+
+    @compiled
+    def make(plan):
+        key = sources  # noqa: F841  part of the key under which this is kept
+        held = new(plan_type)
+        fill(held, plan)
+        loop = new(loop_type)
+        init(loop, held)
+        return loop
+
+    @compiled
+    def run(loop, columns):
+        key = sources  # noqa: F841
+        return loop.run(columns)
+
+    @compiled
+    def in_flight(loop):
+        key = sources  # noqa: F841
+        return loop.in_flight()
+
+    @compiled
+    def started(loop):
+        return loop.started
+
+    @compiled
+    def rows_needed(loop):
+        return loop.rows_needed
+
+    return _Compiled(make, run, in_flight, started, rows_needed)
 
 
 def make_resolver(plan: Plan) -> Resolver:
@@ -110,8 +190,8 @@ def make_resolver(plan: Plan) -> Resolver:
         name: reads(value) for name, value in plan._asdict().items() if isinstance(value, np.ndarray)
     }
     viewed = plan._replace(**views)
-    if not _loops:
-        _loops.append(
-            jitclass(_attribute_types(event_loop.EventLoop(viewed._replace(n_slots=1))))(event_loop.EventLoop)
-        )
-    return cast(Resolver, _loops[0](viewed))
+    if not _types:
+        plan_type = PlanStruct([(name, nb.typeof(value)) for name, value in viewed._asdict().items()])
+        one = event_loop.EventLoop(viewed._replace(n_clients=1, n_slots=1))
+        _types.extend((plan_type, LoopStruct([("plan", plan_type), *_fields(one)])))
+    return cast(Resolver, _compiled().make(viewed))

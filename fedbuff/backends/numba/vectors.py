@@ -10,7 +10,7 @@ import numpy as np
 from numba import carray  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
-from ..spec import Vector
+from ..spec import Moments, StepNumbers, Vector
 from .compile import compiled, or_empty, reads
 from .shared import clear
 
@@ -121,24 +121,12 @@ def sgd_step(
     _sgd_step(reads(w), reads(total), rate, t(norm), t(momentum), room, out)
 
 
-def adam_step(
-    w: Vector,
-    total: Vector,
-    lr: float,
-    norm: float,
-    betas: tuple[float, float],
-    epsilon: float,
-    weight_decay: float,
-    step: int,
-    first: Vector,
-    second: Vector,
-    out: Vector,
-) -> None:
-    t = w.dtype.type
-    b1, b2 = betas
+def adam_step(w: Vector, total: Vector, numbers: StepNumbers, moments: Moments, out: Vector) -> None:
+    lr, norm, _, b1, b2, epsilon, weight_decay, step, *_ = numbers
     rate, correction = lr / (1 - b1**step), 1 - b2**step
-    numbers = tuple(map(t, (rate, norm, b1, 1 - b1, b2, 1 - b2, correction, epsilon, weight_decay)))
-    _adam_step(reads(w), reads(total), numbers, first, second, out)
+    first, second = moments
+    values = tuple(map(w.dtype.type, (rate, norm, b1, 1 - b1, b2, 1 - b2, correction, epsilon, weight_decay)))
+    _adam_step(reads(w), reads(total), values, first, second, out)
 
 
 def dot(x: Vector, y: Vector) -> float:

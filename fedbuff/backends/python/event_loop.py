@@ -115,6 +115,12 @@ class EventLoop:
         self.running = new_slots()  # where tasks are stopped: the slots of running ones, in the order of their starts
         self.stops = plan.stop_stale > 0
 
+        queued = n if plan.queues else 0  # where a client has a queue: the tasks that it was sent and has not ended
+        self.first_of = np.full(queued, -1, np.int64)  # the slot of the one it works on, -1 where it is idle,
+        self.last_of = np.full(queued, -1, np.int64)  # and of the one sent last
+        self.before = np.full(slots, -1, np.int64)  # by slot: those of the same client sent before and after it
+        self.behind = np.full(slots, -1, np.int64)
+
         distinct = n if plan.distinct_clients else 0
         self.entered = np.full(distinct, -1, np.int64)  # the last buffer of each client
         self.deferred = new_slots()  # slots whose arrivals wait for the next buffer
@@ -293,11 +299,13 @@ class EventLoop:
             self.reason = ARRIVALS
 
     def leave(self, slot: int) -> None:
-        """The task of the slot is over."""
+        """The task of the slot is over; its client turns to the next one in its queue."""
         self.live -= 1
         self.state[slot] = FREE
         if self.stops:
             self.running.remove(slot)
+        if self.plan.queues:
+            self.leave_queue(slot)
 
     def write(self, out: Columns, slot: int, staleness: int, status: int) -> None:
         at = self.rows
@@ -459,6 +467,7 @@ class EventLoop:
             self.task_of, self.version_of = longer(self.task_of), longer(self.version_of)
             self.start_of, self.status_of = longer(self.start_of), longer(self.status_of)
             self.endless, self.event_of = longer(self.endless), longer(self.event_of)
+            self.before, self.behind = longer(self.before), longer(self.behind)
         return slot
 
     def assign(self, client: int, slot: int) -> None:
@@ -482,16 +491,50 @@ class EventLoop:
             self.begin(slot)
 
     def begin(self, slot: int) -> None:
-        """The task of the slot starts now, on the present version."""
+        """The task of the slot starts now, on the present version; if its client is busy, it waits in the queue."""
         self.state[slot] = RUNNING
         self.version_of[slot], self.start_of[slot] = self.version, self.now
         self.started += 1
         if self.stops:
             self.running.append(slot)
-        end, status = end_of_task(self.plan, self.client_of[slot], self.task_of[slot], self.now)
+        if not self.plan.queues or self.is_first_in_queue(slot):
+            self.work(slot, self.now)
+
+    def work(self, slot: int, begin: float) -> None:
+        """The client works on the task of the slot from `begin` on."""
+        end, status = end_of_task(self.plan, self.client_of[slot], self.task_of[slot], begin)
         self.status_of[slot] = status
         self.endless[slot] = end == np.inf
         self.put(end, END, slot)
+
+    # Queues of clients
+
+    def is_first_in_queue(self, slot: int) -> bool:
+        """Puts the slot at the end of its client's queue; whether nothing is before it."""
+        client = self.client_of[slot]
+        last = self.last_of[client]
+        self.before[slot], self.behind[slot] = last, -1
+        self.last_of[client] = slot
+        if last >= 0:
+            self.behind[last] = slot
+            return False
+        self.first_of[client] = slot
+        return True
+
+    def leave_queue(self, slot: int) -> None:
+        """Takes the slot out; if its client worked on it, the next one's turn comes as soon as the client is there."""
+        client = self.client_of[slot]
+        before, behind = self.before[slot], self.behind[slot]
+        if behind >= 0:
+            self.before[behind] = before
+        else:
+            self.last_of[client] = before
+        if before >= 0:
+            self.behind[before] = behind
+            return
+        self.first_of[client] = behind
+        if behind >= 0:
+            self.work(behind, next_open(self.plan, client, self.now))
 
     # Clients
 
@@ -525,6 +568,8 @@ class EventLoop:
             if self.place[client] >= 0 and self.key[client] == key:
                 if plan.selection == ROUND_ROBIN:
                     self.next_key = key + 1
+                    if plan.queues:  # it stays among those that may be drawn
+                        self.enter_otherwise(client)
                 return np.int64(client)
 
     def enter_otherwise(self, client: int) -> None:
@@ -549,7 +594,7 @@ class EventLoop:
 
     def may_be_drawn(self, client: int) -> bool:
         """Whether the client may be drawn inside its windows."""
-        several = self.plan.mode == OPEN_LOOP and self.plan.if_busy == OVERLAP
+        several = self.plan.queues or (self.plan.mode == OPEN_LOOP and self.plan.if_busy == OVERLAP)
         return (several or self.busy[client] == 0) and tasks_left(self.plan, client, self.tasks[client])
 
     def update(self, client: int) -> None:

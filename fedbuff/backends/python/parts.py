@@ -4,39 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..._rule.strategies import Rule
-from ..spec import (
-    BoundProblem,
-    ClientFunction,
-    CompiledGradient,
-    LocalPlan,
-    ReplayEngine,
-    ReplayRun,
-    RunSpec,
-    SumRoles,
-    SumSpec,
-    Vector,
-)
+from ..spec import EngineSpec, ReplayEngine, ReplayRun, RunSpec
 from . import server
 from .replay import SequentialReplay
 from .run import Run
 
 __all__ = ["parts_over"]
 
-EngineMaker = Callable[
-    [
-        Rule,
-        Vector,
-        BoundProblem | None,
-        ClientFunction | CompiledGradient | None,
-        LocalPlan | None,
-        int,
-        int,
-        SumSpec,
-        SumRoles | None,
-    ],
-    ReplayEngine,
-]
+EngineMaker = Callable[[EngineSpec], ReplayEngine]
 RunMaker = Callable[[ReplayEngine, RunSpec], ReplayRun]
 
 
@@ -66,18 +41,7 @@ def parts_over(
 def _replay_engine_over(kernels: server.Kernels) -> EngineMaker:
     """`Backend.replay_engine`; there is no window, and no compiled gradient."""
 
-    def replay_engine(
-        rule: Rule,
-        w0: Vector,
-        bound: BoundProblem | None,
-        function: ClientFunction | CompiledGradient | None,
-        local: LocalPlan | None,
-        seed: int,
-        window_bytes: int,
-        sums: SumSpec,
-        roles: SumRoles | None,
-    ) -> SequentialReplay:
-        assert not isinstance(function, tuple), "a compiled gradient needs the cpp backend"
-        return SequentialReplay(kernels, rule, w0, bound, function, local, seed, sums, roles)
+    def replay_engine(spec: EngineSpec) -> SequentialReplay:
+        return SequentialReplay(kernels, spec)
 
     return replay_engine

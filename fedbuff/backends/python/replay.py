@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from ..._base.arrays import round_down
 from ..._rule.state import MOMENTS
-from ..._rule.strategies import Rule
 from ..spec import (
-    BoundProblem,
     ClientFunction,
-    LocalPlan,
-    SumRoles,
+    EncodeNumbers,
+    EngineSpec,
     SumSpec,
+    UsedRows,
     Vector,
     Words,
 )
@@ -53,9 +52,8 @@ class _SimulatedSum:
     def add(self, client: int, task: int, version: int, step: int, weight: int, factor: float, delta: Vector) -> int:
         sums = self._sums
         rounding = (sums.seed, client, task) if sums.stochastic else None
-        return self._kernels.encode_add(
-            self._total, delta, weight, sums.range, sums.step, factor, rounding, self._total
-        )
+        numbers = EncodeNumbers(weight, sums.range, sums.step, factor, rounding)
+        return self._kernels.encode_add(self._total, delta, numbers, self._total)
 
     def restart(self) -> None:
         """Forgets what was added to a sum that was not finished."""
@@ -78,24 +76,16 @@ class _Journal(NamedTuple):
 class SequentialReplay:
     """The methods of the compiled ReplayF32 and ReplayF64, on one thread."""
 
-    def __init__(
-        self,
-        kernels: Kernels,
-        rule: Rule,
-        w0: Vector,
-        problem: BoundProblem | None,
-        function: ClientFunction | None,
-        local: LocalPlan | None,
-        seed: int,
-        sums: SumSpec,
-        roles: SumRoles | None,
-    ) -> None:
-        self._sums = sums
-        self._roles = _SimulatedSum(kernels, sums, w0.size) if roles is None and sums.modulus else roles
+    def __init__(self, kernels: Kernels, spec: EngineSpec) -> None:
+        assert not isinstance(spec.function, tuple), "a compiled gradient needs the cpp backend"
+        rule, w0, self._sums = spec.rule, spec.w0, spec.sums
+        simulated = spec.roles is None and spec.sums.modulus
+        self._roles = _SimulatedSum(kernels, spec.sums, w0.size) if simulated else spec.roles
         self._summing = -1  # the version whose sum was begun
         self._cut = 0
         self._kernels, self._rule = kernels, rule
-        self._problem, self._function, self._local, self._seed = problem, function, local, seed
+        self._problem, self._function, self._local = spec.bound, spec.function, spec.local
+        self._seed = spec.seed
         # What changes in a step or an addition is first noted here, as the values that will be, and then carried out:
         # an interrupt leaves what `_settle` can finish.
         self._journal: _Journal | None = None
@@ -126,19 +116,10 @@ class SequentialReplay:
         assert self._rows_of_clients is not None
         self._rows_of_clients.memory = memory
 
-    def add(
-        self,
-        client: NDArray[Any],
-        task: NDArray[Any],
-        version: NDArray[Any],
-        step: NDArray[Any],
-        s: NDArray[Any],
-        e: NDArray[Any],
-        references: NDArray[np.int64],
-        unused: NDArray[np.int64],
-    ) -> None:
+    def add(self, rows: UsedRows, references: NDArray[np.int64], unused: NDArray[np.int64]) -> None:
         self._settle()
-        skip = int(np.searchsorted(step, self._version)) if self._passing else 0
+        version = rows.version
+        skip = int(np.searchsorted(rows.step, self._version)) if self._passing else 0
         told = dict(enumerate(references.tolist(), self._steps_known))
         ended, kept = Counter([*unused.tolist(), *version[:skip].tolist()]), Counter(version[skip:].tolist())
         touched = {*told, *ended, *kept}
@@ -149,9 +130,8 @@ class SequentialReplay:
             gone = v <= self._version and kept[v] and v not in self._models and not self._passing
             if gone or (v < closed and pending[v] > left[v]):
                 raise ValueError(f"the model of version {v} is gone: more tasks end on it than were started")
-        columns = (client, task, version, step, s, e)
-        rows = self._rows[self._at :] + list(zip(*(column[skip:].tolist() for column in columns), strict=True))
-        values = {"_rows": rows, "_at": 0, "_steps_known": closed, "_pieces": self._pieces + 1}
+        left_rows = self._rows[self._at :] + list(zip(*(column[skip:].tolist() for column in rows), strict=True))
+        values = {"_rows": left_rows, "_at": 0, "_steps_known": closed, "_pieces": self._pieces + 1}
         self._carry_out(_Journal(values | {"_done": self._done + skip}, {}, left, pending))
 
     def _carry_out(self, journal: _Journal) -> None:

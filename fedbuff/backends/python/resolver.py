@@ -27,6 +27,10 @@ Rules:
 - trigger EVERY_CLIENT steps when buffer_size have arrived and the harmonic mean over all clients of their arrivals
   in the buffer is at least per_client. RINGLEADER collects until that mean is reached, without a step; then each
   client's next arrival makes a step, and what others send meanwhile counts for the next collection.
+- With queues every available client with tasks left is eligible, busy or not. A task starts as always, on the version
+  of that time; if its client is busy it waits behind the tasks that were sent there before it, and the client turns to
+  it at the first time, not before the end of the one before it, at which a window is open. That is the first thing that
+  happens at that end. A timeout counts from when the client turns to the task.
 - A task that can never end, because its client's windows are over, keeps its client for good. A round ends without it.
 - Rows are written optimistically: an arrival in the buffer carries the step that it will enter. The rows of a buffer
   that is not full at the end are the caller's to mark.
@@ -265,8 +269,10 @@ def start_time_of(plan: Plan, previous: float, start: int) -> float:
 
 
 def end_of_task(plan: Plan, client: int, task: int, start: float) -> Any:
-    """When a task started now ends, and how: USED stands for an arrival."""
+    """When a task that its client works on from `start` on ends, and how: USED stands for an arrival."""
     status = USED
+    if start == np.inf:
+        return start, status
     if plan.recorded and plan.row_ok[recorded_row(plan, client, task)] == 0:
         status = FAILED
     duration = duration_of(plan, client, task)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..._rule.optimizers import SGD, Adam, optimizer_fields
 from ..._rule.server_errors import overflow_error
 from ..._rule.strategies import Rule
-from ..spec import StepNumbers, Vector, Words
+from ..spec import EncodeNumbers, Moments, StepNumbers, Vector, Words
 
 __all__ = [
     "Kernels",
@@ -43,11 +43,9 @@ class Kernels:
 
     accumulate: Callable[[Vector, Vector, float, Vector | None, Vector | None, Vector], bool]
     sgd_step: Callable[[Vector, Vector, float, float, float, Vector | None, Vector], None]
-    adam_step: Callable[
-        [Vector, Vector, float, float, tuple[float, float], float, float, int, Vector, Vector, Vector], None
-    ]
-    optimizer_step: Callable[[int, Vector, Vector, StepNumbers, Vector, Vector | None, Vector | None, Vector], None]
-    encode_add: Callable[[Words | None, Vector, int, float, float, float, tuple[int, int, int] | None, Words], int]
+    adam_step: Callable[[Vector, Vector, StepNumbers, Moments, Vector], None]
+    optimizer_step: Callable[[int, Vector, Vector, StepNumbers, Moments, Vector], None]
+    encode_add: Callable[[Words | None, Vector, EncodeNumbers, Words], int]
     decode: Callable[[Words, float, Vector], None]
     dot: Callable[[Vector, Vector], float]
     normals: Callable[[int, int, int, int, int, int], NDArray[np.float64]]
@@ -119,30 +117,28 @@ def weight_of_numbers(
     return q
 
 
-def initial_moments(rule: Rule, w: Vector) -> tuple[Vector, ...]:
+def initial_moments(rule: Rule, w: Vector) -> Moments:
     """The optimizer's moments before the first step."""
     initial = getattr(rule.optimizer, "initial", 0.0)
     return tuple(np.full_like(w, initial if i > 0 else 0.0) for i in range(len(rule.optimizer.moments)))
 
 
 def step_model(
-    kernels: Kernels, rule: Rule, w: Vector, total: Vector, sums: WeightSums, version: int, moments: tuple[Vector, ...]
+    kernels: Kernels, rule: Rule, w: Vector, total: Vector, sums: WeightSums, version: int, moments: Moments
 ) -> Vector:
     """The model of `version` + 1, from a buffer with these sums. The moments are changed in place."""
     optimizer, out, norm = rule.optimizer, np.empty_like(w), sums.norm(rule)
     lr = rule.lr_of(version, sums.staleness)
     if isinstance(optimizer, SGD):
         kernels.sgd_step(w, total, lr, norm, optimizer.momentum, moments[0] if moments else None, out)
-    elif isinstance(optimizer, Adam) and optimizer.bias_correction:
-        betas, epsilon, decay = optimizer.betas, optimizer.epsilon, optimizer.weight_decay
-        kernels.adam_step(w, total, lr, norm, betas, epsilon, decay, version + 1, moments[0], moments[1], out)
+        return out
+    given = optimizer_fields(optimizer)
+    known = {name: given[name] for name in StepNumbers._fields if name in given}
+    numbers = StepNumbers(lr=lr, norm=norm, step=version + 1, **known)  # type: ignore[arg-type]
+    if isinstance(optimizer, Adam) and optimizer.bias_correction:
+        kernels.adam_step(w, total, numbers, moments, out)
     else:
-        given = optimizer_fields(optimizer)
-        numbers = {name: given[name] for name in StepNumbers._fields if name in given}
-        first, second, third = (*moments, None, None)[:3]
-        assert first is not None
-        step = StepNumbers(lr=lr, norm=norm, step=version + 1, **numbers)  # type: ignore[arg-type]
-        kernels.optimizer_step(optimizer.code, w, total, step, first, second, third, out)
+        kernels.optimizer_step(optimizer.code, w, total, numbers, moments, out)
     return out
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..spec import PROBLEM_METRICS, RunLimits, RunSpec, RunState, Vector
+from ..spec import PROBLEM_METRICS, RunLimits, RunSpec, RunState, UsedRows, Vector
 from .replay import DIVERGED, NEED_ROWS, SequentialReplay
 
 __all__ = ["Run"]
@@ -144,20 +143,17 @@ class Run:
 
     def add(
         self,
-        client: NDArray[Any],
-        task: NDArray[Any],
-        version: NDArray[Any],
-        step: NDArray[Any],
-        s: NDArray[Any],
-        e: NDArray[Any],
+        rows: UsedRows,
         references: NDArray[np.int64],
         unused: NDArray[np.int64],
         step_time: NDArray[np.float64],
         marks: NDArray[np.uint64] | None,
     ) -> None:
         self._settle()
-        self._given = _Piece(version, step, step_time, np.zeros(len(step_time), np.uint64) if marks is None else marks)
-        self._engine.add(client, task, version, step, s, e, references, unused)
+        self._given = _Piece(
+            rows.version, rows.step, step_time, np.zeros(len(step_time), np.uint64) if marks is None else marks
+        )
+        self._engine.add(rows, references, unused)
         self._settle()
 
     def close(self) -> None:

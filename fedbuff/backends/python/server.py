@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
@@ -301,6 +301,22 @@ class Server:
                 self._advance(*following)
             self._return_download(number)
             return full
+
+    def _upload_models(
+        self, replies: Sequence[tuple[Vector, Sequence[Vector], int, float]]
+    ) -> list[bool | Exception | None]:
+        """Uploads of models that came back in parts: (start, parts, version, n_samples) of each, the start and the
+        parts vectors of the server's dtype. For each: whether the server stepped, None where it was too stale, or the
+        exception that `upload` of start - model raises."""
+        outcomes: list[bool | Exception | None] = []
+        for start, parts, version, n_samples in replies:
+            dropped = self.dropped
+            try:
+                stepped = self.upload(np.subtract(start, np.concatenate(parts)), version, n_samples)
+                outcomes.append(stepped if self.dropped == dropped else None)
+            except Exception as error:
+                outcomes.append(error)
+        return outcomes
 
     def _weight_of_numbers(self, delta: NDArray[Any], version: int) -> float:
         state = self._state

@@ -338,6 +338,11 @@ std::vector<NetworkDescription> descriptions() {
   skewed.padding[0] = 2;
   skewed.padding[3] = 1;
   skewed.bias = false;
+  LayerRecord far = conv(5, 2, 1, 3);  // numbers that no window has, and windows of padding alone
+  far.padding[0] = far.padding[3] = 4;
+  LayerRecord uneven = conv(18, 4, 0, 3, 2);
+  uneven.kernel[1] = 2;
+  uneven.padding[1] = 5;
   return {
       {{conv(16, 3, 1), kRelu, pool(2, 2), conv(32, 3, 1), kRelu, pool(2, 2), kFlatten, dense(10)}, {1, 12, 12}, 0},
       {{conv(6, 5, 2), kRelu, pool(2, 2), conv(16, 5), kRelu, pool(2, 2), kFlatten, dense(9), kRelu, dense(4)},
@@ -352,6 +357,7 @@ std::vector<NetworkDescription> descriptions() {
        {6, 7, 8},
        0},
       {{conv(37, 7, 3), pool(2, 2), kRelu, kFlatten, dense(5)}, {19, 5, 6}, 0},
+      {{conv(34, 1), far, kRelu, conv(4, 3, 1), conv(4, 2, 2, 1, 4), uneven, kFlatten, dense(3)}, {3, 10, 14}, 0},
       {{kFlatten, dense(11), kRelu, dense(3)}, {2, 3, 4}, 0},
       {{kRelu, conv(3, 1), kFlatten}, {5, 1, 1}, 0},
       {{conv(9, 3, 1), layer(LayerKind::Gelu), avg_pool(3, 2, 1), conv(5, 2), layer(LayerKind::LeakyRelu, 0.1),

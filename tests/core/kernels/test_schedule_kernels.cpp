@@ -59,11 +59,11 @@ TEST(schedule_kernels_select_by_the_words_of_philox) {
   check::on_every_level([] {
     const std::uint64_t first = 0xFFFFFFFFu - 5;  // the low word wraps around within the batch
     std::uint64_t words[kDrawBatch];
-    kernels().schedule.draw_selection(9, first, 2, words);
+    kernels().schedule.draw_selection(9, first, words);
     for (std::uint64_t i = 0; i < kDrawBatch; ++i) {
       const std::uint64_t start = first + i;
       const PhiloxBlock block =
-          philox4x32(9, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start >> 32), 2,
+          philox4x32(9, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start >> 32), 0,
                      stream_word(Stream::ClientSelection, 0));
       CHECK_EQ(words[i], std::uint64_t{block.word[0]} << 32 | block.word[1]);
     }

@@ -1,4 +1,5 @@
 // The server through the C ABI: what it computes, every status, every misuse, and many threads at once.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -442,6 +443,147 @@ TEST(threads_share_a_server) {
     share_a_server(base, 257, 400);
     share_a_server(base, 40'000, 100);
   }
+}
+
+namespace {
+
+// Models that came back, in parts of uneven sizes, for a server that is at version 1 with downloads of both versions.
+struct Models {
+  explicit Models(std::int64_t dim) {
+    const auto size = static_cast<std::size_t>(dim);
+    for (std::size_t k = 0; k < kN; ++k) {
+      start.emplace_back(size);
+      model.emplace_back(size);
+      delta.emplace_back(size);
+      for (std::size_t j = 0; j < size; ++j) {
+        start[k][j] = 1.0 / static_cast<double>(1 + j % 7 + k % 2);
+        model[k][j] = start[k][j] * (1.0 + 0.01 * static_cast<double>((j * 31 + k * 17) % 101));
+        delta[k][j] = start[k][j] - model[k][j];
+      }
+      part.emplace_back();
+      end.push_back({0, dim / 3, dim / 3, (k % 2 == 0 ? dim / 2 : dim - 1), dim});
+      for (std::size_t i = 0; i < end[k].size(); ++i) {
+        part[k].push_back(model[k].data() + (i == 0 ? 0 : end[k][i - 1]));
+      }
+    }
+  }
+  std::vector<fb_model_upload> uploads() {
+    std::vector<fb_model_upload> all(kN);
+    for (std::size_t k = 0; k < kN; ++k) {
+      const auto n_parts = static_cast<std::int64_t>(part[k].size());
+      all[k] = {start[k].data(), part[k].data(), end[k].data(), n_parts, version(k), client(k), e(k), FB_OK, -1};
+    }
+    return all;
+  }
+  static std::int64_t version(std::size_t k) { return k % 3 == 0 ? 0 : 1; }
+  static std::int64_t client(std::size_t k) { return static_cast<std::int64_t>(k % 4); }
+  static double e(std::size_t k) { return 1.0 + 0.5 * static_cast<double>(k % 3); }
+
+  static constexpr std::size_t kN = 21;  // more than are added in one pass
+  std::vector<std::vector<double>> start, model, delta;
+  std::vector<std::vector<const void*>> part;
+  std::vector<std::vector<std::int64_t>> end;
+};
+
+std::vector<fb_rule> rules_for_models() {
+  std::vector<fb_rule> rules(5, make_rule(8, 0.5));
+  rules[1].base = FB_BASE_CURRENT;
+  rules[1].norm = FB_NORM_ARRIVALS;
+  rules[2].max_staleness = 0;
+  rules[3].weight_by = FB_WEIGHT_NORM;
+  rules[3].weight_epsilon = 1e-3;
+  rules[4].n_clients = 4;
+  rules[4].table = FB_TABLE_ROWS;
+  rules[4].table_own = -1;
+  rules[4].table_mean = 1;
+  return rules;
+}
+
+void make_ready(Server& server, std::int64_t dim, bool has_table) {
+  const std::vector<double> delta(static_cast<std::size_t>(dim), 0.25);
+  for (int k = 0; k < 38; ++k) {
+    if (k >= 8 && k < 16) {  // a step
+      CHECK_EQ(fb_server_upload_from(server.handle, FB_F64, dim, delta.data(), 0, 1.0, has_table ? k % 4 : -1,
+                                     FB_NO_TICKET, nullptr),
+               FB_OK);
+    }
+    server.download();
+  }
+}
+
+void models_are_uploaded_as_their_deltas(std::int64_t dim) {
+  for (const fb_rule& rule : rules_for_models()) {
+    const bool has_table = rule.table != FB_TABLE_NONE;
+    const std::vector<double> w0(static_cast<std::size_t>(dim), 1.0);
+    Server one(rule, w0), all(rule, w0);
+    make_ready(one, dim, has_table);
+    make_ready(all, dim, has_table);
+    Models models(dim);
+    models.model[5][1] = models.delta[5][1] = kNan;  // refused, and those around it are not
+    auto uploads = models.uploads();
+    uploads[9].version = 7;
+    if (!has_table) {
+      std::for_each(uploads.begin(), uploads.end(), [](fb_model_upload& upload) { upload.client = -1; });
+    }
+    CHECK_EQ(fb_server_upload_models(all.handle, FB_F64, dim, Models::kN, uploads.data()), FB_OK);
+    for (std::size_t k = 0; k < Models::kN; ++k) {
+      std::int32_t outcome = -1;
+      const fb_status status =
+          fb_server_upload_from(one.handle, FB_F64, dim, models.delta[k].data(), uploads[k].version, uploads[k].e,
+                                uploads[k].client, FB_NO_TICKET, &outcome);
+      CHECK_EQ(uploads[k].status, status);
+      if (status == FB_OK) {
+        CHECK_EQ(uploads[k].outcome, outcome);
+      }
+    }
+    CHECK_EQ(uploads[9].status, FB_ERR_NEVER_GIVEN);
+    CHECK(fb_server_version(one.handle) > 1);
+    CHECK(one.w() == all.w());
+    CHECK(state_of(one) == state_of(all));
+  }
+}
+
+}  // namespace
+
+TEST(models_in_parts_are_uploaded_as_their_deltas) {
+  check::on_every_level([] {
+    models_are_uploaded_as_their_deltas(5);
+    models_are_uploaded_as_their_deltas(40'001);
+  });
+}
+
+TEST(models_in_parts_that_are_none_are_refused) {
+  Server server(make_rule(2), {1.0, 1.0, 1.0, 1.0, 1.0});
+  const auto before = state_of(server);
+  for (int wrong = 0; wrong < 8; ++wrong) {
+    Models models(5);
+    auto uploads = models.uploads();
+    fb_model_upload& last = uploads.back();
+    switch (wrong) {
+      case 0: last.start = nullptr; break;
+      case 1: last.part = nullptr; break;
+      case 2: last.part_end = nullptr; break;
+      case 3: last.n_parts = 0; break;
+      case 4: models.part.back()[2] = nullptr; break;
+      case 5: models.end.back().back() = 6; break;
+      case 6: models.end.back()[0] = 4; break;
+      default: last.e = kNan; break;
+    }
+    CHECK_EQ(fb_server_upload_models(server.handle, FB_F64, 5, Models::kN, uploads.data()), FB_ERR_ARGUMENT);
+  }
+  auto uploads = Models(5).uploads();
+  CHECK_EQ(fb_server_upload_models(server.handle, FB_F64, 5, -1, uploads.data()), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_upload_models(server.handle, FB_F64, 5, 1, nullptr), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_upload_models(nullptr, FB_F64, 5, 0, nullptr), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_server_upload_models(server.handle, FB_F64, 5, 0, nullptr), FB_OK);
+  CHECK(state_of(server) == before);
+  Models models(5);
+  uploads = models.uploads();
+  CHECK_EQ(fb_server_upload_models(server.handle, FB_F32, 5, 1, uploads.data()), FB_ERR_DTYPE);
+  CHECK_EQ(fb_server_close(server.handle), FB_OK);
+  CHECK_EQ(fb_server_upload_models(server.handle, FB_F64, 5, 2, uploads.data()), FB_OK);
+  CHECK_EQ(uploads[0].status, FB_ERR_CLOSED);
+  CHECK_EQ(uploads[1].status, FB_ERR_CLOSED);
 }
 
 TEST(server_with_a_table_needs_clients_and_its_state_goes_round) {

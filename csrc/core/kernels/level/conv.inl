@@ -2,9 +2,10 @@
 // of numbers in its input.
 //
 // Forward, lanes go along the output channels and a block of neighbouring outputs stays in registers; the kernel's
-// numbers are added in the order of rows, columns and channels. Backward, only gradients that are not zero are
-// visited: after ReLU and max-pooling they are few. Those of one channel are put into a list, rows and pixels in order;
-// lanes go along the runs of its kernel, which stay in registers while the list passes.
+// numbers are added in the order of rows, columns and channels. Backward behind max-pooling, only gradients that are
+// not zero are visited, which are few. Those of one channel are put into a list, rows and pixels in order; lanes go
+// along the runs of its kernel, which stay in registers while the list passes. conv_back.inl has the way back of the
+// others.
 
 // ---- Weights in the order of the loops ----
 
@@ -242,13 +243,12 @@ void conv_forward(const Network& network, const Operation& op, const NetworkScra
 // ---- Backward ----
 
 // A channel's gradients that are not zero, rows begin .. end; returns how many.
-template <class T, bool kPooled>
+template <class T>
 std::int64_t make_list(const Network& network, const Operation& op, const ConvShape<T>& shape,
                        const NetworkScratch<T>& s, std::int64_t channel, std::int64_t begin, std::int64_t end) {
   const Tensor& in = network.tensors[op.in];
   const Tensor& out = network.tensors[op.out];
-  const std::int64_t across = kPooled ? 2 * shape.step : shape.step;
-  const std::int64_t down = kPooled ? 2 * shape.line_step : shape.line_step;
+  const std::int64_t across = 2 * shape.step, down = 2 * shape.line_step;
   const auto chosen = [&](std::int64_t i) {
     return static_cast<std::int32_t>((i % 2) * shape.step + i / 2 * shape.line_step);
   };
@@ -257,17 +257,13 @@ std::int64_t make_list(const Network& network, const Operation& op, const ConvSh
   for (std::int64_t r = begin; r < end; ++r) {
     const std::int64_t row = (r - begin) * in.size() + shape.origin + channel / shape.out_group * shape.in_group;
     const T* g = s.gradient[op.out] + r * out.size() + out.first() + channel;
-    const T* which = kPooled ? s.choice[op.out] + r * out.features() + channel : nullptr;
+    const T* which = s.choice[op.out] + r * out.features() + channel;
     for (std::int64_t y = 0; y < out.h; ++y, g += out.line()) {
       auto from = static_cast<std::int32_t>(row + y * down);
-      for (std::int64_t x = 0; x < out.w; ++x, from += static_cast<std::int32_t>(across)) {
+      for (std::int64_t x = 0; x < out.w; ++x, from += static_cast<std::int32_t>(across), which += out.c) {
         const T value = g[x * out.c];
         to->g = value;
-        to->from = from;
-        if constexpr (kPooled) {
-          to->from += away[static_cast<int>(*which)];
-          which += out.c;
-        }
+        to->from = from + away[static_cast<int>(*which)];
         to += counts(value);
       }
     }
@@ -460,8 +456,8 @@ T sum_of_list(const ListEntry<T>* list, std::int64_t n) {
 
 // Adds the gradient of weights and bias to sum, which may be w, and makes that of the input where it is wanted.
 template <class T>
-void conv_backward(const Network& network, const Operation& op, const NetworkScratch<T>& s, const T* w,
-                   std::int64_t n_rows, T* sum) {
+void pooled_conv_backward(const Network& network, const Operation& op, const NetworkScratch<T>& s, const T* w,
+                          std::int64_t n_rows, T* sum) {
   const Tensor& in = network.tensors[op.in];
   const ConvShape<T> shape(network, op);
   const std::int64_t per_out = shape.backward_size(op) / op.record.out, rows = rows_per_list<T>(network, op);
@@ -484,8 +480,7 @@ void conv_backward(const Network& network, const Operation& op, const NetworkScr
       stop_at_relu(network, op, s, begin, end);
     }
     for (std::int64_t o = 0; o < op.record.out; ++o) {
-      const std::int64_t n = op.pooled ? make_list<T, true>(network, op, shape, s, o, begin, end)
-                                       : make_list<T, false>(network, op, shape, s, o, begin, end);
+      const std::int64_t n = make_list(network, op, shape, s, o, begin, end);
       walk_list<T, false>(shape, s.list, n, x, dx, s.weight_sum + o * per_out);
       if (op.passes_back) {
         walk_list<T, true>(shape, s.list, n, x, dx, s.backward_weights + o * per_out);

@@ -22,6 +22,7 @@
 #include "scratch.inl"
 #include "net.inl"
 #include "conv.inl"
+#include "conv_back.inl"
 #include "pool.inl"
 #include "pointwise.inl"
 #include "norm.inl"
@@ -46,6 +47,7 @@ constexpr Kernels<T> make_kernels() {
           &clients_gradient<T>,
           &count_correct<T>,
           &accumulate<T>,
+          &accumulate_models<T>,
           &aggregate<T>,
           &add_row<T>,
           &step_rows<T>,

@@ -24,9 +24,8 @@ struct ConvShape {
   std::int64_t out_vecs, run_vecs;   // vectors that hold out_group and run numbers
   std::int64_t weights;              // of one output channel
 
-  ConvShape(const Network& network, const Operation& op) {
-    const Tensor& in = network.tensors[op.in];
-    const LayerRecord& r = op.record;
+  ConvShape(const Network& network, const Operation& op) : ConvShape(network.tensors[op.in], op.record) {}
+  ConvShape(const Tensor& in, const LayerRecord& r) {
     in_group = in.c / r.groups;
     out_group = r.out / r.groups;
     kernel_h = r.kernel[0];
@@ -44,6 +43,41 @@ struct ConvShape {
   std::int64_t forward_size(const Operation& op) const { return op.record.groups * weights * out_vecs * kLanes; }
   std::int64_t backward_size(const Operation& op) const { return op.record.out * kernel_h * runs * run_vecs * kLanes; }
   std::int64_t strip_line(const Operation& op) const { return op.conv_w * op.record.groups * out_vecs * kLanes; }
+};
+
+// The way back of a convolution to its input, which is a convolution too, of the gradient by the kernel turned round.
+// With strides it is one for each place, down and across, that a window's numbers can have between two steps: they meet
+// every stride-th number of the kernel.
+struct TurnedConv {
+  Tensor gradient;     // of one row, with zeros around it that all windows fit into
+  LayerRecord record;  // the convolution of it; its kernel is set by turn()
+
+  TurnedConv(const Network& network, const Operation& op) {
+    const Tensor& in = network.tensors[op.in];
+    const Tensor& out = network.tensors[op.out];
+    const LayerRecord& r = op.record;
+    const auto before = [&](int axis) { return (r.kernel[axis] - 1) / r.stride[axis]; };
+    const auto behind = [&](int axis, std::int64_t n_in, std::int64_t n_out) {
+      const std::int64_t last = (n_in - 1 + r.padding[2 * axis]) / r.stride[axis];
+      return last < n_out ? 0 : last + 1 - n_out;
+    };
+    gradient = out;
+    gradient.top = before(0);
+    gradient.left = before(1);
+    gradient.bottom = behind(0, in.h, out.h);
+    gradient.right = behind(1, in.w, out.w);
+    record.kind = LayerKind::Conv2d;
+    record.out = static_cast<std::int32_t>(in.c);
+    record.groups = r.groups;
+  }
+  // For the numbers `phase` (down, across) behind a step; false where no window has any.
+  bool turn(const LayerRecord& r, const std::int64_t (&phase)[2]) {
+    for (int axis = 0; axis < 2; ++axis) {
+      const std::int64_t left = r.kernel[axis] - phase[axis];
+      record.kernel[axis] = static_cast<std::int32_t>(left < 1 ? 0 : (left - 1) / r.stride[axis] + 1);
+    }
+    return record.kernel[0] > 0 && record.kernel[1] > 0;
+  }
 };
 
 inline constexpr std::int64_t kListEntries = 4096;  // of one channel, unless a row has more
@@ -78,6 +112,7 @@ struct NetworkScratch {
   T* weight_sum;         // the gradient of those
   T* strip;              // two lines of a convolution's output
   ListEntry<T>* list;    // of one channel
+  T* turned;             // a row's gradient with zeros around it
   T* norm;               // weights and sums of a norm
   T* other_gradient;     // (block_rows, largest tensor) what is added to a gradient
   DenseLists<T>* dense;  // of a block of outputs of a dense layer
@@ -103,6 +138,7 @@ struct NetworkScratch {
       take_into(gradient, i, numbers);
     }
     std::int64_t forward = 0, backward = 0, strips = 0, entries = 0, outputs = 0, norms = 0, others = 0;
+    std::int64_t turns = 0;
     const auto at_least = [](std::int64_t& most, std::int64_t wanted) { most = most < wanted ? wanted : most; };
     for (std::int64_t i = 0; i < n.n_operations; ++i) {
       const Operation& op = n.operations[i];
@@ -126,7 +162,17 @@ struct NetworkScratch {
         at_least(forward, shape.forward_size(op));
         at_least(backward, shape.backward_size(op));
         at_least(strips, 2 * shape.strip_line(op));
-        at_least(entries, rows_per_list<T>(n, op) * out.h * out.w);
+        if (op.pooled) {
+          at_least(entries, rows_per_list<T>(n, op) * out.h * out.w);
+        } else if (op.passes_back) {
+          const Tensor& in = n.tensors[op.in];
+          const std::int64_t vecs = (shape.in_group + shape.kLanes - 1) / shape.kLanes;
+          const std::int64_t channels = op.record.groups * vecs * shape.kLanes;
+          at_least(forward, channels * op.record.kernel[0] * op.record.kernel[1] * shape.out_group);
+          at_least(backward, channels);
+          at_least(strips, in.w * channels);
+          at_least(turns, TurnedConv(n, op).gradient.size());
+        }
       }
     }
     take(forward_weights, forward + kSlack);
@@ -134,6 +180,7 @@ struct NetworkScratch {
     take(weight_sum, backward + kSlack);
     take(strip, strips + kSlack);
     take(list, entries + 1);
+    take(turned, turns + kSlack);
     take(weight_row, outputs);
     take(dense, 1);
     take(place, 1);

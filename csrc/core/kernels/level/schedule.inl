@@ -59,7 +59,7 @@ inline void draw_tasks(const DelayModel& model, const std::uint32_t* client, con
   }
 }
 
-inline void draw_selection(std::uint64_t seed, std::uint64_t first, std::uint32_t attempt, std::uint64_t* words_out) {
+inline void draw_selection(std::uint64_t seed, std::uint64_t first, std::uint64_t* words_out) {
   std::uint32_t low[kDrawBatch];
   std::uint32_t high[kDrawBatch];
   DrawWords w;
@@ -68,7 +68,7 @@ inline void draw_selection(std::uint64_t seed, std::uint64_t first, std::uint32_
     low[i] = static_cast<std::uint32_t>(start);
     high[i] = static_cast<std::uint32_t>(start >> 32);
   }
-  philox_batch(seed, low, high, attempt, stream_word(Stream::ClientSelection, 0), w);
+  philox_batch(seed, low, high, 0, stream_word(Stream::ClientSelection, 0), w);
   for (int i = 0; i < kDrawBatch; ++i) {
     words_out[i] = std::uint64_t{w[0][i]} << 32 | w[1][i];
   }

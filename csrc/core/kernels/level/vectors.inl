@@ -208,6 +208,45 @@ bool accumulate(std::int64_t dim, const T* sum, const T* delta, T weight, const 
   return poison.is_none();
 }
 
+// kVecs vectors from element j on.
+template <class T, int kVecs, class Lanes>
+inline __attribute__((always_inline)) void accumulate_models_at(std::int64_t j, Lanes lanes, const T* sum,
+                                                                std::int64_t n_models, const T* const* start,
+                                                                const T* const* model, const T* weight, T* sum_out,
+                                                                Poison<T>& poison) {
+  using V = Vec<T>;
+  V total[kVecs];
+  for (int v = 0; v < kVecs; ++v) {
+    total[v] = sum == nullptr ? V::zero() : load(sum + j + v * V::kLanes, lanes);
+  }
+  for (std::int64_t k = 0; k < n_models; ++k) {
+    const T *from = start[k] + j, *to = model[k] + j;
+    const V factor = V::set(weight[k]);
+    for (int v = 0; v < kVecs; ++v) {
+      total[v] = madd(factor, load(from + v * V::kLanes, lanes) - load(to + v * V::kLanes, lanes), total[v]);
+    }
+  }
+  for (int v = 0; v < kVecs; ++v) {
+    store(poison.see(total[v]), sum_out + j + v * V::kLanes, lanes);
+  }
+}
+
+template <class T>
+bool accumulate_models(std::int64_t dim, const T* sum, std::int64_t n_models, const T* const* start,
+                       const T* const* model, const T* weight, T* sum_out) {
+  constexpr int kVecs = 4;
+  constexpr std::int64_t kStep = kVecs * Vec<T>::kLanes;
+  Poison<T> poison;
+  std::int64_t j = 0;
+  for (; j + kStep <= dim; j += kStep) {
+    accumulate_models_at<T, kVecs>(j, Whole{}, sum, n_models, start, model, weight, sum_out, poison);
+  }
+  for_each_vec<T>(dim - j, [=, &poison](std::int64_t i, auto lanes) {
+    accumulate_models_at<T, 1>(j + i, lanes, sum, n_models, start, model, weight, sum_out, poison);
+  });
+  return poison.is_none();
+}
+
 template <class T>
 bool sgd_step(std::int64_t dim, const T* w, const T* sum, const StepConfig& config, T* velocity, T* w_out) {
   using V = Vec<T>;

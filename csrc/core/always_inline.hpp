@@ -1,4 +1,0 @@
-// A function that is part of its caller, and so compiled for the CPU level of its caller.
-#pragma once
-
-#define FB_ALWAYS_INLINE inline __attribute__((always_inline))

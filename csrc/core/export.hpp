@@ -1,4 +1,0 @@
-// What the shared core shows to the modules that link it; everything else is hidden.
-#pragma once
-
-#define FB_CORE_API __attribute__((visibility("default")))
