@@ -576,8 +576,8 @@ void bind_one(py::module_& module, const char* name) {
       .def(py::init<const py::object&, const py::object&, BoundProblem<T>*, const py::object&, const py::object&,
                     std::uint64_t, std::int64_t, const py::object&, const py::object&>(),
            py::arg("rule"), py::arg("w0"), py::arg("problem").none(true), py::arg("function").none(true),
-           py::arg("local").none(true), whole("seed"), whole("window_bytes"),
-           py::arg("sums"), py::arg("roles").none(true), py::keep_alive<1, 4>())
+           py::arg("local").none(true), whole("seed"), whole("window_bytes"), py::arg("sums"),
+           py::arg("roles").none(true), py::keep_alive<1, 4>())
       .def("add", &Bound::add, py::arg("rows"), py::arg("references"), py::arg("unused"))
       .def("run", &Bound::run, whole("max_steps"), whole("threads"))
       .def("record_gradients", &Bound::record_gradients, whole("every"), whole("offset"))
