@@ -10,11 +10,7 @@ class _Problem:
     def __init__(self, spec: object) -> None: ...
     def local_sgd(
         self,
-        steps: int,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        prox: float,
+        local: object,
         w: object,
         client: int,
         task: int,
@@ -26,16 +22,7 @@ class _Problem:
     def client_gradient(self, client: int, w: object, gradient_out: object | None) -> float: ...
     def gradient(self, w: object, gradient_out: object | None, threads: int) -> float: ...
     def count_correct(self, begin: int, end: int, w: object) -> int: ...
-    def local_handle(
-        self,
-        steps: int,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        prox: float,
-        seed: int,
-        batch: Sequence[int],
-    ) -> int: ...
+    def local_handle(self, plan: object, seed: int) -> int: ...
 
 class ProblemF32(_Problem): ...
 class ProblemF64(_Problem): ...
@@ -68,7 +55,6 @@ class _Replay:
         function: object | None,
         local: object | None,
         seed: int,
-        batch: object | None,
         window_bytes: int,
         sums: object,
         roles: object | None,
@@ -160,7 +146,6 @@ class _PackedArm:
         problem: Any,
         held_out: Any | None,
         local: object,
-        batch: object,
         s: object,
         e: object,
         window_bytes: int,

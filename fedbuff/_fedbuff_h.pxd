@@ -125,6 +125,8 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
     int64_t fb_local_n_clients(const fb_local* local)
     fb_status fb_local_delta(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task, const void* w,
                              void* delta_out)
+    fb_status fb_local_delta_at(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task,
+                                int64_t version, const void* w, void* delta_out)
 
     fb_status fb_queue_create(fb_queue** queue_out)
     void fb_queue_destroy(fb_queue** queue)

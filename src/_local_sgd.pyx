@@ -22,7 +22,7 @@ cdef class LocalSGD:
         if not hasattr(bound, "local_handle"):
             kind = type(problem).__name__
             raise TypeError(f"problem: expected a built-in problem of the compiled backend, got {kind}")
-        cdef size_t handle = bound.local_handle(local.spec, seed_of(seed), local.batches(problem.n_clients).tolist())
+        cdef size_t handle = bound.local_handle(local.plan(problem), seed_of(seed))
         self.local = <fb_local*> handle
         self.problem = problem
         self.dtype = problem.dtype
@@ -40,10 +40,13 @@ cdef class LocalSGD:
     def _handle(self):
         return <size_t> self.local
 
-    def delta(self, client, task, w, out=None):
-        """w minus the model after the local steps, into `out` or a new array."""
+    def delta(self, client, task, w, out=None, *, version=0):
+        """w minus the model after the local steps, into `out` or a new array. `version` is that of w."""
         cdef int64_t which = as_int64("client", client)
         cdef int64_t number = as_int64("task", task)
+        cdef int64_t at = as_int64("version", version)
+        if at < 0:
+            raise ValueError(f"version: expected an int >= 0, got {at}")
         model = as_vector("w", w, self.dim, self.dtype)
         result = np.empty(self.dim, self.dtype) if out is None else as_output("out", out, self.dim, self.dtype, model)
         if not 0 <= which < self.n_clients:
@@ -54,7 +57,9 @@ cdef class LocalSGD:
         cdef void* target = address(result)
         cdef fb_status status
         with nogil:
-            status = self.delta_raw(which, <uint32_t> number, source, target)
+            status = fb_local_delta_at(
+                self.local, self.dtype_code, self.dim, which, <uint32_t> number, at, source, target
+            )
         check(status)
         return result
 

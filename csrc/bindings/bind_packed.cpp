@@ -36,14 +36,13 @@ template <class T>
 class BoundArm {
  public:
   BoundArm(const py::object& rule, BoundProblem<T>& problem, BoundProblem<T>* held_out, const py::object& local,
-           const py::object& batch, const py::object& s, const py::object& e, std::int64_t window_bytes,
-           std::int64_t eval_every, const std::vector<std::string>& metrics, const py::object& stop) {
+           const py::object& s, const py::object& e, std::int64_t window_bytes, std::int64_t eval_every,
+           const std::vector<std::string>& metrics, const py::object& stop) {
     const py::ssize_t n = problem.problem().n_clients;
     arm_.rule = read_rule(rule);
     arm_.problem = &problem.workspace();
     arm_.held_out = held_out == nullptr ? nullptr : &held_out->workspace();
-    arm_.local = read_local(local);
-    arm_.batch = input<std::int64_t>(batch, "batch", {n});
+    arm_.local = read_options(local, n, 0);
     arm_.s = input<double>(s, "s", {kAny});
     arm_.n_s = py::len(s);
     arm_.e = input<double>(e, "e", {n});
@@ -120,13 +119,12 @@ template <class T>
 void bind_arm(py::module_& module, const char* name) {
   using Bound = BoundArm<T>;
   py::class_<Bound>(module, name)
-      .def(py::init<const py::object&, BoundProblem<T>&, BoundProblem<T>*, const py::object&, const py::object&,
-                    const py::object&, const py::object&, std::int64_t, std::int64_t, const std::vector<std::string>&,
-                    const py::object&>(),
-           py::arg("rule"), py::arg("problem"), py::arg("held_out").none(true), py::arg("local"), py::arg("batch"),
-           py::arg("s"), py::arg("e"), whole("window_bytes"), whole("eval_every"), py::arg("metrics"),
-           py::arg("stop").none(true), py::keep_alive<1, 3>(), py::keep_alive<1, 4>(), py::keep_alive<1, 6>(),
-           py::keep_alive<1, 7>(), py::keep_alive<1, 8>());
+      .def(
+          py::init<const py::object&, BoundProblem<T>&, BoundProblem<T>*, const py::object&, const py::object&,
+                   const py::object&, std::int64_t, std::int64_t, const std::vector<std::string>&, const py::object&>(),
+          py::arg("rule"), py::arg("problem"), py::arg("held_out").none(true), py::arg("local"), py::arg("s"),
+          py::arg("e"), whole("window_bytes"), whole("eval_every"), py::arg("metrics"), py::arg("stop").none(true),
+          py::keep_alive<1, 3>(), py::keep_alive<1, 4>(), py::keep_alive<1, 6>(), py::keep_alive<1, 7>());
 }
 
 }  // namespace

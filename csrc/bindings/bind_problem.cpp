@@ -11,15 +11,13 @@ void bind_one(py::module_& module, const char* name) {
   using Bound = BoundProblem<T>;
   py::class_<Bound>(module, name)
       .def(py::init<py::object>(), py::arg("spec"))
-      .def("local_sgd", &Bound::local_sgd, whole("steps"), py::arg("lr"), py::arg("momentum"), py::arg("weight_decay"),
-           py::arg("prox"), py::arg("w"), whole("client"), whole("task"), whole("seed"), whole("batch"),
-           py::arg("rows").none(true), py::arg("delta_out"))
+      .def("local_sgd", &Bound::local_sgd, py::arg("local"), py::arg("w"), whole("client"), whole("task"),
+           whole("seed"), whole("batch"), py::arg("rows").none(true), py::arg("delta_out"))
       .def("client_gradient", &Bound::client_gradient, whole("client"), py::arg("w"),
            py::arg("gradient_out").none(true))
       .def("gradient", &Bound::gradient, py::arg("w"), py::arg("gradient_out").none(true), whole("threads"))
       .def("count_correct", &Bound::count_correct, whole("begin"), whole("end"), py::arg("w"))
-      .def("local_handle", &Bound::local_handle, whole("steps"), py::arg("lr"), py::arg("momentum"),
-           py::arg("weight_decay"), py::arg("prox"), whole("seed"), whole("batch"));
+      .def("local_handle", &Bound::local_handle, py::arg("plan"), whole("seed"));
 }
 
 }  // namespace

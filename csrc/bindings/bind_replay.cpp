@@ -304,8 +304,8 @@ class BoundReplay {
  public:
   // The clients' work: local SGD on a bound problem or on a custom gradient (address, context, samples), or a function.
   BoundReplay(const py::object& rule, const py::object& w0, BoundProblem<T>* problem, const py::object& function,
-              const py::object& local, std::uint64_t seed, const py::object& batch, std::int64_t window_bytes,
-              const py::object& sums, const py::object& roles)
+              const py::object& local, std::uint64_t seed, std::int64_t window_bytes, const py::object& sums,
+              const py::object& roles)
       : dim_(py::reinterpret_borrow<py::array>(w0).size()), problem_(problem) {
     const T* start = input<T>(w0, "w0", {dim_});
     if (!function.is_none() && !py::isinstance<py::tuple>(function)) {
@@ -313,15 +313,12 @@ class BoundReplay {
       callback_ = callback.get();
       work_ = std::move(callback);
     } else {
-      const py::array sizes = checked_array<std::int64_t>(batch, "batch", {kAny}, false);
-      const auto* first = static_cast<const std::int64_t*>(sizes.data());
-      std::vector<std::int64_t> batches(first, first + sizes.size());
       if (problem != nullptr) {
-        work_ = make_local_sgd<T>(problem->problem(), read_local(local), seed, std::move(batches));
+        work_ = make_local_sgd<T>(problem->problem(), read_options(local, problem->problem().n_clients, seed));
       } else {
         const auto custom = function.cast<std::tuple<std::uintptr_t, std::uintptr_t, py::object>>();
         work_ = make_custom<T>(read_custom<T>(std::get<0>(custom), std::get<1>(custom), dim_, std::get<2>(custom)),
-                               read_local(local), seed, std::move(batches));
+                               read_options(local, py::len(std::get<2>(custom)), seed));
       }
     }
     std::unique_ptr<SecureSum<T>> secure;
@@ -577,10 +574,10 @@ void bind_one(py::module_& module, const char* name) {
   using Bound = BoundReplay<T>;
   py::class_<Bound>(module, name, py::custom_type_setup(&collect_garbage<Bound>))
       .def(py::init<const py::object&, const py::object&, BoundProblem<T>*, const py::object&, const py::object&,
-                    std::uint64_t, const py::object&, std::int64_t, const py::object&, const py::object&>(),
+                    std::uint64_t, std::int64_t, const py::object&, const py::object&>(),
            py::arg("rule"), py::arg("w0"), py::arg("problem").none(true), py::arg("function").none(true),
-           py::arg("local").none(true), whole("seed"), py::arg("batch").none(true), whole("window_bytes"),
-           py::arg("sums"), py::arg("roles").none(true), py::keep_alive<1, 4>())
+           py::arg("local").none(true), whole("seed"), whole("window_bytes"), py::arg("sums"),
+           py::arg("roles").none(true), py::keep_alive<1, 4>())
       .def("add", &Bound::add, py::arg("rows"), py::arg("references"), py::arg("unused"))
       .def("run", &Bound::run, whole("max_steps"), whole("threads"))
       .def("record_gradients", &Bound::record_gradients, whole("every"), whole("offset"))

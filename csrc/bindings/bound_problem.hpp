@@ -16,6 +16,7 @@
 #include "gil.hpp"
 #include "clients/network_plan.hpp"
 #include "numpy_views.hpp"
+#include "read_rule.hpp"
 #include "clients/workspace.hpp"
 
 namespace fedbuff::bind {
@@ -136,15 +137,15 @@ class BoundProblem {
  public:
   explicit BoundProblem(py::object spec) : spec_(std::move(spec)), work_(read_spec<T>(spec_, plan_)) {}
 
-  void local_sgd(std::int64_t steps, double lr, double momentum, double weight_decay, double prox, const py::object& w,
-                 std::int64_t client, std::uint32_t task, std::uint64_t seed, std::int64_t batch,
-                 const py::object& rows, const py::object& delta_out) {
+  // `local` is a LocalSpec.
+  void local_sgd(const py::object& local, const py::object& w, std::int64_t client, std::uint32_t task,
+                 std::uint64_t seed, std::int64_t batch, const py::object& rows, const py::object& delta_out) {
     check_client(client);
-    const LocalConfig config{steps, lr, momentum, weight_decay, prox};
-    Task one{seed, client, task, batch, nullptr};
+    const LocalConfig config = read_local(local);
+    Task one{seed, client, task, batch, nullptr, local.attr("steps_per_pass").cast<std::int64_t>()};
     if (!rows.is_none()) {
-      one.rows = input<std::int64_t>(rows, "rows", {steps, batch});
-      check_rows(one.rows, steps * batch, work_.problem().rows(client));
+      one.rows = input<std::int64_t>(rows, "rows", {config.steps, batch});
+      check_rows(one.rows, config.steps * batch, work_.problem().rows(client));
     }
     const T* from = model(w);
     T* out = output<T>(delta_out, "delta_out", {dim()});
@@ -184,10 +185,9 @@ class BoundProblem {
   }
 
   // A new fb_local over this problem, which must outlive it; the caller destroys it.
-  std::uintptr_t local_handle(std::int64_t steps, double lr, double momentum, double weight_decay, double prox,
-                              std::uint64_t seed, const std::vector<std::int64_t>& batch) const {
-    const LocalConfig config{steps, lr, momentum, weight_decay, prox};
-    return reinterpret_cast<std::uintptr_t>(make_local(work_.problem(), config, seed, batch).release());
+  std::uintptr_t local_handle(const py::object& plan, std::uint64_t seed) const {
+    LocalOptions options = read_options(plan, work_.problem().n_clients, seed);
+    return reinterpret_cast<std::uintptr_t>(make_local(work_.problem(), std::move(options)).release());
   }
 
   const Problem<T>& problem() const { return work_.problem(); }

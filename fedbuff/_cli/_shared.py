@@ -242,7 +242,7 @@ def _of_run(run: Run) -> Found:
 
 
 def _local_steps(config: StudyConfig) -> int | None:
-    return None if config.local is None else config.local.steps
+    return None if config.local is None else config.local.one_steps
 
 
 def is_schedule(path: Path) -> bool:

@@ -49,8 +49,9 @@ class DelayModel(Immutable):
     """Delays drawn from distributions.
 
     A task of client i takes wait, then download + compute * factor_i + upload, where factor_i is the client's
-    `client_speed` (2 means twice as slow; a distribution is drawn once per client) times its `n_samples`, each 1 where
-    not given: with `n_samples`, `compute` is the time of one sample.
+    `client_speed` (2 means twice as slow; a distribution is drawn once per client) times its `n_samples` and its
+    `local_steps`, each 1 where not given: with `n_samples`, `compute` is the time of one sample; with `local_steps`
+    (`LocalSGD.steps_of` gives them), that of one local step.
     """
 
     n_clients: int
@@ -61,6 +62,7 @@ class DelayModel(Immutable):
     client_speed: Distribution | NDArray[np.float64] | None = None
     n_samples: NDArray[np.int64] | None = None
     availability: Availability | None = None
+    local_steps: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -79,9 +81,10 @@ class DelayModel(Immutable):
         if self.client_speed is not None and not isinstance(self.client_speed, Distribution):
             speed = _per_client("DelayModel", "client_speed", self.client_speed, n_clients, "iuf")
             object.__setattr__(self, "client_speed", speed)
-        if self.n_samples is not None:
-            sizes = _per_client("DelayModel", "n_samples", self.n_samples, n_clients, "iu")
-            object.__setattr__(self, "n_samples", sizes)
+        for name in ("n_samples", "local_steps"):
+            if getattr(self, name) is not None:
+                counts = _per_client("DelayModel", name, getattr(self, name), n_clients, "iu")
+                object.__setattr__(self, name, counts)
         if self.availability is not None:
             if not isinstance(self.availability, Availability):
                 raise TypeError(f"DelayModel: availability: expected an Availability, got {shown(self.availability)}")
@@ -106,21 +109,31 @@ class DelayModel(Immutable):
             return float(draw(law.kind, law.params, getattr(law, "samples", None), seed, client, number, component))
 
         compute = drawn(self.compute, task, COMPONENT_COMPUTE)
-        if self.client_speed is not None or self.n_samples is not None:
-            speed = 1.0
-            if isinstance(self.client_speed, Distribution):
-                speed = drawn(self.client_speed, 0, COMPONENT_SPEED)
-            elif self.client_speed is not None:
-                speed = float(self.client_speed[client])
-            if self.n_samples is not None:
-                speed *= float(self.n_samples[client])
-            compute *= speed
+        factor = self.compute_factor(np.array([client]), seed)
+        if factor is not None:
+            compute *= float(factor[0])
         return TaskDelay(
             drawn(self.wait, task, COMPONENT_WAIT),
             drawn(self.download, task, COMPONENT_DOWNLOAD),
             compute,
             drawn(self.upload, task, COMPONENT_UPLOAD),
         )
+
+    def compute_factor(self, client: NDArray[np.integer[Any]], seed: int) -> NDArray[np.float64] | None:
+        """What multiplies the compute time of each of these clients; None where nothing does."""
+        if self.client_speed is None and self.n_samples is None and self.local_steps is None:
+            return None
+        factor = np.ones(client.size)
+        speed = self.client_speed
+        if isinstance(speed, Distribution):
+            samples = getattr(speed, "samples", None)
+            factor[:] = draw(speed.kind, speed.params, samples, seed, client, 0, COMPONENT_SPEED)
+        elif speed is not None:
+            factor *= speed[client]
+        for counts in (self.n_samples, self.local_steps):
+            if counts is not None:
+                factor *= counts[client]
+        return factor
 
     def describe(self) -> dict[str, Any]:
         """What it is, as JSON can hold it; long arrays by their SHA-256."""
@@ -142,4 +155,5 @@ class DelayModel(Immutable):
             else digest(speed),
             "n_samples": None if self.n_samples is None else digest(self.n_samples),
             "availability": None if self.availability is None else self.availability.describe(),
+            **({} if self.local_steps is None else {"local_steps": digest(self.local_steps)}),
         }

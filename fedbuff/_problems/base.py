@@ -61,6 +61,11 @@ class Problem:
         return self._samples
 
     @property
+    def has_rows(self) -> bool:
+        """Whether clients have rows of data; those of a `Quadratic` have none."""
+        return self._spec.offsets is not None
+
+    @property
     def dim(self) -> int:
         """How many numbers a model has."""
         return self._spec.dim
@@ -131,26 +136,30 @@ class Problem:
         task: int = 0,
         seed: int = 0,
         batches: ArrayLike | None = None,
+        version: int = 0,
         out: Floats | None = None,
     ) -> Floats:
-        """One client's upload: w minus the model after `local.steps` local steps from w.
+        """One client's upload: w minus the model after its local steps from w.
 
         Batches are a function of (seed, client, task, local step). `batches` (steps, batch_size) gives them instead, as
-        row numbers within the client.
+        row numbers within the client. `version` is that of w, for a step size that follows it.
         """
         model = self._model(w)
         result = self._output(out, model)
         which = self._client(client)
         instance("local", local, LocalSGD, "a LocalSGD")
-        batch = local.batch_of(which, self.n_clients)
-        rows = None if batches is None else self._batches(batches, which, local.steps, batch)
+        plan = local.plan(self)
+        spec, batch = plan.task(which, count("version", version, low=0)), plan.batch_of(which)
+        if batches is not None and local.epochs is not None:
+            raise ValueError("batches: they are for steps; epochs go through all rows")
+        rows = None if batches is None else self._batches(batches, which, spec.steps, batch)
         if rows is not None:
             batch = rows.shape[1]
         task_number, key = count("task", task, low=0), seed_of(seed)
         if task_number >= 2**32:
             raise ValueError(f"task: expected an int below 2**32, got {task_number}")
         self.bound.local_sgd(
-            local.spec, model, client=which, task=task_number, seed=key, batch=batch, rows=rows, delta_out=result
+            spec, model, client=which, task=task_number, seed=key, batch=batch, rows=rows, delta_out=result
         )
         return result
 

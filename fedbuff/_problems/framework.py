@@ -128,11 +128,19 @@ class FrameworkProblem(PythonProblem):
         instance("local", local, LocalSGD, "a LocalSGD")
         assert local is not None
         local.check_clients(self.n_clients)
+        for name in ("epochs", "lr_by_version", "lr_by_step"):
+            if getattr(local, name) is not None:
+                raise ValueError(
+                    f"{name}: {type(self).__name__} takes steps of one size; a built-in problem has {name}"
+                )
+        for name in ("steps", "lr"):
+            if isinstance(getattr(local, name), np.ndarray):
+                raise ValueError(f"{name}: {type(self).__name__} takes one number for all clients")
 
     def work(self, seed: int, local: LocalSGD | None) -> ClientFunction:
         self.check_local(local)
         assert local is not None
-        sizes, spec = local.batches(self.n_clients), local.spec
+        sizes, spec = local.batches(self.n_clients), local.plan(self).task(0, 0)
 
         def task(client: int, number: int) -> Task:
             first, n = int(self._offsets[client]), int(self.n_samples[client])

@@ -3,82 +3,201 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._base.arrays import to_array
-from .._base.checks import count, number
-from ..backends.spec import LocalSpec
+from .._base.checks import count, flag, instance, number
+from .._rule.optimizers import LearningRate
+from ..backends.spec import LocalPlan
 
 __all__ = ["LocalSGD"]
+
+MOST_STEPS = 2**32 - 1  # a local step is a word of a counter of random numbers
+Whole = int | Sequence[int] | NDArray[np.integer[Any]]
+Number = float | Sequence[float] | NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalSGD:
-    """`steps` times: draw a batch, w <- w - lr * gradient.
+    """`steps` times, or through `epochs` passes: draw a batch, w <- w - lr * gradient.
 
     >>> import fedbuff as fb
     >>> fb.LocalSGD(steps=10, lr=0.05, batch_size=32)
-    LocalSGD(steps=10, lr=0.05, batch_size=32, momentum=0.0, weight_decay=0.0, prox=0.0)
+    LocalSGD(steps=10, lr=0.05, batch_size=32)
+    >>> fb.LocalSGD(epochs=2, lr=0.05, batch_size=32).steps_of([60, 100])
+    array([4, 8])
 
-    batch_size    rows drawn with replacement in each step, the same for all clients or one number per client; None is
-                  the exact gradient over all of the client's rows
-    momentum      v <- momentum v + gradient, w <- w - lr v; v is zero when a task starts
-    weight_decay  adds weight_decay * w to the gradient
-    prox          adds prox * (w - model downloaded) to the gradient (FedProx)
+    steps          local steps of a task, the same for all clients or one number per client
+    lr             the step size, the same for all clients or one number per client
+    batch_size     rows of a step, the same for all clients or one number per client; None is the exact gradient over
+                   all of the client's rows
+    momentum       v <- momentum v + gradient, w <- w - lr v; v is zero when a task starts
+    weight_decay   adds weight_decay * w to the gradient
+    prox           adds prox * (w - model downloaded) to the gradient (FedProx)
+    epochs         instead of steps: passes over the client's rows, each in another shuffled order and without
+                   replacement; with `steps` rows are drawn with replacement. The last batch of a pass has what is left
+    drop_last      a pass ends before a batch that is not full
+    lr_by_version  a `LearningRate` that lr is multiplied by, of the version that the task starts from
+    lr_by_step     the same of the local step, from 0
     """
 
-    steps: int
-    lr: float
-    batch_size: int | Sequence[int] | NDArray[np.integer[Any]] | None = None
+    steps: Whole | None = None
+    lr: Number = field(default=None)  # type: ignore[assignment]
+    batch_size: Whole | None = None
     momentum: float = 0.0
     weight_decay: float = 0.0
     prox: float = 0.0
+    epochs: int | None = None
+    drop_last: bool = False
+    lr_by_version: LearningRate | None = None
+    lr_by_step: LearningRate | None = None
 
     def __post_init__(self) -> None:
-        count("steps", self.steps)
-        number("lr", self.lr)
+        if (self.steps is None) == (self.epochs is None):
+            given = "neither" if self.steps is None else "both"
+            raise TypeError(f"steps: expected steps or epochs, got {given}")
+        if self.epochs is not None:
+            count("epochs", self.epochs, high=MOST_STEPS)
+        else:
+            self._set_whole("steps", MOST_STEPS, "no step")
+        if flag("drop_last", self.drop_last) and self.epochs is None:
+            raise ValueError("drop_last: it is for epochs; steps draw their batches with replacement")
+        if self.lr is None:
+            raise TypeError("lr: expected a number, or one per client, got nothing")
+        rates = np.empty(()) if isinstance(self.lr, (float, int, str)) else to_array("lr", self.lr).copy()
+        if rates.ndim == 0:
+            number("lr", self.lr)  # type: ignore[arg-type]
+        else:
+            if rates.ndim != 1 or rates.dtype.kind not in "iuf":
+                raise TypeError("lr: expected a number, or one number per client")
+            for client in np.flatnonzero(~((rates >= 0) & np.isfinite(rates)))[:1]:
+                raise ValueError(f"lr: expected a finite number >= 0 for client {client}, got {rates[client]}")
+            self._freeze("lr", rates.astype(np.float64))
         for name in ("momentum", "weight_decay", "prox"):
             object.__setattr__(self, name, number(name, getattr(self, name)))
-        if self.batch_size is None or isinstance(self.batch_size, int):
-            if self.batch_size is not None:
-                count("batch_size", self.batch_size)
-            return
-        sizes = to_array("batch_size", self.batch_size).copy()
-        if sizes.ndim != 1 or sizes.dtype.kind not in "iu":
-            raise TypeError("batch_size: expected an int, one int per client, or None")
-        if sizes.size == 0 or sizes.min() < 1:
-            raise ValueError(
-                f"batch_size: client {int(np.argmin(sizes)) if sizes.size else 0} has no batch of at least 1"
-            )
-        sizes = sizes.astype(np.int64)
-        sizes.flags.writeable = False
-        object.__setattr__(self, "batch_size", sizes)
+        if self.batch_size is not None:
+            self._set_whole("batch_size", 2**30, "no batch")
+        for name in ("lr_by_version", "lr_by_step"):
+            if getattr(self, name) is not None:
+                instance(name, getattr(self, name), LearningRate, "a LearningRate")
 
-    @property
-    def spec(self) -> LocalSpec:
-        return LocalSpec(int(self.steps), float(self.lr), self.momentum, self.weight_decay, self.prox)
+    def _set_whole(self, name: str, most: int, what: str) -> None:
+        given = getattr(self, name)
+        if isinstance(given, int):
+            count(name, given, high=most)
+            return
+        values = to_array(name, given).copy()
+        if values.ndim == 0:
+            object.__setattr__(self, name, count(name, given, high=most))
+            return
+        if values.ndim != 1 or values.dtype.kind not in "iu":
+            extra = ", or None" if name == "batch_size" else ""
+            raise TypeError(f"{name}: expected an int, one int per client{extra}")
+        if values.size == 0 or values.min() < 1:
+            raise ValueError(f"{name}: client {int(np.argmin(values)) if values.size else 0} has {what} of at least 1")
+        if values.max() > most:
+            client = int(np.argmax(values))
+            raise ValueError(f"{name}: expected ints up to {most}, got {values[client]} for client {client}")
+        self._freeze(name, values.astype(np.int64))
+
+    def _freeze(self, name: str, values: NDArray[Any]) -> None:
+        values.flags.writeable = False
+        object.__setattr__(self, name, values)
+
+    def __repr__(self) -> str:
+        shown = []
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if value is not part.default and value != part.default if not isinstance(value, np.ndarray) else True:
+                shown.append(
+                    f"{part.name}={f'<{len(value)} numbers>' if isinstance(value, np.ndarray) else repr(value)}"
+                )
+        return f"LocalSGD({', '.join(shown)})"
 
     def check_clients(self, n_clients: int) -> None:
-        """Refuses batch sizes that are not one for each client."""
-        if isinstance(self.batch_size, np.ndarray) and len(self.batch_size) != n_clients:
-            raise ValueError(f"batch_size: expected {n_clients} ints, one per client, got {len(self.batch_size)}")
+        """Refuses numbers that are not one for each client."""
+        for name, what in (("steps", "ints"), ("lr", "numbers"), ("batch_size", "ints")):
+            values = getattr(self, name)
+            if isinstance(values, np.ndarray) and len(values) != n_clients:
+                raise ValueError(f"{name}: expected {n_clients} {what}, one per client, got {len(values)}")
 
     def batch_of(self, client: int, n_clients: int) -> int:
         """The client's batch size; 0 stands for all of its rows."""
-        if self.batch_size is None:
-            return 0
-        if isinstance(self.batch_size, np.ndarray):
-            self.check_clients(n_clients)
-            return int(self.batch_size[client])
-        return int(self.batch_size)  # type: ignore[arg-type]
+        self.check_clients(n_clients)
+        return int(self.batch_size[client]) if isinstance(self.batch_size, np.ndarray) else self._one_batch()
 
     def batches(self, n_clients: int) -> NDArray[np.int64]:
         """The batch size of every client; 0 stands for all rows."""
-        if isinstance(self.batch_size, np.ndarray):
-            self.check_clients(n_clients)
-            return self.batch_size.astype(np.int64)
-        return np.full(n_clients, self.batch_of(0, n_clients), np.int64)
+        self.check_clients(n_clients)
+        return np.array(np.broadcast_to(self._batch(), n_clients))
+
+    def steps_of(self, n_samples: Any) -> NDArray[np.int64]:
+        """The local steps of every client, for clients with so many rows; `DelayModel(local_steps=...)` takes them."""
+        samples = to_array("n_samples", n_samples)
+        self.check_clients(len(samples))
+        steps = self._passes(samples) * self.epochs if self.epochs is not None else self._steps()
+        return np.array(np.broadcast_to(steps, len(samples)))
+
+    @property
+    def shown_lr(self) -> str:
+        """The step size as a message shows it."""
+        return f"up to {self.lr.max()}" if isinstance(self.lr, np.ndarray) else str(self.lr)
+
+    @property
+    def one_steps(self) -> int | None:
+        """The local steps of every client where they are known to be the same."""
+        return int(self.steps) if isinstance(self.steps, int) else None
+
+    def plan(self, problem: Any) -> LocalPlan:
+        """The tasks of a problem's clients, as a backend takes them. Refuses what does not fit the problem."""
+        self.check_clients(problem.n_clients)
+        steps, per_pass = self._steps(), np.zeros(1, np.int64)
+        if self.epochs is not None:
+            if not getattr(problem, "has_rows", True):
+                raise ValueError(f"epochs: a {type(problem).__name__} has no rows to go through; give steps")
+            per_pass = self._passes(np.asarray(problem.n_samples))
+            for client in np.flatnonzero(per_pass == 0)[:1]:
+                rows, batch = int(problem.n_samples[client]), self.batch_of(int(client), problem.n_clients)
+                raise ValueError(f"drop_last: client {client} has {rows} rows, fewer than its batch of {batch}")
+            if int(per_pass.max()) * self.epochs > MOST_STEPS:
+                raise ValueError(f"epochs: client {int(np.argmax(per_pass))} would make more than {MOST_STEPS} steps")
+            steps = self.epochs * per_pass
+            if (per_pass == per_pass[0]).all():
+                per_pass, steps = per_pass[:1], steps[:1]
+        factors = np.empty(0)
+        if self.lr_by_step is not None:
+            factors = np.array([self.lr_by_step.at(q) for q in range(int(steps.max()))])
+        lr = self.lr if isinstance(self.lr, np.ndarray) else np.array([float(self.lr)])  # type: ignore[arg-type]
+        return LocalPlan(
+            steps=steps,
+            lr=np.asarray(lr, np.float64),
+            batch=self._batch(),
+            steps_per_pass=per_pass,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            prox=self.prox,
+            version_rate=self.lr_by_version,
+            lr_factors=factors,
+        )
+
+    def _steps(self) -> NDArray[np.int64]:
+        """Of every client, or of all; with epochs nothing that counts."""
+        return np.atleast_1d(np.asarray(1 if self.steps is None else self.steps, np.int64))
+
+    def _batch(self) -> NDArray[np.int64]:
+        return np.atleast_1d(np.asarray(0 if self.batch_size is None else self.batch_size, np.int64))
+
+    def _one_batch(self) -> int:
+        return int(self._batch()[0])
+
+    def _passes(self, samples: NDArray[Any]) -> NDArray[np.int64]:
+        """The steps of one pass of every client."""
+        batch = np.broadcast_to(self._batch(), len(samples))
+        rows = samples.astype(np.int64)
+        if self.drop_last:
+            return np.where(batch == 0, 1, rows // np.maximum(batch, 1))
+        return np.where(batch == 0, 1, -(-rows // np.maximum(batch, 1)))

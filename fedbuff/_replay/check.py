@@ -61,7 +61,7 @@ def check_local(local: LocalSGD | None, problem: Any) -> None:
         return
     if not isinstance(local, LocalSGD):
         raise TypeError(f"local: expected fedbuff.LocalSGD, got {type(local).__name__}")
-    local.check_clients(problem.n_clients)
+    local.plan(problem)
     if isinstance(problem, Custom):
         problem.check_backend()
 

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +20,7 @@ from .._base.files import open_npz, reading
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
 from .._problems.python_problem import PythonProblem
+from .._rule.optimizers import LearningRate
 from .._rule.state import NAMES, check_state
 from .._rule.strategies import Rule
 from ..backends.spec import Vector as Floats
@@ -193,9 +194,21 @@ def _code_hash(function: Any) -> list[str] | None:
 
 def _local_to_json(local: LocalSGD) -> dict[str, Any]:
     values = {part.name: getattr(local, part.name) for part in fields(local)}
-    if isinstance(values["batch_size"], np.ndarray):
-        values["batch_size"] = values["batch_size"].tolist()
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            values[name] = value.tolist()
+        elif isinstance(value, LearningRate):
+            values[name] = asdict(value)
     return values
+
+
+def local_from_json(values: dict[str, Any]) -> LocalSGD:
+    rates = {
+        name: LearningRate(**value)
+        for name, value in values.items()
+        if name in ("lr_by_version", "lr_by_step") and value is not None
+    }
+    return LocalSGD(**(values | rates))
 
 
 def _digest(arrays: dict[str, NDArray[Any]]) -> bytes:

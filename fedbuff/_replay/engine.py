@@ -69,12 +69,12 @@ def make_engine(
 ) -> ReplayEngine:
     check_local(local, problem)
     function: ClientFunction | CompiledGradient | None = None
-    spec = batch = bound = None
+    plan = bound = None
     if isinstance(problem, PythonProblem):
         function = problem.client_function(seed, local)
     else:
         assert local is not None
-        spec, batch = local.spec, local.batches(problem.n_clients)
+        plan = local.plan(problem)
         if isinstance(problem, Custom):
             function = problem.compiled()
         else:
@@ -83,7 +83,7 @@ def make_engine(
     rows = _rows(rule, problem)
     engine = backends.current().replay_engine(
         EngineSpec(
-            rule=rule, w0=w0, bound=bound, function=function, local=spec, seed=seed, batch=batch,
+            rule=rule, w0=w0, bound=bound, function=function, local=plan, seed=seed,
             window_bytes=WINDOW_BYTES, sums=sums, roles=roles,
         )
     )  # fmt: skip

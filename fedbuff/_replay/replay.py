@@ -41,6 +41,7 @@ from .checkpoint import (
     _kernels,
     _local_to_json,
     _Position,
+    local_from_json,
     problem_hash,
     read_checkpoint,
 )
@@ -229,7 +230,7 @@ class Replay:
 
     def _explain_divergence(self) -> None:
         step, row = self._engine.divergence()
-        lr = "" if self.local is None else f", local step size {self.local.lr}"
+        lr = "" if self.local is None else f", local step size {self.local.shown_lr}"
         where = f"server step {step}"
         if row >= 0 and (found := self._feed.locate(row)) is not None:
             where += f", arrival {row}: client {found[0]}, version {found[1]}"
@@ -332,7 +333,7 @@ class Replay:
         given = None if strategy is None else rule_of(strategy)
         with reading(path, "a saved replay that can go on"):
             rule = rule_from_json(about["rule"], given)
-            local = None if about["local"] is None else LocalSGD(**about["local"])
+            local = None if about["local"] is None else local_from_json(about["local"])
             seed = seed_of(about["seed"])
         made = cls(problem, schedule, local, strategy=_Holder(rule), seed=seed, threads=threads)
         made._restore(path, about, arrays)

@@ -26,7 +26,7 @@ from .._rule.server_file import rule_to_json
 from .._rule.strategies import TIMING, rule_of, timing_of
 from ..backends.python import resolver as reference
 from ..backends.python.philox import key_words
-from ..backends.python.portable_math import COMPONENT_SPEED, KINDS, draw
+from ..backends.python.portable_math import KINDS
 from ..backends.spec import ROW_NAMES, Columns, Plan, Resolver
 from .columns import Status, no_flight
 from .options import ScheduleOptions
@@ -404,19 +404,12 @@ def _model_fields(model: DelayModel, speed: NDArray[np.float64]) -> dict[str, An
 
 def _speed(model: DelayModel, seed: int) -> NDArray[np.float64]:
     """What multiplies each client's compute time; empty where nothing does. Drawn in blocks: clients may be 10^8."""
-    if model.client_speed is None and model.n_samples is None:
+    if model.compute_factor(np.arange(1), seed) is None:
         return np.zeros(0)
-    speed = np.ones(model.n_clients)
-    if isinstance(model.client_speed, Distribution):
-        law = model.client_speed
-        samples = getattr(law, "samples", None)
-        for first in range(0, model.n_clients, _SPEED_BLOCK):
-            clients = np.arange(first, min(first + _SPEED_BLOCK, model.n_clients))
-            speed[clients] = draw(law.kind, law.params, samples, seed, clients, 0, COMPONENT_SPEED)
-    elif model.client_speed is not None:
-        speed *= model.client_speed
-    if model.n_samples is not None:
-        speed *= model.n_samples
+    speed = np.empty(model.n_clients)
+    for first in range(0, model.n_clients, _SPEED_BLOCK):
+        clients = np.arange(first, min(first + _SPEED_BLOCK, model.n_clients))
+        speed[clients] = model.compute_factor(clients, seed)
     return speed
 
 

@@ -22,7 +22,7 @@ from .._delays.distributions import Constant, Distribution
 from .._delays.immutable import digest, spread
 from .._delays.model import DelayModel
 from .._delays.trace import PARTS, Trace
-from ..backends.python.portable_math import COMPONENT_SPEED, draw
+from ..backends.python.portable_math import draw
 from .check import check_columns, check_schedule
 from .chrome_trace import write_chrome_trace
 from .columns import FORMAT_VERSION, FORMATS, IN_FLIGHT_COLUMNS, ROW_COLUMNS, SCALARS, STEP_COLUMNS, Status
@@ -365,14 +365,7 @@ def task_parts(
             parts[name] = np.full(client.size, law.value)
         else:
             parts[name] = draw(law.kind, law.params, getattr(law, "samples", None), seed, client, task, component)
-    speed = source.client_speed
-    factor: Any = 1.0
-    if isinstance(speed, Distribution):
-        samples = getattr(speed, "samples", None)
-        factor = draw(speed.kind, speed.params, samples, seed, client, 0, COMPONENT_SPEED)
-    elif speed is not None:
-        factor = speed[client]
-    if source.n_samples is not None:
-        factor = factor * source.n_samples[client]
-    parts["compute"] = parts["compute"] * factor
+    factor = source.compute_factor(client, seed)
+    if factor is not None:
+        parts["compute"] = parts["compute"] * factor
     return parts

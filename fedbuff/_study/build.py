@@ -14,6 +14,7 @@ from .._delays import distributions as _delays
 from .._delays.distributions import Distribution
 from .._delays.model import DelayModel
 from .._problems.linear import LeastSquares, Logistic
+from .._problems.local import LocalSGD
 from .._problems.mlp import MLP, Softmax
 from .._problems.network import Network
 from .._problems.quadratic import Quadratic
@@ -107,10 +108,21 @@ def make_delay_model(values: Tables) -> DelayModel:
     if isinstance(made.get("client_speed"), list):
         with at_path("trace.client_speed"):
             made["client_speed"] = np.array(made["client_speed"], np.float64)
-    if isinstance(made.get("n_samples"), list):
-        made["n_samples"] = np.array(made["n_samples"])
+    for key in ("n_samples", "local_steps"):
+        if isinstance(made.get(key), list):
+            made[key] = np.array(made[key])
     model: DelayModel = call_with(DelayModel, "trace", made)
     return model
+
+
+def make_local(values: Tables) -> LocalSGD:
+    rates = {
+        key: call_with(LearningRate, f"local.{key}", values[key])
+        for key in LOCAL_RATES
+        if isinstance(values.get(key), Mapping)
+    }
+    made: LocalSGD = call_with(LocalSGD, "local", {**values, **rates})
+    return made
 
 
 def make_layers(path: str, values: Any) -> list[Any]:
@@ -190,6 +202,9 @@ KINDS_OF: dict[str, Mapping[str, Callable[..., Any]]] = {
     "strategy.optimizer": _OPTIMIZERS,
     **{f"trace.{law}": DISTRIBUTIONS for law in ("wait", "download", "compute", "upload", "client_speed")},
 }
+
+
+LOCAL_RATES = ("lr_by_version", "lr_by_step")  # keys of [local] that are a table of a LearningRate
 
 
 def strategy_keys(kind: Any, preset: Any) -> tuple[str, ...] | None:

@@ -88,6 +88,7 @@ from .build import (
     describe_strategy,
     make_delay_model,
     make_layers,
+    make_local,
     make_strategy,
 )
 from .code import NamedFunction, load_function
@@ -290,8 +291,7 @@ class StudyConfig:
             if self.tables["problem"].get("kind") != "factory":
                 raise ConfigError("local: the table is missing")
             return None
-        made: LocalSGD = call_with(LocalSGD, "local", table_of(self.tables, "local"))
-        return made
+        return make_local(table_of(self.tables, "local"))
 
     @cached_property
     def schedule_options(self) -> Tables:
@@ -585,7 +585,7 @@ class StudyConfig:
             _ = self.held_out_rows if "accuracy" in self.metrics else None
             if stop is not None:
                 check_stop(stop, self.metrics)
-        with at_path("local", ("batch_size",)):
+        with at_path("local", tuple(parameters_of(LocalSGD))):
             check_replay(self.problem, schedule, self.local, rule_of(self.strategy))
 
     def make_replay(

@@ -9,9 +9,10 @@ from typing import Any
 from .._delays.model import DelayModel
 from .._problems.local import LocalSGD
 from .._replay.stop import Stop
+from .._rule.optimizers import LearningRate
 from .._rule.secure_values import Gaussian
 from .._schedule.resolve import schedule
-from .build import CODE, KINDS_OF, PARTITIONS, PROBLEMS, strategy_keys
+from .build import CODE, KINDS_OF, LOCAL_RATES, PARTITIONS, PROBLEMS, strategy_keys
 from .options import ReplayOptions
 from .tables import Tables, merged, parameters_of, refuse_unknown, removed_in_vain
 
@@ -64,6 +65,7 @@ def _known_keys(tables: Tables, path: str) -> Sequence[str] | None:
     fixed: dict[str, Sequence[str]] = {
         "": TOP_KEYS,
         "local": tuple(parameters_of(LocalSGD)),
+        **{f"local.{rate}": tuple(parameters_of(LearningRate)) for rate in LOCAL_RATES},
         "schedule": schedule_keys(),
         "replay": tuple(parameters_of(ReplayOptions)),
         "replay.stop": tuple(parameters_of(Stop)),

@@ -259,17 +259,12 @@ class Workshop:
         options = config.replay_options
         key = sections["problem"].key
         e = self._shared_array((key, rule.weighting, rule.weight_scale), lambda: update_weights(rule, problem, ()))
-        size = (
-            local.batch_size if local.batch_size is None or isinstance(local.batch_size, int) else sections["local"].key
-        )
-        batch = self._shared_array((key, size), lambda: local.batches(problem.n_clients))
         test: Any = config.held_out_rows if "accuracy" in config.metrics else None
         return _compiled().packed_arm(
             rule,
             problem.bound,
             None if test is None else test.bound,
-            local.spec,
-            batch,
+            local.plan(problem),
             self._table(sections["strategy"].key, rule, _TABLE_SIZE if rule_is_known(rule) else 0),
             e,
             WINDOW_BYTES,

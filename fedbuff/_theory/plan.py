@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def eta(self) -> float:
-        return float(self.local.lr)
+        return float(self.local.lr)  # type: ignore[arg-type]
 
     @property
     def beta(self) -> float:
@@ -135,7 +135,8 @@ def make_plan(
     batches = local.batches(problem.n_clients)
     b = math.inf if batches.max() == 0 else float(batches.min())
     variance = 0.0 if b == math.inf else known.sigma2.value / b
-    L, Q, n = known.L.value, local.steps, problem.n_clients
+    steps = local.steps_of(problem.n_samples)
+    L, Q, n = known.L.value, int(steps.max()), problem.n_clients
     if L <= 0:
         raise ValueError("problem: its L is 0, its gradients are constant; there is nothing to verify")
     demanded = min_server_steps(L, Q, arrivals.tau)
@@ -144,6 +145,11 @@ def make_plan(
         reasons.append(f"T is {arrivals.T}, and the theorem demands at least {demanded}")
     if not np.allclose(problem._spec.client_weight, 1.0 / n, rtol=1e-12, atol=0.0):
         reasons.append("the clients do not weigh the same in f")
+    if (steps != Q).any():
+        reasons.append(f"clients make from {steps.min()} to {Q} local steps")
+    if local.epochs is not None:
+        reasons.append("local goes through rows without replacement")
+    reasons += [f"local has {name}" for name in ("lr_by_version", "lr_by_step") if getattr(local, name) is not None]
     reasons += [f"local has {name}" for name in ("momentum", "weight_decay", "prox") if getattr(local, name) != 0]
     for name, value in (("sigma^2 / b", variance), ("gamma^2", gamma2.value)):
         if not math.isfinite(value):

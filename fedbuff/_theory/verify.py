@@ -119,7 +119,7 @@ def verify(
         if K is None or tau is None:
             raise TypeError("K, tau: expected both, or a schedule")
         size, most = count("K", K), count("tau", tau, low=0)
-        least = min_server_steps(problem.constants().L.value, local.steps, most)
+        least = min_server_steps(problem.constants().L.value, Q, most)
         steps = least if T is None else count("T", T)
 
         def make(seed: int) -> Schedule:

@@ -38,6 +38,7 @@ from .spec import (
     BoundProblem,
     EngineSpec,
     Limits,
+    LocalPlan,
     LocalSpec,
     PackedArm,
     PackedRun,
@@ -130,16 +131,11 @@ class _Bound:
         rows: NDArray[np.int64] | None,
         delta_out: Vector,
     ) -> None:
-        self.problem.local_sgd(
-            local.steps, local.lr, local.momentum, local.weight_decay, local.prox, w, client, task, seed, batch, rows,
-            delta_out,
-        )  # fmt: skip
+        self.problem.local_sgd(local, w, client, task, seed, batch, rows, delta_out)
 
-    def local_handle(self, local: LocalSpec, seed: int, batch: list[int]) -> int:
+    def local_handle(self, plan: LocalPlan, seed: int) -> int:
         """The address of a new fb_local, whose owner destroys it; this problem must outlive it."""
-        return self.problem.local_handle(
-            local.steps, local.lr, local.momentum, local.weight_decay, local.prox, seed, batch
-        )
+        return self.problem.local_handle(plan, seed)
 
 
 def bind(spec: ProblemSpec) -> BoundProblem:
@@ -159,7 +155,7 @@ def replay_engine(spec: EngineSpec) -> _core.ReplayF32 | _core.ReplayF64:
     problem = None if spec.bound is None else _core_problem(spec.bound)
     kind = _core.ReplayF32 if spec.w0.dtype == np.float32 else _core.ReplayF64
     return kind(
-        spec.rule, spec.w0, problem, spec.function, spec.local, spec.seed, spec.batch, spec.window_bytes, spec.sums,
+        spec.rule, spec.w0, problem, spec.function, spec.local, spec.seed, spec.window_bytes, spec.sums,
         spec.roles,
     )  # fmt: skip
 
@@ -184,8 +180,7 @@ def packed_arm(
     rule: Rule,
     problem: BoundProblem,
     held_out: BoundProblem | None,
-    local: LocalSpec,
-    batch: NDArray[np.int64],
+    local: LocalPlan,
     s: NDArray[np.float64],
     e: NDArray[np.float64],
     window_bytes: int,
@@ -196,7 +191,7 @@ def packed_arm(
     core = _core_problem(problem)
     kind = _core.PackedArmF32 if isinstance(core, _core.ProblemF32) else _core.PackedArmF64
     test = None if held_out is None else _core_problem(held_out)
-    return kind(rule, core, test, local, batch, s, e, window_bytes, eval_every, metrics, stop)
+    return kind(rule, core, test, local, s, e, window_bytes, eval_every, metrics, stop)
 
 
 class _PackedRuns:

@@ -23,6 +23,7 @@ from .python.philox import Stream, key_words, philox_words, unit_double
 from .python.portable_math import log_positive, sincos2pi
 from .python.schedule_check import ScheduleCheck
 from .python.server import Kernels
+from .python.shuffle import shuffled
 from .python.uniform_arrivals import uniform_arrivals as uniform_arrivals
 from .spec import (
     BoundProblem,
@@ -99,12 +100,16 @@ class _Problem(ABC):
         rows: Rows | None,
         delta_out: Vector,
     ) -> None:
-        lr, momentum = self.scalar(local.lr), self.scalar(local.momentum)
+        momentum = self.scalar(local.momentum)
         weight_decay, prox = self.scalar(local.weight_decay), self.scalar(local.prox)
         model = w.copy()
         velocity = np.zeros_like(w)
         for step in range(local.steps):
-            direction = self.step_gradient(model, client, task, step, seed, batch, None if rows is None else rows[step])
+            chosen = None if rows is None else rows[step]
+            if local.steps_per_pass > 0 and batch > 0:
+                chosen = self.rows_of_pass(local.steps_per_pass, client, task, step, seed, batch)
+            lr = self.scalar(local.lr * local.lr_factors[step] if len(local.lr_factors) > 0 else local.lr)
+            direction = self.step_gradient(model, client, task, step, seed, batch, chosen)
             if weight_decay:
                 direction = direction + weight_decay * model
             if prox:
@@ -112,6 +117,13 @@ class _Problem(ABC):
             velocity = momentum * velocity + direction if momentum else direction
             model = model - lr * velocity
         np.subtract(w, model, out=delta_out)
+
+    def rows_of_pass(self, steps_per_pass: int, client: int, task: int, step: int, seed: int, batch: int) -> Rows:
+        """The rows of a step that goes through the client's rows without replacement."""
+        assert self.spec.offsets is not None
+        n_rows = int(self.spec.offsets[client + 1] - self.spec.offsets[client])
+        turn, part = divmod(step, steps_per_pass)
+        return shuffled(seed, client, task, turn, n_rows, np.arange(part * batch, min((part + 1) * batch, n_rows)))
 
     @_quiet
     def gradient(self, w: Vector, gradient_out: Vector | None, threads: int) -> float:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .._rule.optimizers import LearningRate
 from .._rule.strategies import Rule
 
 Vector = NDArray[np.floating]
@@ -88,15 +89,53 @@ class ProblemSpec:
     noise_variance: float = 0.0  # E|xi|^2 of one sample's gradient noise
 
 
-@dataclass(frozen=True, slots=True)
+_NO_FACTORS: Floats = np.empty(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LocalSpec:
-    """steps times w <- w - lr v, v <- momentum v + g + weight_decay w + prox (w - w_start); v is zero at the start."""
+    """One task: steps times w <- w - lr v, v <- momentum v + g + weight_decay w + prox (w - w_start); v is zero at the
+    start. lr is multiplied by the step's factor, where there are factors."""
 
     steps: int
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
     prox: float = 0.0
+    lr_factors: Floats = field(default_factory=lambda: _NO_FACTORS)  # of the local steps, or (0,)
+    steps_per_pass: int = 0  # above 0: batches go through the client's rows without replacement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalPlan:
+    """The tasks of all clients. Arrays have one number per client, or one for all."""
+
+    steps: NDArray[np.int64]
+    lr: NDArray[np.float64]
+    batch: NDArray[np.int64]  # 0: all rows
+    steps_per_pass: NDArray[np.int64]
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    prox: float = 0.0
+    version_rate: LearningRate | None = None  # lr is multiplied by that of the version that a task starts from
+    lr_factors: Floats = field(default_factory=lambda: _NO_FACTORS)  # of the most local steps that are made, or (0,)
+
+    def task(self, client: int, version: int) -> LocalSpec:
+        """What a client does from a version on."""
+        lr = float(_of(self.lr, client))
+        if self.version_rate is not None:
+            lr *= self.version_rate.at(version)
+        return LocalSpec(
+            int(_of(self.steps, client)), lr, self.momentum, self.weight_decay, self.prox, self.lr_factors,
+            int(_of(self.steps_per_pass, client)),
+        )  # fmt: skip
+
+    def batch_of(self, client: int) -> int:
+        return int(_of(self.batch, client))
+
+
+def _of(array: NDArray[Any], client: int) -> Any:
+    return array[0 if len(array) == 1 else client]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +181,10 @@ class BoundProblem(Protocol):
         """delta_out = w - (w after local.steps steps).
 
         batch 0 is the exact local gradient. `rows` (steps, batch) gives the batches as row numbers within the client;
-        otherwise they are `batch_rows`. A quadratic has no rows: its gradient of step q is A (w - c) plus, for
-        batch > 0, sqrt(noise_variance / (dim * batch)) times `normals` of (client, task, q, GradientNoise).
+        otherwise they are `batch_rows`, or, with steps_per_pass n > 0, step q takes rows at q % n * batch and after, as
+        many as there are, of pass q // n in the order of python/shuffle.py. A quadratic has no rows: its gradient of
+        step q is A (w - c) plus, for batch > 0, sqrt(noise_variance / (dim * batch)) times `normals` of (client,
+        task, q, GradientNoise).
         """
 
     def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
@@ -362,16 +403,15 @@ class UsedRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """What an engine replays. `bound` and `local` with `batch` are local SGD on a problem; `function` is what a client
-    does in Python, or a compiled gradient."""
+    """What an engine replays. `bound` and `local` are local SGD on a problem; `function` is what a client does in
+    Python, or a compiled gradient."""
 
     rule: Rule
     w0: Vector
     bound: BoundProblem | None = None
     function: ClientFunction | CompiledGradient | None = None
-    local: LocalSpec | None = None
+    local: LocalPlan | None = None
     seed: int = 0
-    batch: NDArray[np.int64] | None = None
     window_bytes: int
     sums: SumSpec
     roles: SumRoles | None = None
@@ -795,8 +835,7 @@ class CompiledBackend(Backend, Protocol):
         rule: Rule,
         problem: BoundProblem,
         held_out: BoundProblem | None,
-        local: LocalSpec,
-        batch: NDArray[np.int64],
+        local: LocalPlan,
         s: NDArray[np.float64],
         e: NDArray[np.float64],
         window_bytes: int,

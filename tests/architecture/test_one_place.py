@@ -10,6 +10,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+import fedbuff as fb
 from fedbuff import layers
 from fedbuff._schedule.check import FAULTS
 from fedbuff._study.build import LAYERS
@@ -22,6 +23,7 @@ from fedbuff.backends.spec import (
     PROBLEM_METRICS,
     Columns,
     LayerSpec,
+    LocalPlan,
     LocalSpec,
     NetworkSpec,
     PackedEnd,
@@ -43,6 +45,10 @@ PHILOX, PROBLEM, HEADER = (
     text(f"csrc/{path}")
     for path in ("core/numbers/philox.hpp", "core/kernels/problem.hpp", "include/fedbuff/fedbuff.h")
 )
+
+
+OPTIONS = text("csrc/core/clients/local_options.hpp")
+RATE = text("csrc/core/numbers/learning_rate.hpp")
 
 
 def snake(name: str) -> str:
@@ -157,9 +163,16 @@ def test_choices_of_numbas_loops() -> None:
 
 
 def test_fields_of_local_sgd() -> None:
-    here = {field.name for field in fields(LocalSpec)}
-    assert c_struct(PROBLEM, "LocalConfig") == here
-    assert c_struct(HEADER, "fb_local_config") - {"size", "abi", "batch_size", "batch_sizes", "seed"} == here
+    task = {field.name for field in fields(LocalSpec)}
+    assert c_struct(PROBLEM, "LocalConfig") | {"steps_per_pass"} == task
+    assert "steps_per_pass" in c_struct(PROBLEM, "Task")
+    plan = {field.name for field in fields(LocalPlan)}
+    assert c_struct(OPTIONS, "LocalOptions") - {"by_version", "seed"} == plan
+    here = {field.name for field in fields(fb.LocalSGD)}
+    of_clients = {"batch_sizes", "client_steps", "client_lr"}
+    assert c_struct(HEADER, "fb_local_config") - {"size", "abi", "seed"} - of_clients == here
+    rate = {field.name for field in fields(fb.LearningRate)}
+    assert c_struct(HEADER, "fb_learning_rate") == c_struct(RATE, "LearningRate") == rate
 
 
 # Networks

@@ -7,6 +7,7 @@ its name in cases.py.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from fedbuff._schedule.options import ScheduleOptions
 from fedbuff._schedule.plan import Request
 from fedbuff.backends import reference
 from fedbuff.backends.python.resolver import FULL
+from fedbuff.backends.python.shuffle import shuffled
 from fedbuff.backends.spec import (
     ROW_NAMES,
     Backend,
@@ -42,6 +44,7 @@ from fedbuff.backends.spec import (
     Columns,
     EncodeNumbers,
     EngineSpec,
+    LocalPlan,
     LocalSpec,
     Plan,
     ProblemSpec,
@@ -184,14 +187,18 @@ def check_local_sgd(
 ) -> None:
     """Every step from the state before it, with a learning rate that suits the problem."""
     dtype, (steps, momentum) = spec.dtype, (local.steps, local.momentum)
-    weight_decay, prox = local.weight_decay, local.prox
+    weight_decay, prox, per_pass = local.weight_decay, local.prox, local.steps_per_pass
+    factors = local.lr_factors if len(local.lr_factors) else np.ones(steps)
     owned = rows_of(spec, client)
     quadratic = spec.family == "quadratic"
 
-    batches: Array | None = None
-    if batch > 0 and not quadratic:
+    batches: list[Array] | None = None
+    if batch > 0 and not quadratic and per_pass > 0:
+        passes = [shuffled(seed, client, task, p, len(owned), np.arange(len(owned))) for p in range(steps)]
+        batches = [passes[q // per_pass][q % per_pass * batch :][:batch] for q in range(steps)]
+    elif batch > 0 and not quadratic:
         drawn = [reference.batch_rows(seed, client, task, q, len(owned), batch) for q in range(steps)]
-        batches = np.array(drawn)[:, ::-1].copy() if explicit else np.array(drawn)
+        batches = [rows[::-1] for rows in drawn] if explicit else drawn
     noise = [np.zeros(spec.dim)] * steps
     if batch > 0 and quadratic:
         deviation = math.sqrt(spec.noise_variance / (spec.dim * batch))
@@ -208,13 +215,13 @@ def check_local_sgd(
         for q in range(1, steps + 1):
             delta = np.full_like(w0, np.nan)
             problem.local_sgd(
-                LocalSpec(q, lr, momentum, weight_decay, prox),
+                LocalSpec(q, lr, momentum, weight_decay, prox, local.lr_factors[:q], per_pass),
                 w0,
                 client=client,
                 task=task,
                 seed=seed,
                 batch=batch,
-                rows=batches[:q] if explicit and batches is not None else None,
+                rows=np.array(batches[:q]) if explicit and batches is not None else None,
                 delta_out=delta,
             )
             assume(np.all(np.abs(delta) <= np.abs(w0) / 2))  # so that the state can be had from the delta exactly
@@ -228,10 +235,54 @@ def check_local_sgd(
         if limit.safe <= tolerance.IN_DOUBT.allowed(1.0, n, dtype):
             break
         direction = gradient(q, w) + weight_decay * w + prox * (w - origin)
-        want = w - lr * direction - momentum * (before - w)
+        want = w - lr * factors[q] * direction - momentum * factors[q] / factors[max(q - 1, 0)] * (before - w)
         terms = np.abs(w) + np.abs(before) + np.abs(origin)
         terms += lr * (limit.gradient + np.abs(noise[q]) + weight_decay * np.abs(w) + prox * terms)
         tolerance.LOCAL_SGD.check(after, want, terms=terms, n=n, dtype=dtype)
+
+
+@every_case
+@every_dtype
+@given(
+    data=st.data(),
+    batch=st.sampled_from([0, 1, 3, 4, 70]),
+    passes=st.integers(1, 3),
+    drop_last=st.booleans(),
+    momentum=st.sampled_from([0.0, 0.5]),
+    l2=st.sampled_from([None, 0.5]),
+    halving=st.booleans(),
+    seed=seeds,
+)
+@more
+def test_local_sgd_of_passes(
+    case: Case,
+    dtype: str,
+    data: st.DataObject,
+    batch: int,
+    passes: int,
+    drop_last: bool,
+    momentum: float,
+    l2: float | None,
+    halving: bool,
+    seed: int,
+) -> None:
+    """Rows in shuffled order, last batches that are not full or left out, and a factor for each step."""
+    spec = data.draw(specs(dtype))
+    client = data.draw(st.integers(0, spec.n_clients - 1))
+    n = len(rows_of(spec, client))
+    per_pass = 1 if batch == 0 else n // batch if drop_last else -(-n // batch)
+    assume(0 < per_pass <= 6 and spec.family != "quadratic")
+    spec = spec if l2 is None else replace(spec, l2=l2)
+    steps = passes * per_pass
+    factors = 0.5 ** (np.arange(steps) % 3) if halving else np.empty(0)
+    local = LocalSpec(steps, 1.0, momentum, 0.0, 0.0, factors, per_pass)
+    w0, task = start(spec, data.draw(words)), data.draw(words)
+    if case.backend == "numba" and (batch > 0 or halving):
+        with case.use() as backend, pytest.raises(ValueError, match=r"^local: (epochs|lr_by_step) is not in the numba"):
+            bound = backend.bind(spec)
+            bound.local_sgd(local, w0, client=client, task=task, seed=seed, batch=batch, rows=None, delta_out=w0.copy())
+        return
+    check_local_sgd(case, spec, w0, local, client, task, seed, batch, False)
 
 
 @every_case
@@ -805,6 +856,11 @@ def test_schedule_check(case: Case) -> None:
         assert backend.schedule_check().add(faulty) == reference.schedule_check().add(faulty) != (0, -1)
 
 
+PLAN = LocalPlan(
+    steps=np.array([2]), lr=np.array([0.1]), batch=np.zeros(1, np.int64), steps_per_pass=np.zeros(1, np.int64)
+)
+
+
 def _engine(backend: Any, dtype: str) -> tuple[Any, Any]:
     """A new engine of a small quadratic, and the problem."""
     rng = np.random.default_rng(0)
@@ -820,8 +876,8 @@ def _engine(backend: Any, dtype: str) -> tuple[Any, Any]:
     bound = backend.bind(spec)
     engine = backend.replay_engine(
         EngineSpec(
-            rule=rule_of(fb.FedBuff(2)), w0=np.zeros(5, dtype), bound=bound, local=LocalSpec(2, 0.1), seed=3,
-            batch=np.zeros(3, np.int64), window_bytes=1 << 20, sums=SumSpec(seed=3),
+            rule=rule_of(fb.FedBuff(2)), w0=np.zeros(5, dtype), bound=bound, local=PLAN, seed=3,
+            window_bytes=1 << 20, sums=SumSpec(seed=3),
         )
     )  # fmt: skip
     return engine, bound

@@ -134,6 +134,11 @@ fb_local_config any_config(Input& in, const fb_problem& p, Arrays<T>& arrays) {
     }
     c.batch_sizes = arrays.batch_sizes.data();
   }
+  static const fb_learning_rate rates[] = {{1.0, FB_DECAY_COSINE, 3, 1.0, 0.5, 2}, {0.5, FB_DECAY_STEP, 2, 0.5, 0, 0}};
+  c.lr_by_version = in.one_in(4) ? &rates[in.below(2)] : nullptr;
+  c.lr_by_step = in.one_in(4) ? &rates[in.below(2)] : nullptr;
+  c.epochs = in.one_in(4) ? in.below(3) : 0;
+  c.drop_last = in.one_in(4) ? 1 : 0;
   const std::int64_t bad = in.below(32);
   c.steps = bad == 0 ? -in.byte() : bad == 1 ? (std::int64_t{1} << 33) : c.steps;
   c.batch_size = bad == 2 ? -1 - in.byte() : bad == 3 ? (std::int64_t{1} << 31) : c.batch_size;

@@ -96,8 +96,8 @@ def test_the_specification_agrees() -> None:
     assert isinstance(schedule, fb.Schedule) and ours.local is not None
     engine = reference.replay_engine(
         EngineSpec(
-            rule=ours.rule, w0=np.linspace(-1, 1, 5), bound=reference.bind(problem._spec), local=ours.local.spec,
-            seed=2, batch=np.full(4, 2), window_bytes=0, sums=SumSpec(),
+            rule=ours.rule, w0=np.linspace(-1, 1, 5), bound=reference.bind(problem._spec),
+            local=ours.local.plan(problem), seed=2, window_bytes=0, sums=SumSpec(),
         )
     )  # fmt: skip
     engine.record_gradients(2, 1)

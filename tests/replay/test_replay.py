@@ -144,8 +144,8 @@ def test_float64_agrees_with_the_sequential_oracle(name: str) -> None:
     e = np.array([strategy.rule.sample_weight(n) for n in problem.n_samples])[schedule.client[used]]
     engine = reference.replay_engine(
         EngineSpec(
-            rule=strategy.rule, w0=problem.init(5), bound=reference.bind(problem._spec), local=LOCAL.spec, seed=5,
-            batch=np.full(N_CLIENTS, LOCAL.batch_size), window_bytes=0, sums=SumSpec(),
+            rule=strategy.rule, w0=problem.init(5), bound=reference.bind(problem._spec), local=LOCAL.plan(problem),
+            seed=5, window_bytes=0, sums=SumSpec(),
         )
     )  # fmt: skip
     references = np.bincount(schedule.version[used], minlength=25)[:25]

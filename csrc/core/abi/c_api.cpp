@@ -568,10 +568,15 @@ int64_t fb_local_n_clients(const fb_local* local) { return local == nullptr ? -1
 
 fb_status fb_local_delta(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task, const void* w,
                          void* delta_out) {
-  if (local == nullptr || w == nullptr || delta_out == nullptr) {
+  return fb_local_delta_at(local, dtype, dim, client, task, 0, w, delta_out);
+}
+
+fb_status fb_local_delta_at(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task,
+                            int64_t version, const void* w, void* delta_out) {
+  if (local == nullptr || w == nullptr || delta_out == nullptr || version < 0) {
     return FB_ERR_ARGUMENT;
   }
-  return guarded([&] { return local->delta(dtype, dim, client, task, w, delta_out); });
+  return guarded([&] { return local->delta(dtype, dim, client, task, version, w, delta_out); });
 }
 
 fb_status fb_queue_create(fb_queue** queue_out) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "numbers/philox.hpp"
+#include "numbers/shuffle.hpp"
 
 namespace fedbuff {
 
@@ -29,11 +30,11 @@ std::vector<std::int64_t> all_rows(std::int64_t n) {
 template <class T>
 class CustomWork final : public ClientWork<T> {
  public:
-  CustomWork(CustomProblem<T> problem, const LocalConfig& config, std::uint64_t seed, std::vector<std::int64_t> batch)
-      : problem_(std::move(problem)), config_(config), seed_(seed), batch_(std::move(batch)) {}
+  CustomWork(CustomProblem<T> problem, LocalOptions options)
+      : problem_(std::move(problem)), options_(std::move(options)) {}
 
   std::size_t scratch_bytes() const override { return 0; }
-  double flops() const override { return 4.0 * static_cast<double>(config_.steps * problem_.dim); }
+  double flops() const override { return 4.0 * static_cast<double>(options_.steps[0] * problem_.dim); }
 
   void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
     for (std::int64_t i = 0; i < n_tasks; ++i) {
@@ -48,16 +49,17 @@ class CustomWork final : public ClientWork<T> {
     std::vector<T> w(start, start + dim);
     std::vector<T> gradient(dim);
     std::vector<T> velocity(dim);
-    const bool whole = batch_[client] == 0;
-    std::vector<std::int64_t> rows = all_rows(whole ? problem_.samples[client] : batch_[client]);
-    const T lr = static_cast<T>(config_.lr);
-    const T momentum = static_cast<T>(config_.momentum);
-    const T decay = static_cast<T>(config_.weight_decay);
-    const T prox = static_cast<T>(config_.prox);
-    for (std::int64_t q = 0; q < config_.steps; ++q) {
-      if (!whole) {
-        draw(row, q, rows);
+    const LocalConfig config = options_.config(row.client, row.version);
+    const Task task = options_.task(row.client, row.task);
+    std::vector<std::int64_t> rows = all_rows(task.batch == 0 ? problem_.samples[client] : task.batch);
+    const T momentum = static_cast<T>(config.momentum);
+    const T decay = static_cast<T>(config.weight_decay);
+    const T prox = static_cast<T>(config.prox);
+    for (std::int64_t q = 0; q < config.steps; ++q) {
+      if (task.batch != 0) {
+        draw(task, q, rows);
       }
+      const T lr = static_cast<T>(config.lr_at(q));
       call(problem_, row.client, rows, w.data(), gradient.data());
       for (std::size_t j = 0; j < dim; ++j) {
         velocity[j] = momentum * velocity[j] + (gradient[j] + decay * w[j] + prox * (w[j] - start[j]));
@@ -69,12 +71,21 @@ class CustomWork final : public ClientWork<T> {
     }
   }
 
-  void draw(const ReplayRow& row, std::int64_t step, std::vector<std::int64_t>& rows_out) const {
-    const auto n = static_cast<std::uint32_t>(problem_.samples[static_cast<std::size_t>(row.client)]);
+  void draw(const Task& task, std::int64_t step, std::vector<std::int64_t>& rows_out) const {
+    const std::int64_t n_rows = problem_.samples[static_cast<std::size_t>(task.client)];
+    const auto client = static_cast<std::uint32_t>(task.client), n = static_cast<std::uint32_t>(n_rows);
+    if (task.steps_per_pass > 0) {
+      const std::int64_t pass = step / task.steps_per_pass, first = step % task.steps_per_pass * task.batch;
+      const Shuffle shuffle(task.seed, client, task.number, static_cast<std::uint32_t>(pass), n);
+      rows_out.resize(static_cast<std::size_t>(task.batch_at(step, n_rows)));
+      for (std::size_t i = 0; i < rows_out.size(); ++i) {
+        rows_out[i] = shuffle.at(static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(i));
+      }
+      return;
+    }
     for (std::size_t i = 0; i < rows_out.size(); i += 4) {
-      const PhiloxBlock block =
-          philox4x32(seed_, static_cast<std::uint32_t>(row.client), row.task, static_cast<std::uint32_t>(step),
-                     stream_word(Stream::Batches, static_cast<std::uint32_t>(i / 4)));
+      const PhiloxBlock block = philox4x32(task.seed, client, task.number, static_cast<std::uint32_t>(step),
+                                           stream_word(Stream::Batches, static_cast<std::uint32_t>(i / 4)));
       for (std::size_t k = 0; k < 4 && i + k < rows_out.size(); ++k) {
         rows_out[i + k] = index_below(block.word[k], n);
       }
@@ -82,17 +93,14 @@ class CustomWork final : public ClientWork<T> {
   }
 
   const CustomProblem<T> problem_;
-  const LocalConfig config_;
-  const std::uint64_t seed_;
-  const std::vector<std::int64_t> batch_;
+  const LocalOptions options_;
 };
 
 }  // namespace
 
 template <class T>
-std::unique_ptr<ClientWork<T>> make_custom(CustomProblem<T> problem, const LocalConfig& config, std::uint64_t seed,
-                                           std::vector<std::int64_t> batch) {
-  return std::make_unique<CustomWork<T>>(std::move(problem), config, seed, std::move(batch));
+std::unique_ptr<ClientWork<T>> make_custom(CustomProblem<T> problem, LocalOptions options) {
+  return std::make_unique<CustomWork<T>>(std::move(problem), std::move(options));
 }
 
 template <class T>
@@ -111,10 +119,8 @@ void custom_gradient(const CustomProblem<T>& problem, const double* weight, cons
   }
 }
 
-template std::unique_ptr<ClientWork<float>> make_custom(CustomProblem<float>, const LocalConfig&, std::uint64_t,
-                                                        std::vector<std::int64_t>);
-template std::unique_ptr<ClientWork<double>> make_custom(CustomProblem<double>, const LocalConfig&, std::uint64_t,
-                                                         std::vector<std::int64_t>);
+template std::unique_ptr<ClientWork<float>> make_custom(CustomProblem<float>, LocalOptions);
+template std::unique_ptr<ClientWork<double>> make_custom(CustomProblem<double>, LocalOptions);
 template void custom_gradient(const CustomProblem<float>&, const double*, const float*, float*);
 template void custom_gradient(const CustomProblem<double>&, const double*, const double*, double*);
 

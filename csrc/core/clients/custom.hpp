@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "clients/client_work.hpp"
+#include "clients/local_options.hpp"
 #include "compiler/export.hpp"
 #include "kernels/problem.hpp"
 
@@ -25,10 +26,9 @@ struct CustomProblem {
   std::vector<std::int64_t> samples;  // rows of each client
 };
 
-// Local SGD with it. batch holds one number per client, 0 for all rows.
+// Local SGD with it.
 template <class T>
-FB_CORE_API std::unique_ptr<ClientWork<T>> make_custom(CustomProblem<T> problem, const LocalConfig& config,
-                                                       std::uint64_t seed, std::vector<std::int64_t> batch);
+FB_CORE_API std::unique_ptr<ClientWork<T>> make_custom(CustomProblem<T> problem, LocalOptions options);
 
 // gradient_out = sum_i weight[i] * (full gradient of client i), added in double in the order of clients.
 // Throws std::runtime_error with the client where the function returns a code.

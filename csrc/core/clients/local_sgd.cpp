@@ -29,17 +29,16 @@ fb_status check(fb_dtype own, std::int64_t own_dim, std::int64_t n_clients, fb_d
 template <class T>
 class Local final : public fb_local {
  public:
-  Local(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed, std::vector<std::int64_t> batch,
-        std::unique_ptr<const NetworkPlan> plan = nullptr)
-      : plan_(std::move(plan)), work_(problem), config_(config), seed_(seed), batch_(std::move(batch)) {}
+  Local(const Problem<T>& problem, LocalOptions options, std::unique_ptr<const NetworkPlan> plan = nullptr)
+      : plan_(std::move(plan)), work_(problem), options_(std::move(options)) {}
 
-  fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, const void* w,
-                  void* delta_out) override {
+  fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, std::int64_t version,
+                  const void* w, void* delta_out) override {
     if (const fb_status status = check(kDtype<T>, this->dim(), n_clients(), dtype, dim, client); status != FB_OK) {
       return status;
     }
-    const Task one{seed_, client, task, batch_[static_cast<std::size_t>(client)], nullptr};
-    work_.local_sgd(config_, one, static_cast<const T*>(w), static_cast<T*>(delta_out));
+    work_.local_sgd(options_.config(client, version), options_.task(client, task), static_cast<const T*>(w),
+                    static_cast<T*>(delta_out));
     return FB_OK;
   }
   std::int64_t dim() const override { return work_.problem().dim; }
@@ -48,9 +47,7 @@ class Local final : public fb_local {
  private:
   const std::unique_ptr<const NetworkPlan> plan_;  // what the problem points to, unless somebody else owns that
   Workspace<T> work_;
-  const LocalConfig config_;
-  const std::uint64_t seed_;
-  const std::vector<std::int64_t> batch_;
+  const LocalOptions options_;
 };
 
 constexpr double kTinyFlops = 2000;  // a task of less costs about as much as passing it to another core
@@ -58,68 +55,65 @@ constexpr double kTinyFlops = 2000;  // a task of less costs about as much as pa
 template <class T>
 class LocalSgdWork final : public ClientWork<T> {
  public:
-  LocalSgdWork(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed,
-               std::vector<std::int64_t> batch)
-      : problem_(problem),
-        config_(config),
-        seed_(seed),
-        batch_(std::move(batch)),
-        one_batch_(std::all_of(batch_.begin(), batch_.end(), [this](std::int64_t n) { return n == batch_[0]; })) {}
+  LocalSgdWork(const Problem<T>& problem, LocalOptions options) : problem_(problem), options_(std::move(options)) {}
 
   std::size_t scratch_bytes() const override { return kernels().of<T>().scratch_bytes(problem_); }
 
   void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) override {
     LocalTask<T> local[kMaxTasksPerRun];
     for (std::int64_t i = 0; i < n_tasks; ++i) {  // with many clients these are not in the cache
-      __builtin_prefetch(&batch_[one_batch_ ? 0 : static_cast<std::size_t>(tasks[i].row->client)]);
+      __builtin_prefetch(&options_.batch[tasks[i].row->client]);
       if (problem_.offsets != nullptr) {
         __builtin_prefetch(problem_.offsets + tasks[i].row->client);
       }
     }
     for (std::int64_t i = 0; i < n_tasks; ++i) {
       const ReplayRow& row = *tasks[i].row;
-      const std::int64_t batch = batch_[one_batch_ ? 0 : static_cast<std::size_t>(row.client)];
-      const Task task{seed_, row.client, row.task, batch, nullptr};
-      local[i] = {task, tasks[i].w, tasks[i].delta_out};
+      local[i] = {options_.task(row.client, row.task), tasks[i].w, tasks[i].delta_out};
     }
-    kernels().of<T>().local_sgd(problem_, config_, local, n_tasks, scratch);
+    if (options_.has_one_config()) {
+      kernels().of<T>().local_sgd(problem_, options_.config(0, 0), local, n_tasks, scratch);
+      return;
+    }
+    for (std::int64_t i = 0; i < n_tasks; ++i) {
+      const LocalConfig config = options_.config(tasks[i].row->client, tasks[i].row->version);
+      kernels().of<T>().local_sgd(problem_, config, local + i, 1, scratch);
+    }
   }
 
   double flops() const override {
-    const std::int64_t rows = problem_.family == Family::Quadratic ? 1 : batch_[0] > 0 ? batch_[0] : problem_.max_rows;
+    const std::int64_t batch = options_.batch[0], steps = options_.steps[0];
+    const std::int64_t rows = problem_.family == Family::Quadratic ? 1 : batch > 0 ? batch : problem_.max_rows;
     if (problem_.family == Family::Layers) {
-      return problem_.network->flops_per_row * static_cast<double>(config_.steps * rows);
+      return problem_.network->flops_per_row * static_cast<double>(steps * rows);
     }
-    return 4.0 * static_cast<double>(config_.steps * rows) * static_cast<double>(problem_.dim);
+    return 4.0 * static_cast<double>(steps * rows) * static_cast<double>(problem_.dim);
   }
 
   bool is_tiny() const override { return flops() < kTinyFlops; }
 
  private:
   const Problem<T> problem_;
-  const LocalConfig config_;
-  const std::uint64_t seed_;
-  const std::vector<std::int64_t> batch_;
-  const bool one_batch_;  // the same for all clients
+  const LocalOptions options_;
 };
 
 template <class T>
 class CustomLocal final : public fb_local {
  public:
   CustomLocal(fb_gradient gradient, void* context, std::int64_t dim, std::vector<std::int64_t> samples,
-              const LocalConfig& config, std::uint64_t seed, std::vector<std::int64_t> batch)
+              LocalOptions options)
       : gradient_(gradient),
         context_(context),
         dim_(dim),
         n_clients_(static_cast<std::int64_t>(samples.size())),
-        work_(make_custom<T>({&call, this, dim, std::move(samples)}, config, seed, std::move(batch))) {}
+        work_(make_custom<T>({&call, this, dim, std::move(samples)}, std::move(options))) {}
 
-  fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, const void* w,
-                  void* delta_out) override {
+  fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, std::int64_t version,
+                  const void* w, void* delta_out) override {
     if (const fb_status status = check(kDtype<T>, dim_, n_clients_, dtype, dim, client); status != FB_OK) {
       return status;
     }
-    const ReplayRow row{static_cast<std::int32_t>(client), task, 0, 0, 1.0, 1.0};
+    const ReplayRow row{static_cast<std::int32_t>(client), task, version, 0, 1.0, 1.0};
     const ClientTask<T> one{&row, static_cast<const T*>(w), static_cast<T*>(delta_out)};
     work_->run(&one, 1, nullptr);
     return FB_OK;
@@ -161,20 +155,83 @@ bool all_below(const std::int32_t* number, std::int64_t n, std::int32_t bound) {
   return number != nullptr && std::all_of(number, number + n, [=](std::int32_t x) { return x >= 0 && x < bound; });
 }
 
-bool valid_config(const fb_local_config& c, std::int64_t n_clients) {
-  const auto valid_batch = [](std::int64_t b) { return b >= 0 && b <= std::int64_t{1} << 30; };
-  return c.steps >= 1 && c.steps <= std::numeric_limits<std::uint32_t>::max() && finite_from_zero(c.lr) &&
-         finite_from_zero(c.momentum) && finite_from_zero(c.weight_decay) && finite_from_zero(c.prox) &&
-         (c.batch_sizes == nullptr ? valid_batch(c.batch_size)
-                                   : std::all_of(c.batch_sizes, c.batch_sizes + n_clients, valid_batch));
+constexpr std::int64_t kMostSteps = std::numeric_limits<std::uint32_t>::max();
+
+// Whether a number, or those of all clients where they are given, are valid.
+template <class Number, class Valid>
+bool all_valid(Number one, const Number* each, std::int64_t n_clients, Valid valid) {
+  return each == nullptr ? valid(one) : std::all_of(each, each + n_clients, valid);
 }
 
-LocalConfig config_of(const fb_local_config& c) { return {c.steps, c.lr, c.momentum, c.weight_decay, c.prox}; }
+template <class Number>
+ByClient<Number> by_client(Number one, const Number* each, std::int64_t n_clients) {
+  return each == nullptr ? ByClient<Number>(one) : ByClient<Number>(std::vector<Number>(each, each + n_clients));
+}
 
-std::vector<std::int64_t> batches_of(const fb_local_config& c, std::int64_t n_clients) {
-  const auto n = static_cast<std::size_t>(n_clients);
-  return c.batch_sizes == nullptr ? std::vector<std::int64_t>(n, c.batch_size)
-                                  : std::vector<std::int64_t>(c.batch_sizes, c.batch_sizes + n);
+bool valid_rate(const fb_learning_rate* rate) {
+  return rate == nullptr ||
+         (finite_from_zero(rate->lr) && rate->decay >= FB_DECAY_NONE && rate->decay <= FB_DECAY_INVERSE_SQRT &&
+          rate->steps >= 1 && finite_from_zero(rate->factor) && finite_from_zero(rate->floor) && rate->floor <= 1 &&
+          rate->warm_up >= 0);
+}
+
+LearningRate rate_of(const fb_learning_rate& rate) {
+  return {rate.lr, static_cast<Decay>(rate.decay), rate.steps, rate.factor, rate.floor, rate.warm_up};
+}
+
+bool valid_config(const fb_local_config& c, std::int64_t n_clients) {
+  const auto valid_steps = [](std::int64_t n) { return n >= 1 && n <= kMostSteps; };
+  const auto valid_batch = [](std::int64_t b) { return b >= 0 && b <= std::int64_t{1} << 30; };
+  return (c.epochs > 0 ? c.epochs <= kMostSteps && c.client_steps == nullptr
+                       : c.epochs == 0 && all_valid(c.steps, c.client_steps, n_clients, valid_steps)) &&
+         is_flag(c.drop_last) && all_valid(c.lr, c.client_lr, n_clients, finite_from_zero) &&
+         finite_from_zero(c.momentum) && finite_from_zero(c.weight_decay) && finite_from_zero(c.prox) &&
+         all_valid(c.batch_size, c.batch_sizes, n_clients, valid_batch) && valid_rate(c.lr_by_version) &&
+         valid_rate(c.lr_by_step);
+}
+
+// Steps that a client makes in one pass over its rows; 0 where there is no batch.
+std::int64_t steps_per_pass(std::int64_t n_rows, std::int64_t batch, bool drop_last) {
+  return batch == 0 ? 1 : drop_last ? n_rows / batch : (n_rows - 1) / batch + 1;
+}
+
+// n_rows(client) is how many rows a client has. False where passes are asked for and a client makes no step, or more
+// than can be counted.
+template <class Rows>
+bool read_options(const fb_local_config& c, std::int64_t n_clients, Rows n_rows, LocalOptions& options) {
+  options.steps = by_client(c.steps, c.client_steps, n_clients);
+  options.lr = by_client(c.lr, c.client_lr, n_clients);
+  options.batch = by_client(c.batch_size, c.batch_sizes, n_clients);
+  options.momentum = c.momentum;
+  options.weight_decay = c.weight_decay;
+  options.prox = c.prox;
+  options.seed = c.seed;
+  if (c.epochs > 0) {
+    std::vector<std::int64_t> steps(static_cast<std::size_t>(n_clients)), per_pass(steps.size());
+    for (std::int64_t i = 0; i < n_clients; ++i) {
+      const std::int64_t n = steps_per_pass(n_rows(i), options.batch[i], c.drop_last != 0);
+      if (n < 1 || n > kMostSteps / c.epochs) {
+        return false;
+      }
+      per_pass[static_cast<std::size_t>(i)] = n;
+      steps[static_cast<std::size_t>(i)] = c.epochs * n;
+    }
+    options.steps = ByClient<std::int64_t>(std::move(steps));
+    options.steps_per_pass = ByClient<std::int64_t>(std::move(per_pass));
+  }
+  if (c.lr_by_version != nullptr) {
+    options.by_version = true;
+    options.version_rate = rate_of(*c.lr_by_version);
+  }
+  if (c.lr_by_step != nullptr) {
+    const std::vector<std::int64_t>& steps = options.steps.values();
+    options.lr_factors.resize(static_cast<std::size_t>(*std::max_element(steps.begin(), steps.end())));
+    const LearningRate rate = rate_of(*c.lr_by_step);
+    for (std::size_t q = 0; q < options.lr_factors.size(); ++q) {
+      options.lr_factors[q] = rate.at(static_cast<std::int64_t>(q));
+    }
+  }
+  return true;
 }
 
 constexpr std::int64_t kMostDim = std::int64_t{1} << 56;  // its bytes can be counted, and a layer's weights added to it
@@ -271,8 +328,13 @@ fb_status make_checked(const fb_problem& given, const fb_local_config& config, s
   if (!read_problem(given, problem, plan)) {
     return FB_ERR_ARGUMENT;
   }
-  local_out = std::make_unique<Local<T>>(problem, config_of(config), config.seed, batches_of(config, given.n_clients),
-                                         std::move(plan));
+  LocalOptions options;
+  const bool has_rows = problem.family != Family::Quadratic;
+  if ((config.epochs > 0 && !has_rows) ||
+      !read_options(config, given.n_clients, [&](std::int64_t i) { return problem.rows(i); }, options)) {
+    return FB_ERR_ARGUMENT;
+  }
+  local_out = std::make_unique<Local<T>>(problem, std::move(options), std::move(plan));
   return FB_OK;
 }
 
@@ -281,26 +343,20 @@ constexpr std::int64_t kMostClients = std::numeric_limits<std::int32_t>::max();
 }  // namespace
 
 template <class T>
-std::unique_ptr<fb_local> make_local(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed,
-                                     std::vector<std::int64_t> batch) {
-  return std::make_unique<Local<T>>(problem, config, seed, std::move(batch));
+std::unique_ptr<fb_local> make_local(const Problem<T>& problem, LocalOptions options) {
+  return std::make_unique<Local<T>>(problem, std::move(options));
 }
 
-template std::unique_ptr<fb_local> make_local(const Problem<float>&, const LocalConfig&, std::uint64_t,
-                                              std::vector<std::int64_t>);
-template std::unique_ptr<fb_local> make_local(const Problem<double>&, const LocalConfig&, std::uint64_t,
-                                              std::vector<std::int64_t>);
+template std::unique_ptr<fb_local> make_local(const Problem<float>&, LocalOptions);
+template std::unique_ptr<fb_local> make_local(const Problem<double>&, LocalOptions);
 
 template <class T>
-std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, const LocalConfig& config, std::uint64_t seed,
-                                              std::vector<std::int64_t> batch) {
-  return std::make_unique<LocalSgdWork<T>>(problem, config, seed, std::move(batch));
+std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, LocalOptions options) {
+  return std::make_unique<LocalSgdWork<T>>(problem, std::move(options));
 }
 
-template std::unique_ptr<ClientWork<float>> make_local_sgd(const Problem<float>&, const LocalConfig&, std::uint64_t,
-                                                           std::vector<std::int64_t>);
-template std::unique_ptr<ClientWork<double>> make_local_sgd(const Problem<double>&, const LocalConfig&, std::uint64_t,
-                                                            std::vector<std::int64_t>);
+template std::unique_ptr<ClientWork<float>> make_local_sgd(const Problem<float>&, LocalOptions);
+template std::unique_ptr<ClientWork<double>> make_local_sgd(const Problem<double>&, LocalOptions);
 
 fb_status make_local(const fb_problem& problem, const fb_local_config& config, fb_dtype dtype,
                      std::unique_ptr<fb_local>& local_out) {
@@ -322,11 +378,14 @@ fb_status make_custom_local(fb_gradient gradient, void* context, std::int64_t n_
           [](std::int64_t n) { return n < 1 || n > std::numeric_limits<std::int32_t>::max(); })) {
     return FB_ERR_ARGUMENT;
   }
+  LocalOptions options;
+  if (!read_options(config, n_clients, [=](std::int64_t i) { return samples[i]; }, options)) {
+    return FB_ERR_ARGUMENT;
+  }
   const auto make = [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    local_out = std::make_unique<CustomLocal<T>>(gradient, context, dim,
-                                                 std::vector<std::int64_t>(samples, samples + n_clients),
-                                                 config_of(config), config.seed, batches_of(config, n_clients));
+    local_out = std::make_unique<CustomLocal<T>>(
+        gradient, context, dim, std::vector<std::int64_t>(samples, samples + n_clients), std::move(options));
   };
   if (dtype == FB_F32) {
     make(static_cast<float*>(nullptr));

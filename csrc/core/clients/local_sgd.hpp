@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "clients/client_work.hpp"
+#include "clients/local_options.hpp"
 #include "compiler/export.hpp"
 #include "fedbuff/fedbuff.h"
 #include "kernels/problem.hpp"
@@ -14,23 +14,21 @@
 struct fb_local {
   virtual ~fb_local() = default;
   // Throws where memory or the host's gradient fails.
-  virtual fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, const void* w,
-                          void* delta_out) = 0;
+  virtual fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task,
+                          std::int64_t version, const void* w, void* delta_out) = 0;
   virtual std::int64_t dim() const = 0;
   virtual std::int64_t n_clients() const = 0;
 };
 
 namespace fedbuff {
 
-// batch holds one number per client, 0 for all rows. The problem's arrays must outlive it. Throws std::bad_alloc.
+// The problem's arrays must outlive it. Throws std::bad_alloc.
 template <class T>
-FB_CORE_API std::unique_ptr<fb_local> make_local(const Problem<T>& problem, const LocalConfig& config,
-                                                 std::uint64_t seed, std::vector<std::int64_t> batch);
+FB_CORE_API std::unique_ptr<fb_local> make_local(const Problem<T>& problem, LocalOptions options);
 
-// Local SGD on a built-in problem, for the replay engine. batch holds one number per client, 0 for all rows.
+// Local SGD on a built-in problem, for the replay engine.
 template <class T>
-FB_CORE_API std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, const LocalConfig& config,
-                                                          std::uint64_t seed, std::vector<std::int64_t> batch);
+FB_CORE_API std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, LocalOptions options);
 
 // From the C ABI's structs, which were read and not checked.
 fb_status make_local(const fb_problem& problem, const fb_local_config& config, fb_dtype dtype,

@@ -10,6 +10,7 @@
 #include "kernels/kernels.hpp"
 #include "numbers/normal.hpp"
 #include "numbers/philox.hpp"
+#include "numbers/shuffle.hpp"
 
 // Everything above is compiled for any CPU; everything below for this level only.
 #if defined(__clang__)

@@ -7,6 +7,7 @@
 #include "kernels/kernels.hpp"
 #include "numbers/normal.hpp"
 #include "numbers/philox.hpp"
+#include "numbers/shuffle.hpp"
 
 namespace fedbuff::baseline {
 

@@ -58,25 +58,39 @@ struct Problem {
   }
 };
 
-// LocalSGD: w <- w - lr * step, `steps` times, from a private copy of the downloaded model.
+// LocalSGD of one task: w <- w - lr * step, `steps` times, from a private copy of the downloaded model.
 struct LocalConfig {
   std::int64_t steps;
   double lr;
-  double momentum;      // v <- momentum v + g, step = v; v starts at zero with every task
-  double weight_decay;  // g + weight_decay w
-  double prox;          // g + prox (w - w_start)
+  double momentum;                     // v <- momentum v + g, step = v; v starts at zero with every task
+  double weight_decay;                 // g + weight_decay w
+  double prox;                         // g + prox (w - w_start)
+  const double* lr_factors = nullptr;  // (steps) where not null: lr is multiplied by that of the step
 
   bool plain() const { return momentum == 0 && weight_decay == 0 && prox == 0; }
+  double lr_at(std::int64_t step) const { return lr_factors == nullptr ? lr : lr * lr_factors[step]; }
 };
 
 // One client's pass. batch == 0 is the exact local gradient. `rows`, where not null, gives the batches: (steps, batch)
-// row numbers within the client; otherwise they are drawn by Philox from (seed, client, task, step).
+// row numbers within the client; otherwise they are drawn by Philox from (seed, client, task, step), or, with
+// steps_per_pass > 0, the client's rows are gone through in a shuffled order (numbers/shuffle.hpp) that is another one
+// in each pass: step q takes the rows at batch * (q % steps_per_pass) and after, as many as there are.
 struct Task {
   std::uint64_t seed;
   std::int64_t client;
   std::uint32_t number;
   std::int64_t batch;
   const std::int64_t* rows;
+  std::int64_t steps_per_pass = 0;
+
+  // Rows of a step's batch, of a client that has n_rows.
+  std::int64_t batch_at(std::int64_t step, std::int64_t n_rows) const {
+    if (steps_per_pass == 0) {
+      return batch;
+    }
+    const std::int64_t left = n_rows - step % steps_per_pass * batch;
+    return left < batch ? left : batch;
+  }
 };
 
 // A task with the model that it starts from and where its delta goes, both (dim); they may not overlap.

@@ -12,6 +12,7 @@
 //   client      task        block >> 28      stream << 28 | block      Rounding
 //   client      task        local step       stream << 28 | layer      Dropout: the key of a layer and step
 //   row         block       0                stream << 28              Dropout, with that key
+//   client      task        pass             stream << 28              Shuffles
 //
 // A word becomes an index below n by multiply-high; two words become a double in [0, 1) by 53 bits.
 #pragma once
@@ -29,6 +30,7 @@ enum class Stream : std::uint32_t {
   InitialModel = 5,
   Rounding = 6,
   Dropout = 7,
+  Shuffles = 8,
 };
 
 struct PhiloxBlock {

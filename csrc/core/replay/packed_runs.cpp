@@ -156,7 +156,9 @@ template <class T>
 PackedResult<T> run_arm(ResolvedSchedule& schedule, const PackedArm<T>& arm, const T* w0, std::uint64_t seed,
                         int threads, const std::uint8_t* cancel) {
   const Problem<T>& problem = arm.problem->problem();
-  const auto work = make_local_sgd<T>(problem, arm.local, seed, {arm.batch, arm.batch + problem.n_clients});
+  LocalOptions local = arm.local;
+  local.seed = seed;
+  const auto work = make_local_sgd<T>(problem, std::move(local));
   Replay<T> engine(arm.rule, problem.dim, w0, *work, arm.window_bytes);
   RunConfig<T> config;
   config.eval_every = arm.eval_every > 0 ? arm.eval_every : std::max<std::int64_t>(1, schedule.n_steps() / 100);

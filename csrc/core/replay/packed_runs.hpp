@@ -9,6 +9,7 @@
 
 #include "compiler/export.hpp"
 #include "fedbuff/fedbuff.h"
+#include "clients/local_options.hpp"
 #include "clients/workspace.hpp"
 #include "kernels/problem.hpp"
 #include "replay/run.hpp"
@@ -31,9 +32,8 @@ struct PackedArm {
   fb_rule rule = FB_RULE_INIT;
   Workspace<T>* problem = nullptr;
   Workspace<T>* held_out = nullptr;  // for the accuracy; null: the problem's own rows
-  LocalConfig local{};
-  const std::int64_t* batch = nullptr;  // (n_clients,), 0 for all rows
-  const double* s = nullptr;            // (n_s,) by staleness
+  LocalOptions local;                // but for the seed, which is the plan's
+  const double* s = nullptr;         // (n_s,) by staleness
   std::int64_t n_s = 0;
   const double* e = nullptr;  // (n_clients,)
   std::int64_t window_bytes = 0;

@@ -7,6 +7,7 @@
 
 #include "fedbuff/fedbuff.h"
 #include "kernels/kernels.hpp"
+#include "numbers/learning_rate.hpp"
 
 namespace fedbuff {
 
@@ -46,20 +47,9 @@ inline double lr_of(const fb_rule& rule, std::int64_t version, std::int64_t stal
   if (rule.decay == FB_DECAY_NONE && rule.warm_up == 0 && rule.delay_lr == FB_DELAY_LR_NONE) {
     return rule.lr;
   }
-  const double after = static_cast<double>(std::max<std::int64_t>(0, version - rule.warm_up));
-  const double steps = static_cast<double>(rule.decay_steps);
-  double lr = rule.lr;
-  if (rule.decay == FB_DECAY_STEP) {
-    lr *= std::pow(rule.decay_factor, std::floor(after / steps));
-  } else if (rule.decay == FB_DECAY_COSINE) {
-    constexpr double kPi = 3.14159265358979323846;
-    lr *= rule.decay_floor + (1.0 - rule.decay_floor) * (1.0 + std::cos(kPi * std::min(after / steps, 1.0))) / 2.0;
-  } else if (rule.decay == FB_DECAY_INVERSE_SQRT) {
-    lr *= 1.0 / std::sqrt(1.0 + after / steps);
-  }
-  if (version + 1 < rule.warm_up) {
-    lr *= static_cast<double>(version + 1) / static_cast<double>(rule.warm_up);
-  }
+  const LearningRate rate{
+      rule.lr, static_cast<Decay>(rule.decay), rule.decay_steps, rule.decay_factor, rule.decay_floor, rule.warm_up};
+  double lr = rate.at(version);
   if (rule.delay_lr != FB_DELAY_LR_NONE && staleness > rule.tau_c) {
     const auto tau = static_cast<double>(staleness);
     lr = rule.delay_lr == FB_DELAY_LR_MIN ? std::min(lr, 1.0 / tau) : lr / tau;

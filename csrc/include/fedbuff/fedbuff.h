@@ -441,8 +441,19 @@ typedef struct fb_problem {
 #define FB_PROBLEM_INIT \
   {sizeof(fb_problem), FB_ABI_VERSION, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0.0, 0}
 
+/* A step size that follows a count t, of versions or of local steps: lr times the factor of its fb_decay, as in
+ * fb_rule.
+ */
+typedef struct fb_learning_rate {
+  double lr;
+  int32_t decay; /* fb_decay */
+  int64_t steps; /* at least 1 */
+  double factor, floor;
+  int64_t warm_up;
+} fb_learning_rate;
+
 /* `steps` times w <- w - lr v, v <- momentum v + g + weight_decay w + prox (w - w_start); v is zero at the start.
- * Batches are a function of (seed, client, task, step). */
+ * Batches are a function of (seed, client, task, step). Pointers are read once, when a local is made. */
 typedef struct fb_local_config {
   uint32_t size, abi;
   int64_t steps;
@@ -450,8 +461,15 @@ typedef struct fb_local_config {
   const int64_t* batch_sizes; /* (n_clients) instead of batch_size, or null; copied */
   uint64_t seed;
   double lr, momentum, weight_decay, prox;
+  int64_t
+      epochs; /* above 0, instead of steps: passes over the client's rows in a shuffled order, without replacement */
+  int32_t drop_last;                     /* with epochs, 0 or 1: a pass ends before a batch that is not full */
+  const int64_t* client_steps;           /* (n_clients) instead of steps, or null */
+  const double* client_lr;               /* (n_clients) instead of lr, or null */
+  const fb_learning_rate* lr_by_version; /* lr is multiplied by that of the version that a task starts from; or null */
+  const fb_learning_rate* lr_by_step;    /* and by that of the local step, from 0; or null */
 } fb_local_config;
-#define FB_LOCAL_CONFIG_INIT {sizeof(fb_local_config), FB_ABI_VERSION, 1, 0, 0, 0, 0.0, 0.0, 0.0, 0.0}
+#define FB_LOCAL_CONFIG_INIT {sizeof(fb_local_config), FB_ABI_VERSION, 1, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 0}
 
 /* gradient_out (dim) = the mean gradient at w over n_rows rows of the client, numbered within the client; of the dtype
  * given to fb_local_create_custom. Returns 0, or another number where it failed. */
@@ -469,9 +487,12 @@ FB_API fb_status fb_local_create_custom(fb_gradient gradient, void* context, int
 FB_API void fb_local_destroy(fb_local** local);
 FB_API int64_t fb_local_dim(const fb_local* local);
 FB_API int64_t fb_local_n_clients(const fb_local* local);
-/* delta_out (dim) = w - (w after the local steps); it may not overlap w. */
+/* delta_out (dim) = w - (w after the local steps); it may not overlap w. With lr_by_version w is version 0. */
 FB_API fb_status fb_local_delta(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task,
                                 const void* w, void* delta_out);
+/* The same, of a task that starts from this version. */
+FB_API fb_status fb_local_delta_at(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task,
+                                   int64_t version, const void* w, void* delta_out);
 
 /* ---- The event queue, for one thread at a time ------------------------------------------------------------------- */
 

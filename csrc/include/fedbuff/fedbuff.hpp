@@ -277,9 +277,11 @@ class LocalSGD {
 
   std::size_t dim() const noexcept { return static_cast<std::size_t>(fb_local_dim(local_.get())); }
   std::int64_t n_clients() const noexcept { return fb_local_n_clients(local_.get()); }
-  void delta(std::int64_t client, std::uint32_t task, Span<const T> w, Span<T> delta_out) {
+  // `version`: that of w, where the step size follows it.
+  void delta(std::int64_t client, std::uint32_t task, Span<const T> w, Span<T> delta_out, std::int64_t version = 0) {
     check(w.size() == delta_out.size() ? FB_OK : FB_ERR_SIZE);
-    check(fb_local_delta(local_.get(), dtype_of<T>(), detail::size_of(w), client, task, w.data(), delta_out.data()));
+    check(fb_local_delta_at(local_.get(), dtype_of<T>(), detail::size_of(w), client, task, version, w.data(),
+                            delta_out.data()));
   }
   fb_local* get() const noexcept { return local_.get(); }
 

@@ -45,6 +45,11 @@ class _Bound:
         rows: NDArray[np.int64] | None,
         delta_out: Vector,
     ) -> None:
+        if len(local.lr_factors) > 0 or (local.steps_per_pass > 0 and batch > 0):
+            raise ValueError(
+                f"local: {'lr_by_step' if len(local.lr_factors) > 0 else 'epochs'} is not in the numba backend; "
+                "FEDBUFF_BACKEND=cpp or reference has it"
+            )
         t = self._dtype.type
         numbers = Local(local.steps, t(local.lr), t(local.momentum), t(local.weight_decay), t(local.prox))
         given = self._no_rows if rows is None else reads(rows)

@@ -23,6 +23,7 @@ class Stream(IntEnum):
     INITIAL_MODEL = 5
     ROUNDING = 6
     DROPOUT = 7
+    SHUFFLES = 8
 
 
 STREAM_DELAYS = np.uint64(Stream.DELAYS << 28)  # the last word of a counter, block 0

@@ -85,7 +85,7 @@ class SequentialReplay:
         self._cut = 0
         self._kernels, self._rule = kernels, rule
         self._problem, self._function, self._local = spec.bound, spec.function, spec.local
-        self._seed, self._batch = spec.seed, spec.batch
+        self._seed = spec.seed
         # What changes in a step or an addition is first noted here, as the values that will be, and then carried out:
         # an interrupt leaves what `_settle` can finish.
         self._journal: _Journal | None = None
@@ -217,7 +217,7 @@ class SequentialReplay:
             if (ready := self._deltas.get(self._done + end - self._at)) is not None:
                 delta[:] = ready[1]
             else:
-                self._work(client, task, start, delta)
+                self._work(client, task, version, start, delta)
             factor = self._clip_factor(delta)
             before = None if version == self._version else start
             so_far = total if sums.arrivals > 0 else None
@@ -325,16 +325,16 @@ class SequentialReplay:
         noise: Vector = (self._sums.deviation * normals).astype(total.dtype)
         return noise
 
-    def _work(self, client: int, task: int, start: Vector, delta: Vector) -> None:
+    def _work(self, client: int, task: int, version: int, start: Vector, delta: Vector) -> None:
         if self._function is not None:
             model = start.view()
             model.flags.writeable = False
             delta[:] = self._function.check(self._function.call(client, task, model), delta.shape, delta.dtype)
             return
-        assert self._problem is not None and self._local is not None and self._batch is not None
+        assert self._problem is not None and self._local is not None
         self._problem.local_sgd(
-            self._local, start, client=client, task=task, seed=self._seed, batch=int(self._batch[client]), rows=None,
-            delta_out=delta,
+            self._local.task(client, version), start, client=client, task=task, seed=self._seed,
+            batch=self._local.batch_of(client), rows=None, delta_out=delta,
         )  # fmt: skip
 
     def _forget(self) -> None:

@@ -489,6 +489,36 @@ TEST(local_sgd_of_a_quadratic) {
   CHECK_EQ(fb_local_delta(local.handle, FB_F64, 3, 1, 0, w, delta), FB_ERR_SIZE);
 }
 
+TEST(local_sgd_has_numbers_by_client_version_and_step) {
+  const std::int32_t dim = 1;
+  const float center[] = {0, 0}, curvature = 1, w = 1;
+  const std::int64_t steps[] = {1, 2};
+  const double rates[] = {0.5, 0.25};
+  const fb_learning_rate by_version{1.0, FB_DECAY_STEP, 1, 0.5, 0.0, 0}, by_step{2.0, FB_DECAY_STEP, 1, 0.5, 0.0, 0};
+  fb_problem problem = FB_PROBLEM_INIT;
+  problem.family = FB_QUADRATIC;
+  problem.layer_size = &dim;
+  problem.n_clients = 2;
+  problem.center = center;
+  problem.curvature = &curvature;
+  problem.curvature_shared = 1;
+  fb_local_config config = FB_LOCAL_CONFIG_INIT;
+  config.client_steps = steps;
+  config.client_lr = rates;
+  config.lr_by_version = &by_version;
+  config.lr_by_step = &by_step;
+  Owned<fb_local> local(fb_local_destroy);
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F32, &local.handle), FB_OK);
+  float delta = 0;
+  CHECK_EQ(fb_local_delta(local.handle, FB_F32, 1, 0, 0, &w, &delta), FB_OK);
+  CHECK_EQ(delta, 1.0F);  // 0.5 * 2
+  CHECK_EQ(fb_local_delta_at(local.handle, FB_F32, 1, 0, 0, 2, &w, &delta), FB_OK);
+  CHECK_EQ(delta, 0.25F);
+  CHECK_EQ(fb_local_delta_at(local.handle, FB_F32, 1, 1, 0, 1, &w, &delta), FB_OK);
+  CHECK_EQ(delta, 1 - 0.75F * 0.875F);  // steps of 0.25 and 0.125
+  CHECK_EQ(fb_local_delta_at(local.handle, FB_F32, 1, 1, 0, -1, &w, &delta), FB_ERR_ARGUMENT);
+}
+
 TEST(local_sgd_refuses_broken_problems) {
   const std::int64_t offsets[] = {0, 2, 3}, broken[] = {0, 3, 2}, hollow[] = {0, 0, 3};
   const std::int32_t sizes[] = {2, 3}, bad_sizes[] = {0, 3}, label[] = {0, 2, 1}, bad_label[] = {0, 3, 1};
@@ -539,6 +569,17 @@ TEST(local_sgd_refuses_broken_problems) {
   refused([](fb_problem&, fb_local_config& c) { c.steps = 0; });
   refused([](fb_problem&, fb_local_config& c) { c.batch_size = -1; });
   refused([](fb_problem&, fb_local_config& c) { c.lr = kNan; });
+  const std::int64_t steps[] = {1, 0};
+  const double rates[] = {0.1, -0.1};
+  const fb_learning_rate rate{1.0, FB_DECAY_STEP, 0, 0.5, 0.0, 0};
+  refused([](fb_problem&, fb_local_config& c) { c.epochs = -1; });
+  refused([](fb_problem&, fb_local_config& c) { c.epochs = std::int64_t{1} << 32; });
+  refused([](fb_problem&, fb_local_config& c) { c.drop_last = 2; });
+  refused([](fb_problem&, fb_local_config& c) { c.epochs = c.drop_last = 1; });  // client 1 has one row
+  refused([&](fb_problem&, fb_local_config& c) { c.client_steps = steps; });
+  refused([&](fb_problem&, fb_local_config& c) { c.client_lr = rates; });
+  refused([&](fb_problem&, fb_local_config& c) { c.lr_by_version = &rate; });
+  refused([&](fb_problem&, fb_local_config& c) { c.lr_by_step = &rate; });
   CHECK_EQ(fb_local_create(nullptr, &config, FB_F32, &none), FB_ERR_ARGUMENT);
   CHECK_EQ(fb_local_create(&good, nullptr, FB_F32, &none), FB_ERR_ARGUMENT);
   CHECK_EQ(fb_local_create(&good, &config, FB_I32, &none), FB_ERR_ARGUMENT);

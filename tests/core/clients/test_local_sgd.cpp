@@ -22,10 +22,12 @@ TEST(local_sgd_work_gives_the_deltas_of_single_calls) {
   problem.curvature_form = Curvature::Scalar;
   problem.curvature_shared = true;
   problem.noise_variance = 0.25;
-  LocalConfig config{};
-  config.steps = 4;
-  config.lr = 0.1;
-  const auto work = make_local_sgd<double>(problem, config, 9, std::vector<std::int64_t>(kClients, 0));
+  LocalOptions options;
+  options.steps = 4;
+  options.lr = 0.1;
+  options.seed = 9;
+  const LocalConfig config = options.config(0, 0);
+  const auto work = make_local_sgd<double>(problem, options);
   CHECK(work->is_tiny());
   const auto w = numbers.vector<double>(kDim);
   std::vector<ReplayRow> rows;

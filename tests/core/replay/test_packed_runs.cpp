@@ -19,7 +19,6 @@ struct Study {
   std::vector<double> center = check::Numbers(3).vector<double>(kClients * kDim);
   std::vector<double> curvature = {0.5};
   std::vector<double> client_weight = std::vector<double>(kClients, 1.0 / kClients);
-  std::vector<std::int64_t> batch = std::vector<std::int64_t>(kClients, 1);
   std::vector<double> s = std::vector<double>(200, 1.0);
   std::vector<double> e = std::vector<double>(kClients, 1.0);
   std::vector<double> w0 = std::vector<double>(kDim, 1.0);
@@ -54,8 +53,9 @@ struct Study {
     made.rule.norm = FB_NORM_ARRIVALS;
     made.rule.lr = 1.0;
     made.problem = problem.get();
-    made.local = {2, lr, 0.0, 0.0, 0.0};
-    made.batch = batch.data();
+    made.local.steps = 2;
+    made.local.lr = lr;
+    made.local.batch = 1;
     made.s = s.data();
     made.n_s = static_cast<std::int64_t>(s.size());
     made.e = e.data();

@@ -38,7 +38,10 @@ struct Study {
     p.curvature_form = fedbuff::Curvature::Scalar;
     p.curvature_shared = true;
     problem = std::make_unique<fedbuff::Workspace<double>>(p);
-    work = fedbuff::make_local_sgd<double>(p, {1, 0.1, 0.0, 0.0, 0.0}, 7, std::vector<std::int64_t>(kClients, 0));
+    fedbuff::LocalOptions local;
+    local.lr = 0.1;
+    local.seed = 7;
+    work = fedbuff::make_local_sgd<double>(p, local);
     fb_rule rule = FB_RULE_INIT;
     rule.buffer_size = 2;
     rule.norm = FB_NORM_ARRIVALS;

@@ -1,4 +1,4 @@
-// Which rows a step looks at. A batch is a multiset drawn with replacement, so a row drawn c times counts c times: each
+// Which rows a step looks at. A batch drawn with replacement is a multiset, so a row drawn c times counts c times: each
 // distinct row is visited once, in the order of its first draw, with its count as a factor.
 
 inline constexpr std::int64_t kBlockRows = 128;           // rows that pass through a model together
@@ -16,6 +16,14 @@ inline void draw_rows(const Task& task, std::int64_t step, std::int64_t begin, s
   const auto client = static_cast<std::uint32_t>(task.client);
   const auto local_step = static_cast<std::uint32_t>(step);
   const auto rows = static_cast<std::uint32_t>(n_rows);
+  if (task.steps_per_pass > 0) {
+    const Shuffle shuffle(task.seed, client, task.number, static_cast<std::uint32_t>(step / task.steps_per_pass), rows);
+    const auto first = static_cast<std::uint32_t>(step % task.steps_per_pass * task.batch + begin);
+    for (std::int64_t i = 0; i < n; ++i) {
+      row_out[i] = shuffle.at(first + static_cast<std::uint32_t>(i));
+    }
+    return;
+  }
   // Blocks four at a time, round by round: the multiplications of independent blocks overlap.
   constexpr int kWide = 4;
   for (std::int64_t i = 0; i < n; i += 4 * kWide) {

@@ -70,10 +70,11 @@ std::int64_t prepare_batch(const Problem<T>& p, const Scratch<T>& s, const Task&
                            std::int64_t begin, T share) {
   const std::int64_t n_rows = p.rows(task.client);
   const std::int64_t most = most_rows(p);
-  std::int64_t n = task.batch - begin < most ? task.batch - begin : most;
+  const std::int64_t left = task.batch_at(step, n_rows) - begin;
+  std::int64_t n = left < most ? left : most;
   draw_rows(task, step, begin, n, n_rows, s.row);
   set_place(p, s, task, step, begin);
-  if (merges(p)) {
+  if (merges(p) && task.steps_per_pass == 0) {
     n = merge_repeats(s.row, n, s.seen, s.row, s.scale);
     for (std::int64_t r = 0; r < n; ++r) {
       s.scale[r] *= share;
@@ -101,8 +102,9 @@ void step_gradient(const Problem<T>& p, const Scratch<T>& s, const Task& task, s
   if (task.batch == 0) {
     rows_gradient(p, s, task, step, w, gradient_out);
   } else {
-    const T share = static_cast<T>(1.0 / static_cast<double>(task.batch));
-    for (std::int64_t begin = 0; begin < task.batch; begin += most_rows(p)) {
+    const std::int64_t batch = task.batch_at(step, p.rows(task.client));
+    const T share = static_cast<T>(1.0 / static_cast<double>(batch));
+    for (std::int64_t begin = 0; begin < batch; begin += most_rows(p)) {
       const std::int64_t n = prepare_batch(p, s, task, step, begin, share);
       block_gradient(p, s, w, p.offsets[task.client], n, {}, gradient_out);
     }
@@ -120,11 +122,10 @@ void local_sgd_one(const Problem<T>& p, const LocalConfig& config, const Task& t
   const bool rows = p.family != Family::Quadratic;
   const bool in_place =
       rows && config.plain() && p.l2 == 0 && p.nonconvex == 0 && task.batch > 0 && task.batch <= most_rows(p);
-  const V minus_lr = V::set(static_cast<T>(-config.lr));
   if (in_place) {
     // The whole batch fits one block: its gradient, times -lr, goes straight into the model.
-    const T share = static_cast<T>(-config.lr / static_cast<double>(task.batch));
     for (std::int64_t q = 0; q < config.steps; ++q) {
+      const T share = static_cast<T>(-config.lr_at(q) / static_cast<double>(task.batch_at(q, p.rows(task.client))));
       const std::int64_t n = prepare_batch(p, s, task, q, 0, share);
       block_gradient(p, s, at, p.offsets[task.client], n, {}, at);
     }
@@ -132,6 +133,7 @@ void local_sgd_one(const Problem<T>& p, const LocalConfig& config, const Task& t
     T* g = s.gradient;
     for (std::int64_t q = 0; q < config.steps; ++q) {
       step_gradient(p, s, task, q, at, g);
+      const V minus_lr = V::set(static_cast<T>(-config.lr_at(q)));
       for_each_vec<T>(
           p.dim, [=](std::int64_t j, auto n) { store(madd(minus_lr, load(g + j, n), load(at + j, n)), at + j, n); });
     }
@@ -144,6 +146,7 @@ void local_sgd_one(const Problem<T>& p, const LocalConfig& config, const Task& t
     const V decay = V::set(static_cast<T>(config.weight_decay)), prox = V::set(static_cast<T>(config.prox));
     for (std::int64_t q = 0; q < config.steps; ++q) {
       step_gradient(p, s, task, q, at, g);
+      const V minus_lr = V::set(static_cast<T>(-config.lr_at(q)));
       for_each_vec<T>(p.dim, [=](std::int64_t j, auto n) {
         const V here = load(at + j, n);
         const V pull = madd(prox, here - load(w + j, n), madd(decay, here, load(g + j, n)));
