@@ -176,8 +176,10 @@ class Follower {
     p.curvature = &curvature_;
     p.curvature_form = fedbuff::Curvature::Scalar;
     p.curvature_shared = true;
-    work_ = fedbuff::make_local_sgd<double>(p, {1, 0.5, 0.0, 0.0, 0.0}, 1,
-                                            std::vector<std::int64_t>(static_cast<std::size_t>(n_clients), 0));
+    fedbuff::LocalOptions local;
+    local.lr = 0.5;
+    local.seed = 1;
+    work_ = fedbuff::make_local_sgd<double>(p, local);
     fb_rule rule = FB_RULE_INIT;
     rule.norm = FB_NORM_ARRIVALS;
     engine_ = std::make_unique<fedbuff::Replay<double>>(rule, kDim, w0_, *work_, 1 << 16);
