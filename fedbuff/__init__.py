@@ -55,6 +55,7 @@ from ._rule.algorithms import Algorithm, algorithm, algorithms
 from ._rule.delta_weight import DeltaWeight
 from ._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from ._rule.strategies import FedAsync, FedAvg, FedBuff
+from ._rule.hidden import HiddenModel
 from ._rule.table import ClientTable
 
 # Schedules
@@ -162,6 +163,7 @@ __all__ = [
     "LearningRate",
     "ClientTable",
     "DeltaWeight",
+    "HiddenModel",
     "staleness",
     # Schedules
     "schedule",

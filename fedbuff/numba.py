@@ -64,7 +64,7 @@ def _function(name: str, *arguments: Any, result: Any = _I32) -> Any:
     return function
 
 
-_upload = _function("fb_server_upload", _ADDRESS, _I32, _I64, _ADDRESS, _I64, _F64, _I64, _OUT)
+_upload = _function("fb_server_upload_from", _ADDRESS, _I32, _I64, _ADDRESS, _I64, _F64, _I64, _I64, _OUT)
 _download = _function("fb_server_download_to", _ADDRESS, _I32, _I64, _ADDRESS, _OUT)
 _cancel = _function("fb_server_cancel", _ADDRESS, _I64)
 _buffer_add = _function("fb_buffer_add", _ADDRESS, _I32, _I64, _ADDRESS, _F64, _I64)
@@ -135,10 +135,13 @@ def download(server: int, w_out: Any) -> Any:
 
 
 @njit  # type: ignore[untyped-decorator]
-def upload(server: int, delta: Any, version: int, e: float = 1.0) -> Any:
-    """Takes in a delta that counts `e` times: 0 where it was added, 1 where the server stepped, 2 where too stale."""
+def upload(server: int, delta: Any, version: int, e: float = 1.0, client: int = -1) -> Any:
+    """Takes in a delta that counts `e` times: 0 where it was added, 1 where the server stepped, 2 where too stale.
+
+    Rules that look at clients need to know the client.
+    """
     outcome = _place(1)
-    _check(_upload(server, _code(delta), delta.size, delta.ctypes.data, version, e, -1, outcome))
+    _check(_upload(server, _code(delta), delta.size, delta.ctypes.data, version, e, client, -1, outcome))
     return carray(outcome, 1)[0] & 0xFFFFFFFF
 
 

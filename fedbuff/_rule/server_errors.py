@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.checks import count, integer, number, shown
-from .strategies import Rule
+from .strategies import PER_CLIENT, Rule
 
 __all__ = [
     "checked_dim",
@@ -62,11 +62,11 @@ def positive(name: str, value: float) -> float:
 
 
 def client_of(client: int | None, n_clients: int) -> int:
-    """The client of an upload to a rule that keeps a row for each of so many; -1 for 0, where none is kept."""
+    """The client of an upload to a rule that looks at so many; -1 for 0, where it looks at none."""
     if n_clients == 0:
         return -1 if client is None else integer("client", client)
     if client is None:
-        raise ValueError("client: this rule keeps a row per client; say whose delta it is")
+        raise ValueError("client: this rule must know whose delta it is; say which client's")
     number = integer("client", client)
     if not 0 <= number < n_clients:
         raise client_error(number, n_clients)
@@ -103,8 +103,10 @@ def unit_of(unit: float | None, rule: Rule | None) -> float | None:
     if unit is not None and rule is not None:
         if rule.base != "start":
             raise ValueError('unit: whole-number deltas need base "start"')
-        if rule.table is not None:
+        if rule.kept_rows is not None:
             raise ValueError("unit: a table keeps deltas of the model's dtype")
+        if rule.weighting == PER_CLIENT:
+            raise ValueError('unit: weights="per_client" is for deltas of the model\'s dtype')
         if rule.weighs_numbers:
             raise ValueError("unit: weight_by is for deltas of the model's dtype")
     return None if unit is None else number("unit", unit, open_low=True)

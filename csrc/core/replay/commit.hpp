@@ -63,13 +63,14 @@ class Commit {
     terms_.emplace_back(delta, kDtype, weight * factor, rule().base == FB_BASE_CURRENT ? start : nullptr);
     if (state_.has_rows()) {
       RowTable<T>& rows = state_.rows();
-      terms_.back().row = rows.row(row.client);
-      std::shared_ptr<void> place = rows.place(row.client);
+      const std::int64_t at = state_.row_of(row.client, row.step);
+      terms_.back().row = rows.row(at);
+      std::shared_ptr<void> place = rows.place(at);
       terms_.back().row_out = place.get();
-      rows.set(row.client, std::move(place));
+      rows.set(at, std::move(place));
     }
-    if (secure_) {
-      rows_.push_back({&row, factor});
+    if (secure_ || state_.has_means() || keeps_models(rule())) {
+      rows_.push_back({&row, factor, start});
     }
   }
 
@@ -93,8 +94,14 @@ class Commit {
         return {version, first_row + bad};
       }
     }
-    const bool fused = complete && !secure_ && !state_.weighs_sum() && sums_.deviation == 0 && state_.fuses(terms_);
-    if (!fused && !secure_ && !state_.weighs_sum()) {
+    if (state_.has_means()) {
+      fold_means(version, complete);
+    } else if (keeps_models(rule())) {
+      take_model(version, w);
+    }
+    const bool adds = !secure_ && !state_.weighs_sum() && !state_.has_means();
+    const bool fused = complete && adds && sums_.deviation == 0 && state_.fuses(terms_);
+    if (!fused && adds) {
       state_.add(terms_, w);
     }
     state_.set_weights(weights_);
@@ -126,9 +133,10 @@ class Commit {
     const ReplayRow* row;
     const T* start;
   };
-  struct SecureRow {
+  struct TermRow {
     const ReplayRow* row;
     double factor;
+    const T* start;
   };
   struct GradientRecord {
     GradientNorm<T> norm;
@@ -149,6 +157,34 @@ class Commit {
     }
   }
 
+  // Ringleader's means with the piece. The schedule must be one of its rounds: the last arrival of a step makes it.
+  void fold_means(std::int64_t version, bool complete) {
+    for (std::size_t i = 0; i < terms_.size(); ++i) {
+      const std::int64_t client = rows_[i].row->client;
+      if (state_.completes(client, 0) != (complete && i + 1 == terms_.size())) {
+        throw std::invalid_argument("step " + std::to_string(version) +
+                                    ": the schedule is not one of Ringleader's rounds; make it with this strategy");
+      }
+      state_.fold(client, terms_[i]);
+      if (i + 1 < terms_.size() || !complete) {
+        state_.hear(client, 0);
+      }
+    }
+  }
+
+  // The arrival of a step as minus its model, which a ring keeps.
+  void take_model(std::int64_t version, const T* w) {
+    if (terms_.size() > 1 || weights_.arrivals > 1) {
+      throw std::invalid_argument("step " + std::to_string(version) +
+                                  ": a ring of models takes one arrival in each step; make the schedule with this "
+                                  "strategy");
+    }
+    if (!terms_.empty()) {
+      const T* start = rows_[0].start == nullptr ? w : rows_[0].start;
+      terms_[0].delta = state_.minus_model(static_cast<const T*>(terms_[0].delta), start);
+    }
+  }
+
   // The step from a complete sum; whether the next model is finite.
   bool step(std::int64_t version, bool fused, double norm, const T* w, T* next_out) {
     if (weights_.arrivals == 0) {
@@ -163,6 +199,9 @@ class Commit {
       }
     }
     state_.note_step(w, next_out);
+    if (state_.has_means() && !rows_.empty()) {
+      state_.hear(rows_.back().row->client, 0);
+    }
     state_.commit_step(fused);
     cut_ += std::exchange(step_cut_, 0);
     if (record_ && version % record_->every == record_->offset) {
@@ -177,7 +216,7 @@ class Commit {
     Stopwatch watch;
     interrupted_ = true;
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-      const auto& [row, factor] = rows_[i];
+      const auto& [row, factor, _] = rows_[i];
       const auto* delta = static_cast<const T*>(terms_[i].delta);
       const auto weight = static_cast<std::uint64_t>(std::llround(row->s * row->e * sums_.weight_unit));
       const std::int64_t cut = secure_->add(*row, delta, weight, factor);
@@ -210,7 +249,7 @@ class Commit {
   const std::unique_ptr<SecureSum<T>> secure_;
   std::vector<Term> terms_;           // of the piece
   std::vector<Unweighed> unweighed_;  // of the piece, where weights depend on deltas
-  std::vector<SecureRow> rows_;       // of the piece, for a secure sum
+  std::vector<TermRow> rows_;         // of the piece, for a secure sum and some tables
   WeightSums weights_;                // of the step, with the piece
   std::int64_t step_cut_ = 0, cut_ = 0;
   double secure_seconds_ = 0;

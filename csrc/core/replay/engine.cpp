@@ -43,7 +43,9 @@ ReplayEngine<T>::ReplayEngine(const fb_rule& rule, std::int64_t dim, const T* w0
       groups_(work.most_in_group()),
       versions_(dim, w0, pool_),
       window_(dim, window_bytes, pool_),
-      commit_(rule, dim, sums, std::move(secure)) {}
+      commit_(rule, dim, sums, std::move(secure)) {
+  commit_.state().start_from(w0);
+}
 
 // ---- input
 

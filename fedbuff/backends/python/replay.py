@@ -24,8 +24,17 @@ from ..spec import (
 from .groups import size_of_group
 from .philox import Stream, unit_double
 from .portable_math import log_positive, sincos2pi
+from .round_means import RoundMeans
 from .rows import RowTable
-from .rule import Kernels, WeightSums, add_contribution, initial_moments, step_model, weight_of_numbers
+from .rule import (
+    Kernels,
+    WeightSums,
+    add_contribution,
+    hidden_after,
+    initial_moments,
+    step_model,
+    weight_of_numbers,
+)
 
 __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 
@@ -109,7 +118,12 @@ class SequentialReplay:
         self._gradients: tuple[float, ...] = ()
         self._moments = initial_moments(rule, w0)
         self._last_step = np.zeros_like(w0) if rule.weight_by.by == "last_step" else None
-        self._rows_of_clients = None if rule.table is None else RowTable(rule, w0.size, w0.dtype)
+        means = rule.table is not None and rule.table.keeps == "means"
+        self._means = RoundMeans(kernels, rule, w0.size, w0.dtype) if means else None
+        self._own = None if rule.hidden is None else w0.copy()  # the server's model, where clients have another one
+        self._rows_of_clients = None if means or rule.kept_rows is None else RowTable(rule, w0.size, w0.dtype)
+        if self._rows_of_clients is not None:
+            self._rows_of_clients.begin(w0)
 
     def set_table(self, memory: NDArray[Any]) -> None:
         """Memory for the rows of the rule's table, (n_clients, dim)."""
@@ -208,9 +222,11 @@ class SequentialReplay:
         sums = WeightSums()
         table, rows = self._rows_of_clients, dict[int, NDArray[Any]]()  # those that this step replaces
         change = np.zeros_like(w)
+        means = None if self._means is None else self._means.copy()
         end = self._at
         bad = -1
         cut = 0
+        last = -1  # client of the last row
         while end < len(self._rows) and self._rows[end][3] == self._version:
             client, task, version, _, s, e = self._rows[end]
             start = self._models[version]
@@ -231,12 +247,17 @@ class SequentialReplay:
                     self._diverged = (self._version, self._done + end - self._at)
                     return False
                 cut += outside
+            elif means is not None:
+                is_last = end + 1 == len(self._rows) or self._rows[end + 1][3] != self._version
+                finite, last = self._fold(means, client, delta, is_last), client
             else:
                 base = start if rule.base == "current" and version != self._version else None
                 part = delta
                 if table is not None:
+                    if table.is_ring:
+                        client, part = self._version % table.n_clients, self._minus_model(delta, start, sums)
                     row = rows.get(client, table.rows.get(client))
-                    part, rows[client] = table.contribution(delta, row), table.stored(delta)
+                    part, rows[client] = table.contribution(part, row), table.stored(part)
                     change = table.changed(change, row, rows[client])
                 finite = add_contribution(self._kernels, total, part, weight * factor, w, base, total)
             if not finite and bad < 0 and not np.isfinite(delta).all():
@@ -251,14 +272,19 @@ class SequentialReplay:
         waits = table is not None and table.waits(len({*table.rows, *rows}))
         if table is not None and sums.arrivals > 0:
             total = table.direction(total, sums.norm(rule))
-        new = (
-            w.copy()
-            if sums.arrivals == 0 or waits
-            else step_model(self._kernels, rule, w, total, sums, self._version, moments)
-        )
-        if not np.isfinite(new).all():
+        if means is not None:
+            total = means.stepped.sum
+        before, own = w if self._own is None else self._own, None
+        stays = sums.arrivals == 0 or waits
+        new = before.copy() if stays else step_model(self._kernels, rule, before, total, sums, self._version, moments)
+        if self._own is not None:
+            own = new
+            new = w.copy() if sums.arrivals == 0 else hidden_after(self._kernels, rule, w, own, self._version)
+        if not (np.isfinite(new).all() and (own is None or np.isfinite(own).all())):
             self._diverged = (self._version, bad)
             return False
+        if means is not None and last >= 0:
+            means.hear(last)
         gradients = self._gradients
         if self._record is not None and self._version % self._record[0] == self._record[1]:
             gradients = (*gradients, self._squared_gradient(w))
@@ -271,6 +297,8 @@ class SequentialReplay:
             "_cut": self._cut + cut,
             "_moments": moments,
             "_last_step": w - new if rule.weight_by.by == "last_step" else None,
+            "_own": own,
+            "_means": means,
             "_gradients": gradients,
         }
         if table is not None:
@@ -284,6 +312,26 @@ class SequentialReplay:
             )
         )
         return True
+
+    def _fold(self, means: RoundMeans, client: int, delta: Vector, is_last: bool) -> bool:
+        """A delta into Ringleader's means; whether the results are finite."""
+        steps, finite = means.fold(client, delta)
+        if steps != is_last:
+            raise ValueError(
+                f"step {self._version}: the schedule is not one of Ringleader's rounds; make it with this strategy"
+            )
+        if not steps:
+            means.hear(client)
+        return finite
+
+    def _minus_model(self, delta: Vector, start: Vector, sums: WeightSums) -> Vector:
+        """An arrival as a ring of models keeps it."""
+        if sums.arrivals > 1:
+            raise ValueError(
+                f"step {self._version}: a ring of models takes one arrival in each step; make the schedule with this "
+                "strategy"
+            )
+        return delta - start
 
     def _clip_factor(self, delta: Vector) -> float:
         """What makes the norm at most clip, also where products are rounded: a number of the dtype, rounded down."""
@@ -373,6 +421,10 @@ class SequentialReplay:
         state = dict(zip(MOMENTS, (moment.copy() for moment in self._moments), strict=False))
         if self._last_step is not None:
             state["last_step"] = self._last_step.copy()
+        if self._own is not None:
+            state["own_w"] = self._own.copy()
+        if self._means is not None:
+            state |= self._means.state()
         return state if self._rows_of_clients is None else state | self._rows_of_clients.state()
 
     def divergence(self) -> tuple[int, int]:
@@ -429,6 +481,10 @@ class SequentialReplay:
         self._moments = tuple(rule_state[name].copy() for name in MOMENTS[: len(self._moments)])
         if self._last_step is not None:
             self._last_step = rule_state["last_step"].copy()
+        if self._own is not None:
+            self._own = rule_state["own_w"].copy()
+        if self._means is not None:
+            self._means.restore(rule_state)
         if self._rows_of_clients is not None:
             self._rows_of_clients.restore(rule_state)
         self._deltas = {self._done + i: (-1, delta) for i, delta in enumerate(deltas.copy())}
