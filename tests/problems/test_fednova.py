@@ -178,5 +178,5 @@ def test_one_half_alone_is_refused() -> None:
     with pytest.raises(ValueError, match=r'^method: the strategy has "fednova", its clients have "sgd"'):
         fb.replay(problem(), schedule, fb.LocalSGD(steps=2, lr=0.1), strategy=strategy())
     with pytest.raises(ValueError, match=r'^method: the strategy has "fednova"'):
-        callback = fb.Callback(lambda client, task, w: w, dim=DIM, n_samples=[1] * N)
+        callback = fb.Callback(lambda client, task, w: w, w0=np.zeros(DIM), n_clients=N)
         fb.replay(callback, schedule, strategy=strategy())
