@@ -40,6 +40,7 @@ OF_SCHEDULE = (INVERSE_FREQUENCY, PER_CLIENT)  # weights that only a whole sched
 Base = Literal["start", "current"]
 Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
 DelayLR = Literal["min", "divide"]
+Method = Literal["sgd", "fednova"]
 Trigger = Literal["buffer", "every_client", "ringleader"]
 Refill = Literal["arrival", "step"] | int
 Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency", "per_client"]
@@ -75,6 +76,7 @@ class Rule:
     trigger: Trigger = "buffer"
     per_client: float = 1.0
     stop_stale: int | None = None
+    method: Method = "sgd"
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -100,6 +102,7 @@ class Rule:
             count("n_clients", self.n_clients)
         if self.norm == "clients" and self.n_clients is None:
             raise ValueError('n_clients: norm="clients" needs it')
+        choice("method", self.method, get_args(Method))
         if self.table is not None:
             self._check_table()
         if self.client_weights is not None:
@@ -321,6 +324,7 @@ class FedBuff:
     ring           the model is the mean of the last `ring` models that came, at the start all of them the first one
                    (FedFa); for buffer_size=1, server_lr=1 and no other option that changes how an arrival counts
     hidden         a `HiddenModel`: what clients download is another model than the server's own (QAFeL)
+    method         what the clients must do, the same as `LocalSGD(method=)`: a replay with another one is refused
     """
 
     kind: ClassVar[str] = "fedbuff"
@@ -352,6 +356,7 @@ class FedBuff:
     client_weights: tuple[float, ...] | None = None
     ring: int | None = None
     hidden: HiddenModel | None = None
+    method: Method = "sgd"
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -420,6 +425,7 @@ class FedBuff:
             trigger=self.trigger,
             per_client=self.per_client,
             stop_stale=1 if self.restart is not None else self.stop_stale,
+            method=self.method,
         )
 
     @staticmethod

@@ -118,6 +118,8 @@ class _Problem(ABC):
             velocity = momentum * velocity + direction if momentum else direction
             model = model - lr * velocity
         np.subtract(w, model, out=delta_out)
+        if local.scale != 1.0:
+            delta_out *= self.scalar(local.scale)
 
     def rows_of_pass(self, steps_per_pass: int, client: int, task: int, step: int, seed: int, batch: int) -> Rows:
         """The rows of a step that goes through the client's rows without replacement."""

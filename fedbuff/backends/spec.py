@@ -104,6 +104,7 @@ class LocalSpec:
     prox: float = 0.0
     lr_factors: Floats = field(default_factory=lambda: _NO_FACTORS)  # of the local steps, or (0,)
     steps_per_pass: int = 0  # above 0: batches go through the client's rows without replacement
+    scale: float = 1.0  # of the delta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,6 +120,7 @@ class LocalPlan:
     prox: float = 0.0
     version_rate: LearningRate | None = None  # lr is multiplied by that of the version that a task starts from
     lr_factors: Floats = field(default_factory=lambda: _NO_FACTORS)  # of the most local steps that are made, or (0,)
+    scale: Floats = field(default_factory=lambda: np.ones(1))  # of deltas
 
     def task(self, client: int, version: int) -> LocalSpec:
         """What a client does from a version on."""
@@ -127,7 +129,7 @@ class LocalPlan:
             lr *= self.version_rate.at(version)
         return LocalSpec(
             int(_of(self.steps, client)), lr, self.momentum, self.weight_decay, self.prox, self.lr_factors,
-            int(_of(self.steps_per_pass, client)),
+            int(_of(self.steps_per_pass, client)), float(_of(self.scale, client)),
         )  # fmt: skip
 
     def batch_of(self, client: int) -> int:
@@ -178,7 +180,7 @@ class BoundProblem(Protocol):
         rows: NDArray[np.int64] | None,
         delta_out: Vector,
     ) -> None:
-        """delta_out = w - (w after local.steps steps).
+        """delta_out = local.scale (w - (w after local.steps steps)).
 
         batch 0 is the exact local gradient. `rows` (steps, batch) gives the batches as row numbers within the client;
         otherwise they are `batch_rows`, or, with steps_per_pass n > 0, step q takes rows at q % n * batch and after, as

@@ -13,13 +13,17 @@ from test_server import every_dtype, every_implementation
 import fedbuff as fb
 
 N, DIM, STEPS = 4, 11, 24
-LOCAL = fb.LocalSGD(steps=2, lr=0.1)
 DELAYS = fb.DelayModel(n_clients=N, compute=fb.Exponential(1.0), client_speed=np.array([1.0, 1.0, 2.0, 5.0]))
 
 
 def strategy_of(name: str) -> Any:
     more = {"participation": 0.4} if name == "fedstale" else {}  # a server sees no schedule
     return fb.algorithm(name, **needed(name), **more)
+
+
+def local_of(strategy: Any) -> fb.LocalSGD:
+    """The clients' half."""
+    return fb.LocalSGD(steps=2, lr=0.1, method=strategy.rule.method)
 
 
 def setting(name: str, dtype: str) -> tuple[Any, Any, fb.Schedule]:
@@ -33,7 +37,7 @@ class Feeder:
 
     def __init__(self, backend: Any, problem: Any, strategy: Any, schedule: fb.Schedule) -> None:
         self.backend, self.problem, self.schedule, self.strategy = backend, problem, schedule, strategy
-        self.server = backend.Server(np.zeros(DIM, problem.dtype), strategy)
+        self.server, self.local = backend.Server(np.zeros(DIM, problem.dtype), strategy), local_of(strategy)
         used = schedule.status == fb.Status.USED
         self.tasks = np.bincount(schedule.version[used], minlength=STEPS + 1)
         self.rows = [np.flatnonzero(used & (schedule.step == t)) for t in range(STEPS)]
@@ -48,7 +52,7 @@ class Feeder:
         for place, row in enumerate(self.rows[t]):
             client, version = int(schedule.client[row]), int(schedule.version[row])
             task, samples = int(schedule.task[row]), float(self.problem.n_samples[client])
-            delta = self.problem.delta(self.models[version], client, LOCAL, task=task, seed=0)
+            delta = self.problem.delta(self.models[version], client, self.local, task=task, seed=0)
             stepped = server.upload(delta, version, samples, client=client)
             assert not stepped or place == len(self.rows[t]) - 1
             if path is not None and place == len(self.rows[t]) // 2:
@@ -65,7 +69,7 @@ class Feeder:
 def test_the_bits_of_the_replay(backend: Any, dtype: str, name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(fb.backends, "current", lambda: backend)
     problem, strategy, schedule = setting(name, dtype)
-    want = fb.Replay(problem, schedule, LOCAL, strategy=strategy, w0=np.zeros(DIM, dtype))
+    want = fb.Replay(problem, schedule, local_of(strategy), strategy=strategy, w0=np.zeros(DIM, dtype))
     feeder = Feeder(backend, problem, strategy, schedule)
     for t in range(STEPS):
         want.run(max_steps=1)
@@ -78,10 +82,11 @@ def test_the_bits_of_the_replay(backend: Any, dtype: str, name: str, tmp_path: P
 def test_the_same_bits_on_threads_and_after_a_resume(dtype: str, name: str, tmp_path: Path) -> None:
     problem, strategy, schedule = setting(name, dtype)
     given: dict[str, Any] = {"strategy": strategy, "w0": np.zeros(DIM, dtype)}
-    whole = fb.replay(problem, schedule, LOCAL, **given).w
-    np.testing.assert_array_equal(fb.replay(problem, schedule, LOCAL, threads=3, **given).w, whole, strict=True)
+    local = local_of(strategy)
+    whole = fb.replay(problem, schedule, local, **given).w
+    np.testing.assert_array_equal(fb.replay(problem, schedule, local, threads=3, **given).w, whole, strict=True)
     for stop in (1, 7, 16):
-        first = fb.Replay(problem, schedule, LOCAL, **given)
+        first = fb.Replay(problem, schedule, local, **given)
         first.run(max_steps=stop)
         first.save(tmp_path / "run.npz")
         second = fb.Replay.load(tmp_path / "run.npz", problem, schedule, strategy=strategy)
@@ -96,7 +101,7 @@ def test_large_models_are_cut_the_same_way(name: str) -> None:
     problem = fb.Quadratic(np.random.default_rng(1).standard_normal((N, dim)).astype(np.float32))
     strategy = strategy_of(name)
     schedule = fb.schedule(DELAYS, strategy, server_steps=6, seed=5)
-    server = fb.Server(np.zeros(dim, np.float32), strategy)
+    server, local = fb.Server(np.zeros(dim, np.float32), strategy), local_of(strategy)
     models = []
     for t in range(6):
         for _ in range(100):
@@ -104,11 +109,11 @@ def test_large_models_are_cut_the_same_way(name: str) -> None:
         models.append(server.w.copy())
         for row in np.flatnonzero((schedule.status == fb.Status.USED) & (schedule.step == t)):
             client, version = int(schedule.client[row]), int(schedule.version[row])
-            delta = problem.delta(models[version], client, LOCAL, task=int(schedule.task[row]), seed=0)
+            delta = problem.delta(models[version], client, local, task=int(schedule.task[row]), seed=0)
             server.upload(delta, version, client=client)
         if server.version == t:
             server.step()
-    want = fb.replay(problem, schedule, LOCAL, strategy=strategy, w0=np.zeros(dim, np.float32), threads=2).w
+    want = fb.replay(problem, schedule, local, strategy=strategy, w0=np.zeros(dim, np.float32), threads=2).w
     np.testing.assert_array_equal(server.w, want, strict=True)
 
 
@@ -230,9 +235,10 @@ def test_memory_is_refused_beforehand() -> None:
 def test_a_schedule_of_another_trigger_is_refused() -> None:
     problem, strategy, _ = setting("ringleader", "float64")
     schedule = fb.schedule(DELAYS, fb.FedBuff(2), server_steps=6, seed=5)
+    local = fb.LocalSGD(steps=2, lr=0.1)
     with pytest.raises(ValueError, match=r"^step 0: the schedule is not one of Ringleader's rounds"):
-        fb.replay(problem, schedule, LOCAL, strategy=strategy)
+        fb.replay(problem, schedule, local, strategy=strategy)
     with pytest.raises(ValueError, match=r"^step 0: a ring of models takes one arrival"):
-        fb.replay(problem, schedule, LOCAL, strategy=fb.algorithm("fedfa", buffer_size=2))
+        fb.replay(problem, schedule, local, strategy=fb.algorithm("fedfa", buffer_size=2))
     with pytest.raises(ValueError, match=r"^client_weights: expected 4 numbers"):
-        fb.replay(problem, schedule, LOCAL, strategy=fb.FedBuff(2, client_weights=[1.0, 2.0]))
+        fb.replay(problem, schedule, local, strategy=fb.FedBuff(2, client_weights=[1.0, 2.0]))
