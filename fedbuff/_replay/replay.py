@@ -429,7 +429,8 @@ def update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterabl
         raise ValueError(
             f"client_weights: expected {problem.n_clients} numbers, one per client, got {len(rule.client_weights)}"
         )
-    return e * np.array(rule.client_weights)
+    weighed: NDArray[np.float64] = e * np.array(rule.client_weights)
+    return weighed
 
 
 def _weights_alike(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> NDArray[np.float64]:

@@ -46,7 +46,7 @@ def algorithm(name: str, /, **options: Any) -> Strategy:
 
     >>> import fedbuff as fb
     >>> fb.algorithm("ca2fl", buffer_size=10, n_clients=100).table
-    ClientTable(own=-1.0, mean=1.0, mean_over='clients', wait=False, rows='full', path=None)
+    ClientTable(own=-1.0, mean=1.0, mean_over='clients', wait=False, rows='full', path=None, keeps='delta')
 
     options  those of the algorithm, with this library's names; what else the strategy has stays as it is by default
     """
