@@ -40,6 +40,7 @@ from .spec import (
     Limits,
     LocalPlan,
     LocalSpec,
+    LocalTask,
     PackedArm,
     PackedRun,
     PackedRuns,
@@ -119,19 +120,8 @@ class _Bound:
         self.gradient = self.problem.gradient
         self.count_correct = self.problem.count_correct
 
-    def local_sgd(
-        self,
-        local: LocalSpec,
-        w: Vector,
-        *,
-        client: int,
-        task: int,
-        seed: int,
-        batch: int,
-        rows: NDArray[np.int64] | None,
-        delta_out: Vector,
-    ) -> None:
-        self.problem.local_sgd(local, w, client, task, seed, batch, rows, delta_out)
+    def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
+        self.problem.local_sgd(local, w, *task, delta_out)
 
     def local_handle(self, plan: LocalPlan, seed: int) -> int:
         """The address of a new fb_local, whose owner destroys it; this problem must outlive it."""

@@ -106,6 +106,16 @@ class LocalSpec:
     steps_per_pass: int = 0  # above 0: batches go through the client's rows without replacement
 
 
+class LocalTask(NamedTuple):
+    """What the batches of one task are drawn by."""
+
+    client: int
+    task: int
+    seed: int
+    batch: int  # 0: all rows
+    rows: NDArray[np.int64] | None = None  # (steps, batch), within the client: the batches themselves
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalPlan:
     """The tasks of all clients. Arrays have one number per client, or one for all."""
@@ -166,22 +176,11 @@ class SumRoles(Protocol):
 class BoundProblem(Protocol):
     """A problem, made ready for one backend."""
 
-    def local_sgd(
-        self,
-        local: LocalSpec,
-        w: Vector,
-        *,
-        client: int,
-        task: int,
-        seed: int,
-        batch: int,
-        rows: NDArray[np.int64] | None,
-        delta_out: Vector,
-    ) -> None:
+    def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
         """delta_out = w - (w after local.steps steps).
 
-        batch 0 is the exact local gradient. `rows` (steps, batch) gives the batches as row numbers within the client;
-        otherwise they are `batch_rows`, or, with steps_per_pass n > 0, step q takes rows at q % n * batch and after, as
+        batch 0 is the exact local gradient. `task.rows` gives the batches as row numbers within the client; without it
+        they are `batch_rows`, or, with steps_per_pass n > 0, step q takes rows at q % n * batch and after, as
         many as there are, of pass q // n in the order of python/shuffle.py. A quadratic has no rows: its gradient of
         step q is A (w - c) plus, for batch > 0, sqrt(noise_variance / (dim * batch)) times `normals` of (client,
         task, q, GradientNoise).
