@@ -29,7 +29,7 @@ class ScheduleWriter:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if file_format(path, FORMATS) != "parquet":
-            raise ValueError(f"{Path(path).name}: only .parquet can be written in chunks")
+            raise ValueError(f"{Path(path).name}: expected a .parquet file, which alone is written in chunks")
         self._pa = optional("pyarrow", "parquet", "writing Parquet")
         self._pq = optional("pyarrow.parquet", "parquet", "writing Parquet")
         self._replacing = replacing_bytes(path)

@@ -1,4 +1,4 @@
-"""Functions that a configuration names as `where:name`: code that is not ours."""
+"""Functions that a configuration names as `where:name`: code of the user."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_clients_fixes_ids_and_their_order() -> None:
 
 def test_total_is_compute() -> None:
     assert fb.Trace([0], total=[2.0], wait=[1.0]).compute.tolist() == [2.0]
-    with pytest.raises(ValueError, match="compute, total: give exactly one of them"):
+    with pytest.raises(ValueError, match="compute, total: expected exactly one of them"):
         fb.Trace([0], [1.0], total=[2.0])
     with pytest.raises(ValueError, match="total: it contains"):
         fb.Trace([0], total=[2.0], upload=[1.0])

@@ -153,5 +153,5 @@ def test_refused_queues(strategy: Any, options: dict[str, Any], message: str) ->
 
 def test_a_log_has_no_queues() -> None:
     log = fb.ArrivalLog([0, 1], [1.0, 2.0], version=[0, 0])
-    with pytest.raises(ValueError, match="an arrival log is replayed as it happened: no queues"):
+    with pytest.raises(ValueError, match="queues: an arrival log is replayed as it happened; leave it out"):
         fb.schedule(log, FedBuff(1), queues=True)

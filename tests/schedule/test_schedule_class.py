@@ -291,7 +291,7 @@ def test_a_prefix_is_the_shorter_run() -> None:
     assert whole[:] is whole
     assert rounds(steps=4)[:2] == rounds(steps=2)
     assert whole[5:20][3:7].client.tolist() == whole[8:12].client.tolist()
-    with pytest.raises(TypeError, match="sliced by server step"):
+    with pytest.raises(TypeError, match="steps: expected a slice of server steps"):
         whole[3]
 
 
