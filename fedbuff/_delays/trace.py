@@ -253,9 +253,8 @@ class Trace(Immutable):
         total, sizes = self.total, np.diff(self.offsets)
         parts = {name: getattr(self, name) for name in PARTS}
         mean = np.add.reduceat(total, self.offsets[:-1][sizes > 0]) / sizes[sizes > 0]
-        variance = (
-            float(total.var()) if total.min() < total.max() else 0.0
-        )  # of equal numbers it may round to more than 0
+        # That of equal numbers may round to more than 0.
+        variance = float(total.var()) if total.min() < total.max() else 0.0
         between = float(np.average((mean - total.mean()) ** 2, weights=sizes[sizes > 0]))
         return {
             "n_clients": self.n_clients,
