@@ -89,7 +89,7 @@ def code_clients(
             )
         if (known.dtype.kind == "U") != (client.ids.dtype.kind == "U"):
             row_ids, given = client.ids.dtype, known.dtype
-            raise TypeError(f"clients: expected ids of type {row_ids}, as in the rows, got {given}")
+            raise TypeError(f"client: expected ids of type {given}, as in clients, got {row_ids}")
         place = np.minimum(np.searchsorted(ordered, client.ids), known.size - 1)
         number = np.where(ordered[place] == client.ids, sorted_order[place], -1)
     # A copy only where the numbering changes; 10^7 rows cost 30 ms
