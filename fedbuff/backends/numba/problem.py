@@ -43,6 +43,8 @@ class _Bound:
         given = self._no_rows if task.rows is None else reads(task.rows)
         draws = Task(*key_words(task.seed), task.client, task.task, task.batch)
         self._local_sgd(self._problem, numbers, draws, reads(w), given, delta_out)
+        if local.scale != 1.0:
+            delta_out *= t(local.scale)
 
     def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
         out = self._no_gradient if gradient_out is None else gradient_out
