@@ -98,7 +98,7 @@ class ScheduleWriter:
 
     def _finish(self) -> None:
         if self._first is None or self._last is None:
-            raise ValueError("no chunk was written")
+            raise ValueError("schedule: no chunk was written")
         last = self._last
         flying = {name.removeprefix("in_flight_"): getattr(last, name) for name in IN_FLIGHT_COLUMNS}
         self._append("in_flight", last.in_flight_client.size, flying)

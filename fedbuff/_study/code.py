@@ -19,7 +19,7 @@ def load_function(folder: Path, text: str) -> Any:
     else:
         namespace = vars(importlib.import_module(where))
     if not callable(namespace.get(name)):
-        raise ValueError(f"{where} has no function {name}")
+        raise ValueError(f"{where}: no function {name}")
     return namespace[name]
 
 

@@ -34,7 +34,7 @@ from .._schedule.schedule import Schedule
 from .._study.config import StudyConfig, at_replay
 from .._study.data import Rows, load_rows
 from .._study.tables import ConfigError
-from ..backends.spec import METRICS, PROBLEM_METRICS, CompiledBackend, PackedArm, PackedEnd, PackedRuns
+from ..backends.spec import METRICS, PROBLEM_METRICS, ArmSpec, CompiledBackend, PackedArm, PackedEnd, PackedRuns
 from .arms import Arms, Changes, Pair, Section, digest, text_of
 from .columns import Row
 from .rows import explain, packed_row, row_of
@@ -262,18 +262,19 @@ class Workshop:
         key = sections["problem"].key
         e = self._shared_array((key, rule.weighting, rule.weight_scale), lambda: update_weights(rule, problem, ()))
         test: Any = config.held_out_rows if "accuracy" in config.metrics else None
-        return _compiled().packed_arm(
-            rule,
-            problem.bound,
-            None if test is None else test.bound,
-            local.plan(problem),
-            self._table(sections["strategy"].key, rule, _TABLE_SIZE if rule_is_known(rule) else 0),
-            e,
-            WINDOW_BYTES,
-            options.eval_every or 0,
-            list(config.metrics),
-            options.stop,
+        spec = ArmSpec(
+            rule=rule,
+            problem=problem.bound,
+            held_out=None if test is None else test.bound,
+            local=local.plan(problem),
+            s=self._table(sections["strategy"].key, rule, _TABLE_SIZE if rule_is_known(rule) else 0),
+            e=e,
+            window_bytes=WINDOW_BYTES,
+            eval_every=options.eval_every or 0,
+            metrics=config.metrics,
+            stop=options.stop,
         )
+        return _compiled().packed_arm(spec)
 
     def _shared_array(self, key: tuple[Any, ...], make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         made = self._by_client.get(key)

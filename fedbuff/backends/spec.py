@@ -810,6 +810,22 @@ class PackedEnd(IntEnum):
 PackedRun = tuple[int, int, int, int, int, float, float, Vector, NDArray[np.float64], BaseException | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArmSpec:
+    """An arm of a sweep: what its runs train, evaluate and stop at."""
+
+    rule: Rule
+    problem: BoundProblem
+    held_out: BoundProblem | None  # for the accuracy
+    local: LocalPlan
+    s: NDArray[np.float64]  # weights by staleness
+    e: NDArray[np.float64]  # weights by client
+    window_bytes: int
+    eval_every: int
+    metrics: tuple[str, ...]
+    stop: RunLimits | None
+
+
 class PackedArm(Protocol):
     """An arm of a sweep, ready for `PackedRuns`; it has nothing to call."""
 
@@ -851,20 +867,7 @@ class CompiledBackend(Backend, Protocol):
     ) -> None:
         """out = sum_i weight[i] times client i's full gradient at w, by the compiled function at this address."""
 
-    def packed_arm(
-        self,
-        rule: Rule,
-        problem: BoundProblem,
-        held_out: BoundProblem | None,
-        local: LocalPlan,
-        s: NDArray[np.float64],
-        e: NDArray[np.float64],
-        window_bytes: int,
-        eval_every: int,
-        metrics: list[str],
-        stop: object | None,
-    ) -> PackedArm:
-        """s: weights by staleness; e: weights by client; stop: a `fedbuff.Stop`."""
+    def packed_arm(self, spec: ArmSpec) -> PackedArm: ...
 
     def packed_runs(self, threads: int, cancel: NDArray[np.uint8]) -> PackedRuns:
         """Runs end early once cancel[0] is not 0."""

@@ -430,7 +430,7 @@ def set_scalar(name, value):
         ("buffered", set_scalar("started_on_0", 5), "version 0: the tasks started on it"),
         ("buffered", change("task", 3, 9), "its client's tasks are not numbered"),
         ("buffered", change("start_time", -1, 0.0), "its version is not the one there was at its start"),
-        ("buffered", set_scalar("concurrency", 5), "6 tasks are at work at 0.0, above 5"),
+        ("buffered", set_scalar("concurrency", 5), "concurrency: expected at most 5 tasks at work, got 6 at 0.0"),
         ("fedavg", change("version", 5, 0), "arrival 5: "),
         ("left", change("status", -1, 2), "arrival"),
     ],

@@ -248,7 +248,7 @@ def test_a_factory_makes_the_problem(tmp_path: Path) -> None:
     assert config.problem.dim == 3
     with pytest.raises(ConfigError, match=r"^problem\.options\.sise: unknown key; did you mean size\?$"):
         _ = config.changed({"problem": {**table, "options": {"sise": 3}}}).problem
-    with pytest.raises(ConfigError, match=r"^problem\.function: mine\.py has no function made$"):
+    with pytest.raises(ConfigError, match=r"^problem\.function: mine\.py: no function made$"):
         _ = config.changed({"problem": {**table, "function": "mine.py:made"}}).problem
 
 
