@@ -131,8 +131,6 @@ def _check_steps(s: Schedule) -> None:
         if left.size >= s.buffer_size:
             last = left[s.buffer_size - 1]
             raise ValueError(f"arrival {last}: it fills a buffer of {s.buffer_size}, and no step follows")
-                f"arrival {left[s.buffer_size - 1]}: it fills a buffer of {s.buffer_size}, and no step follows"
-            )
     if timing.get("trigger") == "every_client" and not triggered:
         _refuse(count < s.buffer_size, f"fewer than {s.buffer_size} arrivals enter it", "step")
         _refuse_unheard(s, step, s.client[used], float(timing.get("per_client", 1.0)))
@@ -245,7 +243,5 @@ def _check_event_loop(s: Schedule) -> None:
         begun = np.sort(start)
         at_work = np.arange(1, begun.size + 1) - np.searchsorted(np.sort(end), begun, side="right")
         if at_work.size and at_work.max() > s.concurrency:
-            when = begun[at_work.argmax()]
-            raise ValueError(
-                f"concurrency: expected at most {s.concurrency} tasks at work, got {at_work.max()} at {when}"
-            )
+            got = f"{at_work.max()} at {begun[at_work.argmax()]}"
+            raise ValueError(f"concurrency: expected at most {s.concurrency} tasks at work, got {got}")

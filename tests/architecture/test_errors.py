@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 KINDS = {"ValueError", "TypeError", "IndexError", "OverflowError", "ConfigError", "kind"}
-# Modules that raise reasons, before which another function puts the name: of a file, a layer, a family of distributions.
+# Modules that raise reasons, before which another function puts a name: of a file, a layer, a distribution.
 REASONS = {
     *("_base/files.py", "_delays/fit.py", "_delays/read.py", "_rule/server_file.py", "_rule/state.py"),
     *("_study/run_folder.py", "_sweep/parts.py", "datasets", "layers", "torch/_graph.py", "torch/_known.py"),
