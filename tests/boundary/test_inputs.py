@@ -259,8 +259,13 @@ BAD_ROWS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("weights unknown", {"client_weights": "size"}, ValueError, "client_weights: expected one of equal, samples"),
     ("weights short", {"client_weights": [1.0]}, ValueError, "client_weights: expected 2 numbers"),
     ("weights zero", {"client_weights": [0.0, 0.0]}, ValueError, "client_weights: expected finite numbers >= 0"),
-    ("unsorted in place", {"clients": [1, 0, 1, 0], "copy": False}, ValueError, "clients: with copy=False"),
-    ("strided in place", {"X": np.ones((4, 6))[:, ::2], "copy": False}, ValueError, "X: with copy=False"),
+    (
+        "unsorted in place",
+        {"clients": [1, 0, 1, 0], "copy": False},
+        ValueError,
+        "clients: expected rows sorted by client",
+    ),
+    ("strided in place", {"X": np.ones((4, 6))[:, ::2], "copy": False}, ValueError, "X: expected C-contiguous"),
 ]
 
 
@@ -306,8 +311,8 @@ def test_rows_accepted(family: str) -> None:
         (lambda: fb.Quadratic(np.ones(3)), ValueError, "centers: expected shape"),
         (lambda: fb.Quadratic(np.empty((0, 3))), ValueError, "centers: expected shape"),
         (lambda: fb.Quadratic(with_nan(np.ones((3, 2)), 1, 0)), ValueError, "centers: client 1 is not finite"),
-        (lambda: fb.Quadratic(np.ones((3, 2)), -1.0), ValueError, "curvature: not positive semidefinite"),
-        (lambda: fb.Quadratic(np.ones((3, 2)), [[0, 1], [1, 0]]), ValueError, "curvature: not positive semidefinite"),
+        (lambda: fb.Quadratic(np.ones((3, 2)), -1.0), ValueError, "curvature: expected numbers >= 0"),
+        (lambda: fb.Quadratic(np.ones((3, 2)), [[0, 1], [1, 0]]), ValueError, "curvature: expected eigenvalues >= 0"),
         (lambda: fb.Quadratic(np.ones((3, 2)), [[1, 1], [0, 1]]), ValueError, "curvature: expected symmetric matrices"),
         (lambda: fb.Quadratic(np.ones((3, 2)), np.ones(5)), ValueError, "curvature: expected a number"),
         (lambda: fb.Quadratic(np.ones((3, 2)), np.nan), ValueError, "curvature: expected finite numbers"),
@@ -381,10 +386,10 @@ class Csr:
         (Csr([1.0, 2.0], [0, 5], [0, 1, 2], (2, 3)), "X: row 1 has column 5, of 3"),
         (Csr([1.0, 2.0], [0, -1], [0, 1, 2], (2, 3)), "X: row 1 has column -1, of 3"),
         (Csr([1.0, np.nan], [0, 1], [0, 1, 2], (2, 3)), "X: row 1 is not finite"),
-        (Csr([1.0, 2.0], [0, 1], [0, 1], (2, 3)), "X: expected an indptr that rises"),
-        (Csr([1.0, 2.0], [0, 1], [0, 2, 1], (2, 3)), "X: expected an indptr that rises"),
-        (Csr([1.0, 2.0], [0, 1], [1, 1, 2], (2, 3)), "X: expected an indptr that rises"),
-        (Csr([1.0, 2.0], [0, 1], [0, 1, 9], (2, 3)), "X: expected an indptr that rises"),
+        (Csr([1.0, 2.0], [0, 1], [0, 1], (2, 3)), "X: expected an indptr of n_rows + 1 numbers"),
+        (Csr([1.0, 2.0], [0, 1], [0, 2, 1], (2, 3)), "X: expected an indptr of n_rows + 1 numbers"),
+        (Csr([1.0, 2.0], [0, 1], [1, 1, 2], (2, 3)), "X: expected an indptr of n_rows + 1 numbers"),
+        (Csr([1.0, 2.0], [0, 1], [0, 1, 9], (2, 3)), "X: expected an indptr of n_rows + 1 numbers"),
         (Csr([1.0, 2.0], [0], [0, 1, 2], (2, 3)), "X: expected a column for each of 2 stored values, got 1"),
     ],
 )

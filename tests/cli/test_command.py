@@ -487,7 +487,7 @@ def test_compare_tables_and_the_best_of_tried(fedbuff: Run, folder: Path) -> Non
         ("schedule run.toml --set schedule.concurency=unset", r"fedbuff: schedule\.concurency: unknown key; did you m"),
         ("compare run.toml -o run -K 2 --target speed=3", r"fedbuff: target\.speed: unknown key"),
         ("tune run.toml -o run -K 1,2", r"fedbuff: target: missing"),
-        ("tune run.toml -o run --target accuracy=0.9", r"fedbuff: grid: tuning needs two arms or more"),
+        ("tune run.toml -o run --target accuracy=0.9", r"fedbuff: grid: expected two arms or more"),
         ("tune run.toml -o run -K 1,2 --target accuracy=0.9 --eta 1", r"fedbuff: eta: expected an int >= 2"),
         ("tune run.toml -o run -K 1,2 --target accuracy=0.9 --seeds x", r"fedbuff: Invalid value for --seeds"),
         ("plot sweep . -o s.svg", r"fedbuff: \.: "),

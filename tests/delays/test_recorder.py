@@ -163,7 +163,7 @@ def test_goes_on_with_an_earlier_log() -> None:
     log = second.log()
     assert log.client.tolist() == [0, 1, 0] and log.arrive_time.tolist() == [2.0, 3.0, 4.5]
     assert log.version is not None and log.version.tolist() == [0, 0, 1]
-    with pytest.raises(ValueError, match="give a version to every start or to none"):
+    with pytest.raises(ValueError, match="version: expected one at every start or at none"):
         second.started(1)
     with pytest.raises(ValueError, match="clock: it gave"):
         fb.Recorder(clock=lambda: 1.0, log=first.log()).started(0, version=1)

@@ -304,7 +304,7 @@ def test_a_log_is_a_trace_of_its_durations() -> None:
     log = fb.ArrivalLog(["b", "a", "b"], [1.0, 3.0, 4.5], start_time=[0.0, 0.5, 2.0])
     trace = log.as_trace()
     assert trace.client_ids.tolist() == ["a", "b"] and trace.total.tolist() == [2.5, 1.0, 2.5] and trace.end == "wrap"
-    with pytest.raises(ValueError, match="no start times"):
+    with pytest.raises(ValueError, match="start_time: the log has none"):
         fb.ArrivalLog([0, 0], [1.0, 2.0], version=[0, 0]).as_trace()
 
 

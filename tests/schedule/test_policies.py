@@ -192,7 +192,7 @@ def test_a_log_has_triggers_and_nothing_that_would_change_what_happened() -> Non
         ({"refill": 0}, "refill: expected an int >= 1"),
         ({"stop_stale": 0}, "stop_stale: expected an int >= 1"),
         ({"restart": "round"}, "restart: expected"),
-        ({"restart": "step", "stop_stale": 3}, "stop_stale, restart: give one"),
+        ({"restart": "step", "stop_stale": 3}, "stop_stale, restart: expected one"),
         ({"period": 0.0}, "period: expected"),
         ({"trigger": "each"}, "trigger: expected"),
         ({"per_client": 2.0}, "per_client: "),

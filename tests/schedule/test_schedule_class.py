@@ -177,7 +177,7 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path) -> None:
     with pytest.raises(ValueError, match="no chunk"), ScheduleWriter(tmp_path / "s.parquet"):
         pass
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match=r"only \.parquet"):
+    with pytest.raises(ValueError, match=r"expected a \.parquet file"):
         ScheduleWriter(tmp_path / "s.npz")
 
 
@@ -267,7 +267,7 @@ def test_constructor_refuses_wrong_types_and_shapes() -> None:
         fb.Schedule(**{**state, "client": state["client"].astype(np.int64)})
     with pytest.raises(TypeError, match="client: expected an array of int32, got list"):
         fb.Schedule(**{**state, "client": [1, 2]})
-    with pytest.raises(ValueError, match="task has shape"):
+    with pytest.raises(ValueError, match="task: expected shape"):
         fb.Schedule(**{**state, "task": state["task"][:-1]})
 
 
