@@ -38,7 +38,8 @@ def test_all_run(name: str) -> None:
     problem = fb.Quadratic(np.arange(8.0).reshape(4, 2))
     delays = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0))
     schedule = fb.schedule(delays, made, server_steps=40, seed=1)
-    run = fb.replay(problem, schedule, fb.LocalSGD(steps=2, lr=0.1), strategy=made, w0=np.full(2, 9.0))
+    local = fb.LocalSGD(steps=2, lr=0.1, method=made.rule.method)
+    run = fb.replay(problem, schedule, local, strategy=made, w0=np.full(2, 9.0))
     assert run.version == 40 and np.isfinite(run.w).all() and np.linalg.norm(run.w - [3, 4]) < np.linalg.norm([6, 5])
 
 
