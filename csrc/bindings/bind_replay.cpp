@@ -146,7 +146,7 @@ class BoundReplay {
 
   void record_gradients(std::int64_t every, std::int64_t offset) {
     if (problem_ == nullptr) {
-      throw py::value_error("only a built-in problem's gradients can be recorded");
+      throw py::value_error("problem: expected a built-in one, whose gradients can be recorded");
     }
     replay_->record_gradients(problem_->problem(), every, offset);
   }
