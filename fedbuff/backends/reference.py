@@ -458,8 +458,8 @@ def _chances(seed: int, first: int, second: int, stream: int, n: int) -> NDArray
     counter = np.empty((block.size, 4), np.uint32)
     counter[:, 0], counter[:, 1], counter[:, 2] = first, second, block >> 28
     counter[:, 3] = stream << 28 | block & 0xFFFFFFF
-    chances: NDArray[np.float64] = (philox(seed, counter).reshape(-1)[:n] + 0.5) / 2.0**32
-    return chances
+    words = philox(seed, counter).reshape(-1)[:n].astype(np.float64)
+    return (words + 0.5) / 2.0**32
 
 
 @_quiet
