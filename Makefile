@@ -42,8 +42,8 @@ test: $(VENV)/.built  ## all tests, of C++ and of Python
 test-flower: $(VENV)/.built $(FLOWER)/.made  ## tests of fedbuff.flower, in .venv-flower; FLWR="1.21.*" chooses another flwr
 	PYTHONPATH=$(CURDIR) $(FLOWER)/bin/python -m pytest -W ignore::DeprecationWarning -p no:cacheprovider $(PYTEST_ARGS) tests/flower
 
-test-frameworks: $(VENV)/.built $(FRAMEWORKS)/.made  ## tests of fedbuff.torch and fedbuff.jax, in .venv-frameworks
-	PYTHONPATH=$(CURDIR) $(FRAMEWORKS)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/frameworks
+test-frameworks: $(VENV)/.built $(FRAMEWORKS)/.made  ## tests with PyTorch, JAX and NVFlare, in .venv-frameworks
+	PYTHONPATH=$(CURDIR) $(FRAMEWORKS)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/frameworks tests/embedding/test_aggregators.py
 
 lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
