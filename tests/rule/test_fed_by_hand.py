@@ -133,7 +133,7 @@ def test_a_step_by_hand(backend: Any) -> None:
     with pytest.raises(ValueError, match=r"^step: trigger="):
         backend.Server(np.zeros(2), fb.algorithm("ringleader", n_clients=2)).step()
     server.close()
-    with pytest.raises(ValueError, match=r"^the server is closed"):
+    with pytest.raises(ValueError, match="closed"):
         server.step()
 
 
