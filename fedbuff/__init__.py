@@ -56,6 +56,7 @@ from ._rule.delta_weight import DeltaWeight
 from ._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from ._rule.strategies import FedAsync, FedAvg, FedBuff
 from ._rule.hidden import HiddenModel
+from ._rule.own import OwnRule
 from ._rule.table import ClientTable
 
 # Schedules
@@ -164,6 +165,7 @@ __all__ = [
     "ClientTable",
     "DeltaWeight",
     "HiddenModel",
+    "OwnRule",
     "staleness",
     # Schedules
     "schedule",

@@ -49,6 +49,7 @@ cdef class Server:
     cdef double sample_weight(self, double n_samples) except? -1.0
     cdef double weight_of(self, double n_samples, int64_t client) except? -1.0
     cdef bint has_sum(self, int64_t fill)
+    cdef int explain_own(self, fb_status status) except -1
     cdef object as_array(self, fb_model* model)
     cdef object outcome_of(self, fb_model_upload* upload, object reply)
     cdef object read_state(self, fb_server* server)

@@ -27,13 +27,14 @@ from fedbuff._rule.server_errors import (
     norm_error,
     not_finite,
     overflow_error,
+    own_error,
     positive,
     ticket_error,
     unit_of,
     version_error,
     wide_error,
 )
-from fedbuff._rule.strategies import PER_CLIENT, plain_rule_of, rule_of
+from fedbuff._rule.strategies import plain_rule_of, rule_of
 from fedbuff._rule.table import check_memory, make_rows
 
 
@@ -50,6 +51,7 @@ cdef enum:
 # By the name of the header's arrays: the two of `_rule/state.py` in which rows of that name are together.
 ROW_ARRAYS = {"row": ("table_client", "table_rows"), "step_row": ("step_client", "step_rows"),
               "held": (None, "held_deltas")}
+HELD_COLUMNS = {"held_client": np.int64, "held_staleness": np.int64, "held_s": np.float64, "held_e": np.float64}
 DTYPES = {FB_F32: np.float32, FB_F64: np.float64, FB_I64: np.int64, FB_BF16: np.uint16}
 
 
@@ -123,8 +125,24 @@ cdef inline int64_t as_ticket(object ticket) except? -1:
     return number
 
 
+cdef extern from *:
+    """
+    static void fb_set_own(fb_rule* rule, size_t step, size_t context, int64_t n_state) {
+      rule->own_step = (fb_step_function)step;
+      rule->own_context = (void*)context;
+      rule->own_state = n_state;
+    }
+    """
+    void fb_set_own(fb_rule* rule, size_t step, size_t context, int64_t n_state)
+
+
 cdef fb_rule c_rule(object rule, object unit):
-    return {"size": sizeof(fb_rule), "abi": FB_ABI_VERSION, "unit": unit or 0.0, **rule.c_fields()}
+    cdef fb_rule made = {"size": sizeof(fb_rule), "abi": FB_ABI_VERSION, "unit": unit or 0.0, **rule.c_fields()}
+    if rule.own is None:
+        fb_set_own(&made, 0, 0, 0)
+    else:
+        fb_set_own(&made, rule.own.address, rule.own.context_address, rule.own.n_state)
+    return made
 
 
 cdef int check(fb_status status) except -1:
@@ -377,6 +395,7 @@ cdef class Server:
                     fb_server_cancel_ticket(self.server, place)  # nothing where there is none
                     raise
         if status != FB_OK:
+            self.explain_own(status)
             refuse(status, "server", array, v, fb_server_version(self.server), ticket, self.dtype)
         return outcome == FB_STEPPED
 
@@ -391,8 +410,16 @@ cdef class Server:
         if status == FB_ERR_EMPTY:
             return False
         if status != FB_OK:
+            self.explain_own(status)
             refuse(status, "server", None, None, fb_server_version(self.server), None, self.dtype)
         return True
+
+    cdef int explain_own(self, fb_status status) except -1:
+        """Raises what the function of an own rule raised, or that it failed."""
+        if status == FB_ERR_HOST and self.rule.own is not None:
+            self.rule.own.raise_error()
+            raise own_error(fb_server_version(self.server), "failed")
+        return 0
 
     @property
     def overdue(self):
@@ -544,7 +571,7 @@ cdef class Server:
     cdef bint has_sum(self, int64_t fill):
         """Whether the buffer's sum is more than zeros: it has arrivals, which are not kept in another way."""
         table = self.rule.table
-        return fill > 0 and self.rule.weighting != PER_CLIENT and (table is None or table.keeps != "means")
+        return fill > 0 and not self.rule.holds_deltas and (table is None or table.keeps != "means")
 
     cdef object kept_by_rule(self, fb_server_state* state):
         kept, rows = {}, {"row": [], "step_row": [], "held": []}
@@ -562,6 +589,10 @@ cdef class Server:
             else:
                 kept[name] = values
         kind = self.dtype if self.rule.kept_rows is None else self.rule.kept_rows[0].dtype(self.dtype)
+        if self.rule.holds_deltas and "held_client" not in kept:
+            kept |= {name: np.empty(0, dtype) for name, dtype in HELD_COLUMNS.items()}
+        if self.rule.own is not None and self.rule.own.n_state == 0:
+            kept["own_state"] = np.empty(0)
         for name, (keys, matrix) in ROW_ARRAYS.items():
             if name == "held" and "held_client" in kept:
                 kept[matrix] = np.array([row for _, row in rows[name]], self.dtype).reshape(-1, self.dim)

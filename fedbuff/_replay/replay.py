@@ -198,6 +198,10 @@ class Replay:
             if isinstance(self.problem, PythonProblem):
                 self.problem.close()
             raise
+        except ValueError:
+            if self.rule.own is not None:
+                self.rule.own.raise_error()
+            raise
         if state == RunState.NEED_ROWS:
             if not self._feed.give(run):
                 run.close()

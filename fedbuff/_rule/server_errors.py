@@ -24,6 +24,7 @@ __all__ = [
     "norm_error",
     "not_finite",
     "overflow_error",
+    "own_error",
     "positive",
     "sum_error",
     "ticket_error",
@@ -105,6 +106,8 @@ def unit_of(unit: float | None, rule: Rule | None) -> float | None:
             raise ValueError('unit: whole-number deltas need base "start"')
         if rule.kept_rows is not None:
             raise ValueError("unit: a table keeps deltas of the model's dtype")
+        if rule.own is not None:
+            raise ValueError("unit: an own rule is for deltas of the model's dtype")
         if rule.weighting == PER_CLIENT:
             raise ValueError('unit: weights="per_client" is for deltas of the model\'s dtype')
         if rule.weighs_numbers:
@@ -119,6 +122,10 @@ def overflow_error(dtype: object = "64 bits") -> OverflowError:
 def diverged_error(version: int, dtype: object) -> OverflowError:
     """The error for an upload that fills the buffer of a server at this version."""
     return OverflowError(f"delta: after server step {version} the model would not fit {dtype}; nothing was added")
+
+
+def own_error(version: int, what: str) -> ValueError:
+    return ValueError(f"step {version}: the own rule's function {what}; nothing was added")
 
 
 def ticket_error(ticket: int) -> ValueError:

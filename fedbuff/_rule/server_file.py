@@ -34,6 +34,7 @@ from . import delta_weight as _delta_weight
 from . import hidden as _hidden
 from . import optimizers as _optimizers
 from . import table as _table
+from .own import OwnRule
 from .secure_values import (
     FixedPoint,
     Gaussian,
@@ -197,6 +198,8 @@ def _to_json(value: Any) -> Any:
     if type(value) in _CLASSES.values():
         told = (part.name for part in fields(value) if part.compare)  # not what makes no difference
         return [type(value).__name__, {name: _to_json(getattr(value, name)) for name in told}]
+    if isinstance(value, OwnRule):
+        return [None, value.name]
     return [None, getattr(value, "__qualname__", type(value).__qualname__)] if callable(value) else value
 
 

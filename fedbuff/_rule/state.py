@@ -4,6 +4,7 @@ first second third   (dim) of the model's dtype: the optimizer's moments, as man
 
 last_step            (dim) the last server step, from the new model to the old one: of weights by its angle
 own_w                (dim) the server's own model, of a rule with a hidden one
+own_state            float64 (n_state) the numbers of an own rule
 
 of a rule with a table, or a ring of models, whose places count as clients
 
@@ -25,7 +26,7 @@ of a server, or a table of means, whose trigger hears all clients
 heard                int64 (n_clients) how often each client was heard in this round
 to_step              int64 (n_clients) 1 where its next arrival makes a step, else 0; of trigger "ringleader"
 
-and of a server with weights "per_client", whose sum is empty then
+and of a server with weights "per_client" or an own rule, whose sum is empty then
 
 held_deltas          (fill, dim) the deltas of the buffer
 held_client          int64 (fill) their clients
@@ -41,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._base.arrays import all_finite
-from .strategies import PER_CLIENT, Rule
+from .strategies import Rule
 from .table import values_of
 
 __all__ = ["HELD", "MOMENTS", "NAMES", "ROWS", "check_state", "state_names"]
@@ -52,7 +53,7 @@ HELD = ("held_deltas", "held_client", "held_staleness", "held_s", "held_e")
 _TABLE = ("table_total", "table_seen", *ROWS["table"])
 _MEANS = ("table_total", *ROWS["table"], "step_total", "step_count", *ROWS["step"])
 _HEARD = ("heard", "to_step")
-NAMES = (*MOMENTS, "last_step", "own_w", *_TABLE, *_MEANS[3:], *_HEARD)  # of all rules, in a replay
+NAMES = (*MOMENTS, "last_step", "own_w", "own_state", *_TABLE, *_MEANS[3:], *_HEARD)  # of all rules, in a replay
 _VECTORS = (*MOMENTS, "last_step", "own_w", "table_total", "table_change", "step_total")
 _MOST = 2**62  # of counts: what adds to one stays within 64 bits
 
@@ -60,11 +61,12 @@ _MOST = 2**62  # of counts: what adds to one stays within 64 bits
 def state_names(rule: Rule, *, of_server: bool = False) -> tuple[str, ...]:
     """The arrays that a rule keeps."""
     moments = MOMENTS[: len(rule.optimizer.moments)]
-    more = [name for name, given in (("last_step", rule.weight_by.by == "last_step"), ("own_w", rule.hidden)) if given]
+    given = {"last_step": rule.weight_by.by == "last_step", "own_w": rule.hidden, "own_state": rule.own}
+    more = [name for name, there in given.items() if there]
     means = rule.table is not None and rule.table.keeps == "means"
     table = _MEANS if means else () if rule.kept_rows is None else _TABLE
     heard = {"buffer": (), "every_client": _HEARD[:1], "ringleader": _HEARD}[rule.trigger] if of_server or means else ()
-    held = HELD if of_server and rule.weighting == PER_CLIENT else ()
+    held = HELD if of_server and rule.holds_deltas else ()
     return (*moments, *more, *table, *heard, *held)
 
 
@@ -91,6 +93,12 @@ def check_state(
     for name in ("heard", "to_step", "step_count"):
         if name in names:
             _check_counts(name, state[name], (rule.n_clients,), 1 if name == "to_step" else _MOST)
+    if rule.own is not None:
+        numbers = state["own_state"]
+        if numbers.dtype != np.float64 or numbers.shape != (rule.own.n_state,) or not np.isfinite(numbers).all():
+            raise ValueError(
+                f"own_state is {numbers.dtype} {numbers.shape}, expected finite float64 ({rule.own.n_state},)"
+            )
     if rule.kept_rows is not None:
         _check_table(rule, state, names, dim, dtype)
     if "held_client" in names:
@@ -144,7 +152,10 @@ def _check_held(rule: Rule, state: dict[str, NDArray[Any]], dim: int, dtype: np.
     deltas, clients, staleness, *factors = (state[name] for name in HELD)
     if deltas.dtype != dtype or deltas.shape != (len(deltas), dim) or not np.isfinite(deltas).all():
         raise ValueError(f"held_deltas is {deltas.dtype} {deltas.shape}, expected finite {dtype} (fill, {dim})")
-    _check_counts("held_client", clients, (len(deltas),), rule.clients - 1)
+    if rule.clients > 0:
+        _check_counts("held_client", clients, (len(deltas),), rule.clients - 1)
+    elif clients.dtype != np.int64 or clients.shape != (len(deltas),):
+        raise ValueError(f"held_client is {clients.dtype} {clients.shape}")
     _check_counts("held_staleness", staleness, (len(deltas),), _MOST)
     for name, factor in zip(HELD[3:], factors, strict=True):
         if factor.dtype != np.float64 or factor.shape != (len(deltas),) or not (factor >= 0).all():

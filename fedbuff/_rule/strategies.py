@@ -28,6 +28,7 @@ from ..staleness import StalenessFunction
 from .delta_weight import DeltaWeight
 from .hidden import HiddenModel
 from .optimizers import SGD, LearningRate, Optimizer, optimizer_fields
+from .own import OwnRule
 from .secure_values import Gaussian, Simulate, secure_of
 from .table import NO_TABLE, RING, RING_FIELDS, ClientTable
 
@@ -77,6 +78,7 @@ class Rule:
     per_client: float = 1.0
     stop_stale: int | None = None
     method: Method = "sgd"
+    own: OwnRule | None = None
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -109,6 +111,8 @@ class Rule:
             self._check_client_weights()
         if self.ring is not None:
             self._check_ring()
+        if self.own is not None:
+            self._check_own()
         if self.hidden is not None:
             if not isinstance(self.hidden, HiddenModel):
                 raise TypeError(f"hidden: expected fedbuff.HiddenModel, got {type(self.hidden).__name__}")
@@ -176,6 +180,22 @@ class Rule:
             raise ValueError(f"client_weights: expected {n}, got {len(given)}")
         if self.privacy is not None:
             raise ValueError("client_weights: the noise of a private sum is made for equal weights; leave one out")
+
+    def _check_own(self) -> None:
+        if not isinstance(self.own, OwnRule):
+            raise TypeError(f"own: expected fedbuff.OwnRule, got {type(self.own).__name__}")
+        plain = Rule(buffer_size=1, lr=1.0)
+        for name in ("base", "norm", "optimizer", "weight_by", "table", "ring", "hidden"):
+            if getattr(self, name) != getattr(plain, name):
+                raise ValueError(f"{name}: the own rule makes the step; leave it out")
+        if self.secure is not None or self.privacy is not None:
+            name = "privacy" if self.secure is None else "secure"
+            raise ValueError(f"{name}: an own rule sees single updates, which such a sum hides; leave out one")
+
+    @property
+    def holds_deltas(self) -> bool:
+        """Whether a server keeps the deltas of a buffer until its step."""
+        return self.weighting == PER_CLIENT or self.own is not None
 
     def _check_ring(self) -> None:
         count("ring", self.ring or 0)
@@ -324,6 +344,7 @@ class FedBuff:
     ring           the model is the mean of the last `ring` models that came, at the start all of them the first one
                    (FedFa); for buffer_size=1, server_lr=1 and no other option that changes how an arrival counts
     hidden         a `HiddenModel`: what clients download is another model than the server's own (QAFeL)
+    own            an `OwnRule`: a function of yours makes the steps, from all deltas of a buffer at once
     method         what the clients must do, the same as `LocalSGD(method=)`: a replay with another one is refused
     """
 
@@ -356,6 +377,7 @@ class FedBuff:
     client_weights: tuple[float, ...] | None = None
     ring: int | None = None
     hidden: HiddenModel | None = None
+    own: OwnRule | None = None
     method: Method = "sgd"
 
     def __post_init__(self) -> None:
@@ -422,6 +444,7 @@ class FedBuff:
             client_weights=self.client_weights,
             ring=self.ring,
             hidden=self.hidden,
+            own=self.own,
             trigger=self.trigger,
             per_client=self.per_client,
             stop_stale=1 if self.restart is not None else self.stop_stale,

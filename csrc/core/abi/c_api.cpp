@@ -132,6 +132,14 @@ bool valid_hidden(const fb_rule& rule) {
          (rule.hidden_levels == 0 || rule.base == FB_BASE_START);
 }
 
+bool valid_own(const fb_rule& rule) {
+  return rule.own_step == nullptr
+             ? rule.own_state == 0
+             : rule.own_state >= 0 && rule.own_state <= kMostCount / 8 && rule.base == FB_BASE_START &&
+                   rule.optimizer == FB_SGD && rule.momentum == 0 && rule.norm == FB_NORM_ONE && rule.unit == 0 &&
+                   rule.table == FB_TABLE_NONE && rule.hidden_levels == 0 && !fedbuff::weighs_numbers(rule);
+}
+
 bool valid_shared(const fb_rule& rule) {
   return rule.weight_shared == 0 || (rule.weight_shared == 1 && rule.n_clients >= 1 && rule.base == FB_BASE_START &&
                                      rule.table == FB_TABLE_NONE && rule.unit == 0 && !fedbuff::weighs_numbers(rule));
@@ -149,7 +157,8 @@ bool valid_rule(const fb_rule& rule) {
          rule.norm <= FB_NORM_CLIENTS && valid_optimizer(rule) && valid_lr(rule) && rule.buffer_size >= 1 &&
          (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 && valid_unit(rule.unit) &&
          (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule) && valid_weights(rule) &&
-         valid_keeps(rule) && valid_trigger(rule) && valid_hidden(rule) && valid_shared(rule) && rule.stop_stale >= 0;
+         valid_keeps(rule) && valid_trigger(rule) && valid_hidden(rule) && valid_shared(rule) && valid_own(rule) &&
+         rule.stop_stale >= 0;
 }
 
 // A valid rule, for a model of a possible size.

@@ -21,6 +21,8 @@
 #include "replay/secure_sum.hpp"
 #include "replay/stats.hpp"
 #include "replay/stopwatch.hpp"
+#include "server/held_deltas.hpp"
+#include "server/own_rule.hpp"
 #include "server/rule_state.hpp"
 
 namespace fedbuff {
@@ -32,12 +34,33 @@ class Commit {
   Commit(const fb_rule& rule, std::int64_t dim, const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
       : dim_(dim),
         state_(rule, dim, OnFailure::Discard),
+        own_(rule),
         sums_(sums),
         secure_(sums.modulus == 0 || secure ? std::move(secure) : make_simulated_sum<T>(sums, dim)) {}
 
   const fb_rule& rule() const { return state_.rule(); }
   const RuleState<T>& state() const { return state_; }
   RuleState<T>& state() { return state_; }
+
+  // What is kept between two steps, as RuleState::arrays; and one of it, restored.
+  std::vector<fb_array> arrays() const {
+    std::vector<fb_array> found = state_.arrays();
+    if (own_.is_there()) {
+      const std::vector<double>& numbers = own_.state();
+      found.push_back({"own_state", -1, static_cast<std::int64_t>(numbers.size()), FB_F64, numbers.data()});
+    }
+    return found;
+  }
+  fb_status restore(const fb_array& array) {
+    if (!own_.is_there() || std::strcmp(array.name, "own_state") != 0) {
+      return state_.restore(array);
+    }
+    if (array.dtype != FB_F64 || array.size != rule().own_state) {
+      return array.dtype != FB_F64 ? FB_ERR_DTYPE : FB_ERR_SIZE;
+    }
+    own_.restore(static_cast<const double*>(array.data));
+    return FB_OK;
+  }
   std::int64_t cut() const { return cut_; }  // numbers out of range, in committed steps
   double secure_seconds() const { return secure_seconds_; }
   bool is_interrupted() const { return interrupted_; }  // a secure sum was begun and not ended
@@ -69,7 +92,7 @@ class Commit {
       terms_.back().row_out = place.get();
       rows.set(at, std::move(place));
     }
-    if (secure_ || state_.has_means() || keeps_models(rule())) {
+    if (secure_ || state_.has_means() || keeps_models(rule()) || own_.is_there()) {
       rows_.push_back({&row, factor, start});
     }
   }
@@ -83,6 +106,9 @@ class Commit {
   // the next model goes to next_out (dim); w (dim) is the current one. Returns where it is not finite, or step -1.
   // Throws std::invalid_argument where the norm is zero, and what a secure sum throws.
   Divergence run(std::int64_t version, std::int64_t first_row, bool complete, const T* w, T* next_out) {
+    if (own_.is_there()) {
+      return run_own(version, first_row, complete, w, next_out);
+    }
     weigh_numbers(w);
     const double norm = norm_of(rule(), weights_);
     if (complete && weights_.arrivals > 0 && norm == 0) {
@@ -157,6 +183,49 @@ class Commit {
     }
   }
 
+  // The piece for the host's own rule, whose deltas are kept until the step is complete.
+  Divergence run_own(std::int64_t version, std::int64_t first_row, bool complete, const T* w, T* next_out) {
+    if (!complete) {
+      for (std::size_t i = 0; i < terms_.size(); ++i) {
+        const ReplayRow& row = *rows_[i].row;
+        const auto* delta = static_cast<const T*>(terms_[i].delta);
+        held_.push(dim_, delta, row.client, row.step - row.version, terms_[i].weight, 1.0);
+      }
+      state_.set_weights(weights_);
+      return {};
+    }
+    own_.begin();
+    for (std::int64_t i = 0; i < held_.size(); ++i) {
+      own_.add(held_.delta(i), held_.s(i), held_.staleness(i), held_.client(i));
+    }
+    for (std::size_t i = 0; i < terms_.size(); ++i) {
+      const ReplayRow& row = *rows_[i].row;
+      own_.add(static_cast<const T*>(terms_[i].delta), terms_[i].weight, row.step - row.version, row.client);
+    }
+    if (weights_.arrivals == 0) {
+      std::memcpy(next_out, w, static_cast<std::size_t>(dim_) * sizeof(T));
+    } else if (const OwnStep made = own_.step(dim_, version, w, next_out); made != OwnStep::Made) {
+      if (made == OwnStep::Failed) {
+        throw std::invalid_argument("step " + std::to_string(version) + ": the own rule's function gave " +
+                                    std::to_string(own_.code()));
+      }
+      const std::int64_t bad = first_not_finite();
+      return {version, bad < 0 ? -1 : first_row + bad};
+    } else {
+      own_.commit();
+    }
+    held_.clear();
+    state_.commit_step();
+    note_gradient(version, w);
+    return {};
+  }
+
+  void note_gradient(std::int64_t version, const T* w) {
+    if (record_ && version % record_->every == record_->offset) {
+      record_->values.push_back(record_->norm.squared(w));
+    }
+  }
+
   // Ringleader's means with the piece. The schedule must be one of its rounds: the last arrival of a step makes it.
   void fold_means(std::int64_t version, bool complete) {
     for (std::size_t i = 0; i < terms_.size(); ++i) {
@@ -204,9 +273,7 @@ class Commit {
     }
     state_.commit_step(fused);
     cut_ += std::exchange(step_cut_, 0);
-    if (record_ && version % record_->every == record_->offset) {
-      record_->values.push_back(record_->norm.squared(w));
-    }
+    note_gradient(version, w);
     return true;
   }
 
@@ -245,6 +312,8 @@ class Commit {
 
   const std::int64_t dim_;
   RuleState<T> state_;
+  OwnRule<T> own_;
+  HeldDeltas<T> held_;  // for it, of a step that came in pieces
   const SumConfig sums_;
   const std::unique_ptr<SecureSum<T>> secure_;
   std::vector<Term> terms_;           // of the piece

@@ -105,7 +105,7 @@ std::int64_t ReplayEngine<T>::restore(const T* w, const std::vector<std::int64_t
   }
   const std::int64_t n_needed = versions_.restore(w, live, models);
   for (const fb_array& array : rule_state) {
-    if (commit_.state().restore(array) != FB_OK) {
+    if (commit_.restore(array) != FB_OK) {
       throw std::invalid_argument(std::string(array.name) + ": the rule keeps no such array");
     }
   }

@@ -56,8 +56,11 @@ class HeldDeltas {
     return counts;
   }
 
-  // As fedbuff.h names them.
+  // As fedbuff.h names them; nothing where there is none.
   void list(std::int64_t dim, std::vector<fb_array>& found) const {
+    if (delta_.empty()) {
+      return;
+    }
     const fb_dtype dtype = sizeof(T) == 4 ? FB_F32 : FB_F64;
     for (std::int64_t i = 0; i < size(); ++i) {
       found.push_back({"held", i, dim, dtype, delta(i)});

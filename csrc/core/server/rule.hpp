@@ -46,6 +46,9 @@ inline bool needs_start(const fb_rule& rule) {
   return rule.base == FB_BASE_CURRENT || weighs_way(rule) || keeps_models(rule);
 }
 
+// Whether a server keeps the deltas of a buffer until its step.
+inline bool holds_deltas(const fb_rule& rule) { return rule.weight_shared != 0 || rule.own_step != nullptr; }
+
 // Whether an upload must say which client it is of, one of n_clients.
 inline bool needs_client(const fb_rule& rule) {
   return (rule.table != FB_TABLE_NONE && !keeps_models(rule)) || rule.trigger != FB_TRIGGER_BUFFER ||

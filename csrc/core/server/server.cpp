@@ -11,6 +11,7 @@
 #include "memory/index_ring.hpp"
 #include "memory/placement.hpp"
 #include "server/held_deltas.hpp"
+#include "server/own_rule.hpp"
 #include "server/rule_state.hpp"
 #include "threads/ticket_queue.hpp"
 
@@ -81,7 +82,7 @@ template <class T>
 class Server final : public fb_server, private TicketQueue::Sink {
  public:
   Server(const fb_rule& rule, std::int64_t dim, const void* w0)
-      : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), state_(rule, dim, OnFailure::Restore) {
+      : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), state_(rule, dim, OnFailure::Restore), own_(rule) {
     std::memcpy(model_.get()->data, w0, bytes());
     state_.start_from(values(model_));
     due_.push_back({});
@@ -309,9 +310,10 @@ class Server final : public fb_server, private TicketQueue::Sink {
         dim_(other.dim_),
         model_(other.model_.again()),
         state_(other.state_),
+        own_(other.own_),
+        held_(other.held_),
         version_(other.version_),
         dropped_(other.dropped_),
-        held_(other.held_),
         staleness_weight_(other.staleness_weight_),
         far_weight_(other.far_weight_) {
     const auto again = [](const Due& due) { return Due{due.tasks, due.model ? due.model.again() : Hold()}; };
@@ -327,12 +329,16 @@ class Server final : public fb_server, private TicketQueue::Sink {
 
   using Term = typename RuleState<T>::Term;
 
-  bool holds() const { return rule_.weight_shared != 0; }
+  bool holds() const { return holds_deltas(rule_); }
   std::int64_t n_in_buffer() const { return holds() ? held_.size() : state_.weights().arrivals; }
   std::vector<fb_array> arrays() const {
     std::vector<fb_array> found = state_.arrays();
     if (holds()) {
       held_.list(dim_, found);
+    }
+    if (!own_.state().empty()) {
+      const std::vector<double>& numbers = own_.state();
+      found.push_back({"own_state", -1, static_cast<std::int64_t>(numbers.size()), FB_F64, numbers.data()});
     }
     return found;
   }
@@ -354,6 +360,13 @@ class Server final : public fb_server, private TicketQueue::Sink {
     }
     for (const fb_array& array : given) {
       if (holds() && std::strncmp(array.name, "held", 4) == 0) {
+        continue;
+      }
+      if (own_.is_there() && std::strcmp(array.name, "own_state") == 0) {
+        if (array.dtype != FB_F64 || array.size != rule_.own_state) {
+          return array.dtype != FB_F64 ? FB_ERR_DTYPE : FB_ERR_SIZE;
+        }
+        own_.restore(static_cast<const double*>(array.data));
         continue;
       }
       if (const fb_status status = state_.restore(array); status != FB_OK) {
@@ -381,7 +394,8 @@ class Server final : public fb_server, private TicketQueue::Sink {
       const auto delta = std::find_if(given.begin(), given.end(), [&](const fb_array& array) {
         return std::strcmp(array.name, "held") == 0 && array.key == i;
       });
-      if (delta == given.end() || client[i] < 0 || client[i] >= rule_.n_clients || staleness[i] < 0) {
+      const bool known = client[i] >= 0 && client[i] < rule_.n_clients;
+      if (delta == given.end() || (needs_client(rule_) && !known) || staleness[i] < 0) {
         return FB_ERR_ARGUMENT;
       }
       if (const fb_status status = state_.sum().accepts(delta->dtype, delta->size); status != FB_OK) {
@@ -555,13 +569,53 @@ class Server final : public fb_server, private TicketQueue::Sink {
     return FB_OK;
   }
 
+  // e of what is held, divided by its client's arrivals where the rule shares them out.
+  std::vector<double> shared_weights() const {
+    std::vector<std::int64_t> counts;
+    if (rule_.weight_shared != 0) {
+      counts = held_.count(rule_.n_clients);
+    }
+    std::vector<double> e;
+    for (std::int64_t i = 0; i < held_.size(); ++i) {
+      const bool shares = rule_.weight_shared != 0;
+      e.push_back(shares ? held_.e(i) / static_cast<double>(counts[static_cast<std::size_t>(held_.client(i))])
+                         : held_.e(i));
+    }
+    return e;
+  }
+
+  // The next model by the host's own rule. A status but FB_OK: nothing has changed.
+  fb_status step_own(TicketQueue::Lock& lock, Hold& next_out) {
+    const std::vector<double> shared = shared_weights();
+    own_.begin();
+    for (std::int64_t i = 0; i < held_.size(); ++i) {
+      own_.add(held_.delta(i), held_.s(i) * shared[static_cast<std::size_t>(i)], held_.staleness(i), held_.client(i));
+    }
+    Hold next = prepare_step();
+    OwnStep made = OwnStep::Failed;
+    stepping_ = true;
+    const fb_status ran = queue_.run(
+        lock, 1, true, [&](std::int64_t) { made = own_.step(dim_, version_, values(model_), values(next)); });
+    stepping_ = false;
+    if (ran != FB_OK || made != OwnStep::Made) {
+      spare_ = std::move(next);
+      return ran == FB_OK && made == OwnStep::Diverged ? FB_ERR_DIVERGED : FB_ERR_HOST;
+    }
+    own_.commit();
+    next_out = std::move(next);
+    return FB_OK;
+  }
+
   // The next model from what is held. A status but FB_OK: nothing has changed.
   fb_status step_held(TicketQueue::Lock& lock, Hold& next_out) {
-    const std::vector<std::int64_t> counts = held_.count(rule_.n_clients);
+    if (own_.is_there()) {
+      return step_own(lock, next_out);
+    }
+    const std::vector<double> shared = shared_weights();
     terms_.clear();
     WeightSums after;
     for (std::int64_t i = 0; i < held_.size(); ++i) {
-      const double e = held_.e(i) / static_cast<double>(counts[static_cast<std::size_t>(held_.client(i))]);
+      const double e = shared[static_cast<std::size_t>(i)];
       double weight = 0;
       state_.weigh(held_.s(i), e, held_.staleness(i), 1.0, after, weight);
       terms_.emplace_back(held_.delta(i), dtype(), weight, nullptr);
@@ -753,6 +807,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
   mutable TicketQueue queue_;
   Hold model_, spare_;  // the present one, and the one before it, whose memory may be used again
   RuleState<T> state_;
+  OwnRule<T> own_;
   HeldDeltas<T> held_;  // where the rule's weights are known at the step only
   std::int64_t version_ = 0, dropped_ = 0;
   bool stepping_ = false;                      // chunks of the next model are being written

@@ -145,6 +145,28 @@ typedef enum fb_keeps { FB_KEEPS_DELTA = 0, FB_KEEPS_MEANS = 1, FB_KEEPS_MODELS 
  * while the others count for the next round. The last two need n_clients, and uploads that name their client. */
 typedef enum fb_trigger { FB_TRIGGER_BUFFER = 0, FB_TRIGGER_EVERY_CLIENT = 1, FB_TRIGGER_RINGLEADER = 2 } fb_trigger;
 
+/* A step that the host's own rule makes: all deltas of the buffer at once, in the order of arrival. Pointers hold until
+ * the function returns. It writes w_out, and may change the state, and nothing else; it returns 0, or a code for which
+ * the step is not made. A model or state that is not finite counts as one that diverged. It runs on one thread at a
+ * time. */
+typedef struct fb_step_input {
+  uint32_t size, abi;
+  fb_dtype dtype; /* of the deltas and models */
+  int64_t dim;
+  int64_t version;          /* that the step starts from */
+  int64_t n;                /* arrivals */
+  const void* const* delta; /* (n) of (dim) */
+  const double* weight;     /* (n) s_j e_j */
+  const int64_t* staleness; /* (n) */
+  const int64_t* client;    /* (n), -1 where it is not known */
+  double lr;                /* the rule's, of this version */
+  const void* w;            /* (dim) the present model */
+  int64_t n_state;
+  double* state; /* (n_state) the rule's own, zero at the start; saved with the server, or the replay */
+  void* w_out;   /* (dim) the next model */
+} fb_step_input;
+typedef int32_t (*fb_step_function)(void* context, const fb_step_input* step);
+
 /* contribution_j = s_j e_j (base_j - w_end_j); direction = sum_j contribution_j / norm; w <- optimizer(w, direction).
  *
  * With a unit > 0 deltas are whole numbers, int32 or int64, that count units (base FB_BASE_START only). They are summed
@@ -188,6 +210,10 @@ typedef struct fb_rule {
                             the server's own model, quantised to so many levels; FB_BASE_START */
   uint64_t hidden_seed;  /* of those roundings */
   int64_t stop_stale;    /* > 0: tasks of this staleness are to be stopped; an arrival of one is too stale */
+  fb_step_function own_step; /* not null: it makes the steps. Deltas are kept until then. FB_BASE_START, FB_SGD without
+                                momentum, FB_NORM_ONE, and no unit, table, hidden model or weights of numbers */
+  void* own_context;
+  int64_t own_state; /* numbers of its state */
 } fb_rule;
 #define FB_RULE_INIT  \
   {sizeof(fb_rule),   \
@@ -226,6 +252,9 @@ typedef struct fb_rule {
    FB_KEEPS_DELTA,    \
    FB_TRIGGER_BUFFER, \
    1.0,               \
+   0,                 \
+   0,                 \
+   0,                 \
    0,                 \
    0,                 \
    0,                 \
@@ -334,8 +363,9 @@ FB_API fb_status fb_server_clone(fb_server* server, fb_server** server_out);
  * FB_KEEPS_MEANS "row" and "table_total" of the round that is collected, "step_row", "step_total" and "step_count"
  * (n_clients) FB_I64 of the one that steps are made of; of a trigger that hears all clients "heard" (n_clients) FB_I64,
  * their arrivals in this round, and of FB_TRIGGER_RINGLEADER "to_step" (n_clients) FB_I64, 1 where the client's next
- * arrival makes a step; of weight_shared "held" (dim) with its number in the buffer as its key, "held_client" and
- * "held_staleness" (fill) FB_I64, "held_s" and "held_e" (fill) FB_F64. */
+ * arrival makes a step; of weight_shared and own_step "held" (dim) with its number in the buffer as its key,
+ * "held_client" and "held_staleness" (fill) FB_I64, "held_s" and "held_e" (fill) FB_F64; of own_step "own_state"
+ * (own_state) FB_F64. */
 typedef struct fb_array {
   const char* name;
   int64_t key; /* of a client, or -1 */

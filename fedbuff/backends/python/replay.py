@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._base.arrays import round_down
+from ..._rule.own import OwnRule
 from ..._rule.state import MOMENTS
 from ..spec import (
     ClientFunction,
@@ -99,6 +100,8 @@ class _OpenStep:
     means: RoundMeans | None = None  # Ringleader's, with the arrivals
     last: int = -1  # client of the newest arrival that was folded into them
     own: Vector | None = None  # the server's next model, where clients have another one
+    held: list[tuple[Vector, float, int, int]] = field(default_factory=list)  # delta, weight, staleness, client
+    numbers: NDArray[np.float64] | None = None  # those two for an own rule: what came, and its state after the step
 
 
 class SequentialReplay:
@@ -139,6 +142,7 @@ class SequentialReplay:
         self._last_step = np.zeros_like(w0) if rule.weight_by.by == "last_step" else None
         means = rule.table is not None and rule.table.keeps == "means"
         self._means = RoundMeans(kernels, rule, w0.size, w0.dtype) if means else None
+        self._numbers = None if rule.own is None else np.zeros(rule.own.n_state)  # of an own rule
         self._own = None if rule.hidden is None else w0.copy()  # the server's model, where clients have another one
         self._rows_of_clients = None if means or rule.kept_rows is None else RowTable(rule, w0.size, w0.dtype)
         if self._rows_of_clients is not None:
@@ -242,7 +246,7 @@ class SequentialReplay:
                 return False
             end += 1
         new = self._next_model(step, moments)
-        if not (np.isfinite(new).all() and (step.own is None or np.isfinite(step.own).all())):
+        if not all(x is None or np.isfinite(x).all() for x in (new, step.own, step.numbers)):
             self._diverged = (self._version, step.bad)
             return False
         if step.means is not None and step.last >= 0:
@@ -261,6 +265,7 @@ class SequentialReplay:
             "_moments": moments,
             "_last_step": w - new if self._rule.weight_by.by == "last_step" else None,
             "_own": step.own,
+            "_numbers": step.numbers,
             "_means": step.means,
             "_gradients": gradients,
         }
@@ -291,6 +296,17 @@ class SequentialReplay:
         step.last = client
         if not finite and step.bad < 0 and not np.isfinite(step.delta).all():
             step.bad = self._done + at - self._at
+
+    def _own_step(self, own: OwnRule, w: Vector, step: _OpenStep) -> Vector:
+        assert self._numbers is not None
+        deltas, weights, staleness, clients = (list(column) for column in zip(*step.held, strict=True))
+        code, new, step.numbers = own.step(
+            self._version, self._rule.lr_of(self._version, max(staleness)), w, deltas, np.array(weights),
+            np.array(staleness, np.int64), np.array(clients, np.int64), self._numbers,
+        )  # fmt: skip
+        if code != 0:
+            raise ValueError(f"step {self._version}: the own rule's function gave {code}")
+        return new
 
     def _minus_model(self, delta: Vector, start: Vector, sums: WeightSums) -> Vector:
         """An arrival as a ring of models keeps it."""
@@ -330,6 +346,11 @@ class SequentialReplay:
         if step.means is not None:
             self._fold(step, client, at)
             return True
+        if rule.own is not None:
+            step.held.append((delta.copy(), weight * factor, self._version - version, client))
+            if step.bad < 0 and not np.isfinite(delta).all():
+                step.bad = self._done + at - self._at
+            return True
         base = start if rule.base == "current" and version != self._version else None
         part, table = delta, self._rows_of_clients
         if table is not None:
@@ -351,7 +372,9 @@ class SequentialReplay:
             total += self._noise(total)
         if sums.arrivals > 0 and sums.norm(rule) == 0.0:
             raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
-        before, table = w if self._own is None else self._own, self._rows_of_clients
+        before, table, step.numbers = w if self._own is None else self._own, self._rows_of_clients, self._numbers
+        if rule.own is not None and sums.arrivals > 0:
+            return self._own_step(rule.own, w, step)
         if sums.arrivals == 0 or (table is not None and table.waits(len({*table.rows, *step.rows}))):
             new = before.copy()
         else:
@@ -453,6 +476,8 @@ class SequentialReplay:
             state["last_step"] = self._last_step.copy()
         if self._own is not None:
             state["own_w"] = self._own.copy()
+        if self._numbers is not None:
+            state["own_state"] = self._numbers.copy()
         if self._means is not None:
             state |= self._means.state()
         return state if self._rows_of_clients is None else state | self._rows_of_clients.state()
@@ -513,6 +538,8 @@ class SequentialReplay:
             self._last_step = rule_state["last_step"].copy()
         if self._own is not None:
             self._own = rule_state["own_w"].copy()
+        if self._numbers is not None:
+            self._numbers = rule_state["own_state"].copy()
         if self._means is not None:
             self._means.restore(rule_state)
         if self._rows_of_clients is not None:

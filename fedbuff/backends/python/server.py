@@ -34,6 +34,7 @@ from ..._rule.server_errors import (
     forked_error,
     norm_error,
     not_finite,
+    own_error,
     positive,
     sum_error,
     ticket_error,
@@ -199,6 +200,7 @@ class Server:
                     **dict(zip(MOMENTS, initial_moments(rule, w), strict=False)),
                     **({"last_step": np.zeros(dim, dtype)} if rule.weight_by.by == "last_step" else {}),
                     **({"own_w": w.copy()} if rule.hidden is not None else {}),
+                    **({"own_state": np.zeros(rule.own.n_state)} if rule.own is not None else {}),
                 },
             )
         )
@@ -209,6 +211,7 @@ class Server:
         self._rows: RowTable | None = None
         self._means: RoundMeans | None = None
         self._heard = None if state.rule.trigger == "buffer" else Heard(state.rule)
+        self._own_state = np.empty(0)  # of an own rule, after the step that is being made
         self._held: list[_Held] = []  # the buffer, where its weights are known at the step only
         self._make_table()
         if self._heard is not None and self._means is None and "heard" in state.kept_by_rule:
@@ -343,7 +346,7 @@ class Server:
                 return False
             e = rule.sample_weight(samples) * (1.0 if rule.client_weights is None else rule.client_weights[who])
             s = rule.staleness_weight(staleness)
-            if rule.weighting == PER_CLIENT:
+            if rule.holds_deltas:
                 stepped = self._hold(_Held(cast(Vector, array).copy(), who, staleness, s, e))
             else:
                 stepped = self._add(array, number, s, e, who)
@@ -359,14 +362,13 @@ class Server:
             state = self._state
             if state.fill == 0:
                 return False
-            sums = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness)
             if self._held:
-                sums, total = self._held_sum(self._held)
-            else:
-                total = state.total
+                self._advance(*self._stepped_held(self._held))
+                return True
+            sums = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness)
             if sums.norm(self._rule) == 0.0:
                 raise norm_error()
-            self._advance(*self._stepped(total, sums, -1))
+            self._advance(*self._stepped(state.total, sums, -1))
             return True
 
     def _completes(self, client: int, fill: int) -> bool:
@@ -420,12 +422,7 @@ class Server:
             raise not_finite(held.delta)
         fill = len(self._held) + 1
         full = self._completes(held.client, fill)
-        following = None
-        if full:
-            sums, total = self._held_sum([*self._held, held])
-            if sums.norm(self._rule) == 0.0:
-                raise norm_error()
-            following = self._stepped(total, sums, -1)
+        following = self._stepped_held([*self._held, held]) if full else None
         self._held.append(held)
         self._state.fill = fill
         self._hear(held.client, fill)
@@ -433,12 +430,41 @@ class Server:
             self._advance(*following)
         return full
 
-    def _held_sum(self, held: list[_Held]) -> tuple[WeightSums, Vector]:
-        """The sum of deltas whose weights are divided by the arrivals of their clients."""
+    def _stepped_held(self, held: list[_Held]) -> tuple[Vector, Vector, tuple[Vector, ...]]:
+        """`_stepped` from deltas that were kept."""
+        state = self._state
+        if (own := self._rule.own) is not None:
+            numbers = {name: np.array([getattr(one, name) for one in held]) for name in ("staleness", "client")}
+            weights = np.array([one.s * e for one, e in zip(held, self._shared(held), strict=True)])
+            lr = self._rule.lr_of(state.version, int(numbers["staleness"].max()))
+            code, w, after = own.step(
+                state.version, lr, state.w, [one.delta for one in held], weights, numbers["staleness"],
+                numbers["client"], state.kept_by_rule["own_state"],
+            )  # fmt: skip
+            own.raise_error()
+            if code != 0:
+                raise own_error(state.version, "failed")
+            if not (np.isfinite(w).all() and np.isfinite(after).all()):
+                raise diverged_error(state.version, state.w.dtype)
+            self._own_state = after
+            return w, w, ()
+        sums, total = self._held_sum(held)
+        if sums.norm(self._rule) == 0.0:
+            raise norm_error()
+        return self._stepped(total, sums, -1)
+
+    def _shared(self, held: list[_Held]) -> list[float]:
+        """e of deltas, divided by the arrivals of their clients where the rule shares them out."""
+        if self._rule.weighting != PER_CLIENT:
+            return [one.e for one in held]
         counts = Counter(one.client for one in held)
+        return [one.e / counts[one.client] for one in held]
+
+    def _held_sum(self, held: list[_Held]) -> tuple[WeightSums, Vector]:
+        """The sum of deltas whose weights are known now."""
         sums, total = WeightSums(), np.zeros_like(self._state.w)
-        for one in held:
-            sums, weight = sums.weigh(one.s, one.e / counts[one.client], one.staleness)
+        for one, e in zip(held, self._shared(held), strict=True):
+            sums, weight = sums.weigh(one.s, e, one.staleness)
             if not add_contribution(self.kernels, total, one.delta, weight, self._state.w, None, total):
                 raise sum_error(one.delta)
         return sums, total
@@ -533,7 +559,7 @@ class Server:
             kept |= self._means.state()
         elif self._heard is not None:
             kept |= self._heard.state()
-        if self._rule.weighting == PER_CLIENT:
+        if self._rule.holds_deltas:
             kept |= _held_state(self._held, self._state.w)
         return replace(self._state, kept_by_rule=kept)
 
@@ -564,6 +590,8 @@ class Server:
         state = self._state
         if self._rule.hidden is not None:
             state.kept_by_rule["own_w"] = own
+        if self._rule.own is not None:
+            state.kept_by_rule["own_state"] = self._own_state
         if self._rule.needs_start and state.version in state.outstanding:
             state.kept[state.version] = state.w
         if self._rule.weight_by.by == "last_step":
