@@ -75,10 +75,11 @@ class OwnRule:
     >>> server.w
     array([-2., -1.])
 
-    function  a function of Python, of a step with the fields `version`, `lr` (the strategy's step size), `w`, `deltas`,
-              `weights` (s_j e_j), `staleness`, `clients` (-1 where a server was not told), `state` and `out`, for trying
-              things out: it writes `out`, the next model, and may change `state`; or a compiled one, which runs without
-              Python: an address (int), anything with an `address` (a `numba.cfunc`), or a capsule that holds the pointer, of
+    function  a function of Python, of a step with the fields `version`, `lr` (the strategy's step size), `w`,
+              `deltas`, `weights` (s_j e_j), `staleness`, `clients` (-1 where a server was not told), `state` and `out`,
+              for trying things out: it writes `out`, the next model, and may change `state`; or a compiled one, which
+              runs without Python: an address (int), anything with an `address` (a `numba.cfunc`), or a capsule that
+              holds the pointer, of
 
                   int32_t function(void* context, const fb_step_input* step)
 
