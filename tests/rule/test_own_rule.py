@@ -163,3 +163,12 @@ def test_a_model_that_is_not_finite(backend: Any) -> None:
 def test_bad_rules(make: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+def test_models_in_parts_are_kept_as_their_deltas() -> None:
+    """What `fedbuff.flower` calls: the start and the parts of a model."""
+    server = fb.Server(np.zeros(4), fb.FedBuff(2, 0.5, own=fb.OwnRule(fedbuff_again)))
+    server.download(), server.download()
+    start, parts = np.ones(4), [np.zeros(1), np.full(3, 2.0)]
+    outcomes = server._upload_models([(start, parts, 0, 1.0), (start, parts, 0, 1.0)])
+    assert outcomes == [False, True] and server.w.tolist() == [-1.0, 1.0, 1.0, 1.0]

@@ -255,7 +255,7 @@ const char* fb_status_text(fb_status status) {
     case FB_ERR_HOST: return "a function of the host's failed";
     case FB_ERR_DIVERGED: return "the server step would make the model infinite or NaN";
     case FB_ERR_FORKED: return "the process was forked while other threads used it";
-    case FB_ERR_CLIENT: return "the rule keeps a row per client, and this is none of them";
+    case FB_ERR_CLIENT: return "the rule looks at clients, and this is none of them";
   }
   return "unknown status";
 }

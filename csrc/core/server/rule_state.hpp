@@ -150,7 +150,7 @@ class RuleState {
   }
   // Whether an arrival can be added in blocks whose delta is made on the way: nothing needs the whole delta.
   bool adds_blocks() const {
-    return rule_.table == FB_TABLE_NONE && !weighs_numbers(rule_) && !sum_.fixed() && rule_.weight_shared == 0;
+    return rule_.table == FB_TABLE_NONE && !weighs_numbers(rule_) && !sum_.fixed() && !holds_deltas(rule_);
   }
   // Whether q of an arrival depends on those before it in the buffer: then they are added one by one.
   bool weighs_sum() const { return rule_.weight_by == FB_WEIGHT_SUM; }

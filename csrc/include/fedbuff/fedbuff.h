@@ -49,7 +49,7 @@ enum {
   FB_ERR_HOST = 15,       /* a function of the host's failed: an executor or a gradient */
   FB_ERR_DIVERGED = 16,   /* the server step would make the model infinite or NaN */
   FB_ERR_FORKED = 17,     /* a fork's child, made while threads of its parent were inside the object */
-  FB_ERR_CLIENT = 18      /* the rule keeps a row per client: no client was given, or none of 0 .. n_clients - 1 */
+  FB_ERR_CLIENT = 18      /* the rule looks at clients: none was given, or none of 0 .. n_clients - 1 */
 };
 
 typedef int32_t fb_dtype;
