@@ -300,20 +300,56 @@ bool all_finite(std::int64_t dim, const T* x) {
   return poison.is_none();
 }
 
-template <class T>
-double dot(std::int64_t dim, const T* x, const T* y) {
-  // Eight sums of doubles in a fixed order, whatever the level.
+// Eight sums of doubles in a fixed order, whatever the level.
+struct EightSums {
   double part[8] = {};
+  double total() const {
+    return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
+  }
+};
+
+// add(i, j) adds element j to sum i.
+template <class Add>
+inline __attribute__((always_inline)) void in_eight_sums(std::int64_t dim, Add add) {
   std::int64_t j = 0;
   for (; j + 8 <= dim; j += 8) {
     for (int i = 0; i < 8; ++i) {
-      part[i] += static_cast<double>(x[j + i]) * static_cast<double>(y[j + i]);
+      add(i, j + i);
     }
   }
   for (int i = 0; j < dim; ++j, ++i) {
-    part[i] += static_cast<double>(x[j]) * static_cast<double>(y[j]);
+    add(i, j);
   }
-  return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
+}
+
+template <class T>
+double dot(std::int64_t dim, const T* x, const T* y) {
+  EightSums sum;
+  in_eight_sums(dim,
+                [&](int i, std::int64_t j) { sum.part[i] += static_cast<double>(x[j]) * static_cast<double>(y[j]); });
+  return sum.total();
+}
+
+template <class T>
+void dots(std::int64_t dim, const T* x, const T* y, double* sums_out) {
+  EightSums square, product;
+  in_eight_sums(dim, [&](int i, std::int64_t j) {
+    const auto a = static_cast<double>(x[j]);
+    square.part[i] += a * a;
+    product.part[i] += a * static_cast<double>(y[j]);
+  });
+  sums_out[0] = square.total();
+  sums_out[1] = product.total();
+}
+
+template <class T>
+double squared_distance(std::int64_t dim, const T* x, const T* y) {
+  EightSums sum;
+  in_eight_sums(dim, [&](int i, std::int64_t j) {
+    const auto way = static_cast<double>(x[j] - y[j]);
+    sum.part[i] += way * way;
+  });
+  return sum.total();
 }
 
 template <class T>
