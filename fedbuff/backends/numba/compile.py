@@ -1,9 +1,12 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""How functions are compiled, and arrays passed so that a call never meets a new type."""
+"""How functions are compiled and kept, and arrays passed so that a call never meets a new type."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba as nb
@@ -12,14 +15,31 @@ from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+FAST = {"reassoc", "contract", "nsz"}  # sums in the order, and with the products fused, that suit the CPU
+
+
+@cache
+def sources() -> str:
+    """A hash of all sources that compiled code is made of."""
+    package = Path(__file__).parents[1]
+    files = sorted([*(package / "numba").glob("*.py"), *(package / "python").glob("*.py")])
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
 
 def compiled(function: F, **options: Any) -> F:
-    """njit without the GIL, cached on disk where a folder for that can be written."""
+    """njit without the GIL, cached on disk where a folder for that can be written.
+
+    Numba takes a function from the disk as long as the function's own file is what it was; here all sources must be,
+    since compiled functions contain those that they call.
+    """
     njit: Any = nb.njit
     try:
-        made: F = njit(function, nogil=True, error_model="numpy", cache=True, **options)
+        made: Any = njit(function, nogil=True, error_model="numpy", cache=True, **options)
     except RuntimeError:  # Numba found no folder for its cache
         made = njit(function, nogil=True, error_model="numpy", **options)
+    else:
+        file = made._cache._cache_file
+        file._source_stamp = (file._source_stamp, sources())
     return made
 
 

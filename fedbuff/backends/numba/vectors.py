@@ -44,6 +44,12 @@ def _vector(address, begin, n, like):
 
 
 @compiled
+def vector_at(address, like):
+    """The vector at an address, of the size and type of `like`."""
+    return carray(_pointer(address), len(like), like.dtype)  # type: ignore[call-arg,arg-type,unused-ignore]
+
+
+@compiled
 def _aggregate(w, addresses, weights, scale, out):
     """One pass over memory: a part of every delta is added, two at a time, while the sum is in the cache."""
     size = 2048
