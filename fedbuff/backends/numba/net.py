@@ -15,6 +15,7 @@ from .shared import (
     add_regularizer,
     choose_rows,
     clear,
+    finish,
     is_plain,
     lr_of,
     move,
@@ -225,8 +226,7 @@ def net_local_sgd(problem, local, task, w, given, scratch, delta_out):
                 _net_pass(problem, model, rows[i:], counts[i:], min(BLOCK, n - i), scale, scratch, gradient)
             add_regularizer(model, problem.l2, problem.nonconvex, gradient)
             move(model, w, gradient, velocity, local, lr)
-    for j in range(len(w)):
-        delta_out[j] = w[j] - model[j]
+    finish(w, local, delta_out)
 
 
 @compiled

@@ -92,7 +92,7 @@ class BoundLoops:
         t = self._spec.dtype.type
         numbers = Local(
             local.steps, float(local.lr), t(local.momentum), t(local.weight_decay), t(local.prox),
-            reads(local.lr_factors), local.steps_per_pass,
+            reads(local.lr_factors), local.steps_per_pass, float(local.scale),
         )  # fmt: skip
         given = NO_ROWS if rows is None else reads(rows)
         scratch = self.task_scratch(np.array([batch]))

@@ -12,7 +12,7 @@ from ..python.philox import Stream
 from .compile import compiled
 from .dense import inner
 from .draws import fill_normals
-from .shared import clear, lr_of, move
+from .shared import clear, finish, lr_of, move
 from .vectors import dot_float64
 
 GRADIENT_NOISE = int(Stream.GRADIENT_NOISE)
@@ -64,8 +64,7 @@ def quadratic_local_sgd(problem, local, task, w, given, scratch, delta_out):
             for j in range(n):
                 gradient[j] += w.dtype.type(deviation * noise[j])
         move(model, w, gradient, velocity, local, lr_of(local, step, w))
-    for j in range(n):
-        delta_out[j] = w[j] - model[j]
+    finish(w, local, delta_out)
 
 
 @compiled

@@ -49,6 +49,7 @@ __all__ = ["CompiledReplay", "can_replay"]
 _LINE = 64  # bytes of the cache
 _WINDOW_OF_A_THREAD = 16  # deltas that wait, where there is memory for so many
 _MOST_THREADS = 64
+METHODS = ("sgd", "fednova")  # of rules: those whose clients do local SGD, its deltas scaled
 
 
 def can_replay(spec: EngineSpec) -> bool:
@@ -62,6 +63,7 @@ def can_replay(spec: EngineSpec) -> bool:
         and spec.roles is None
         and not (sums.modulus or sums.clip > 0 or sums.deviation > 0)
         and rule.table is None
+        and rule.method in METHODS
         and not rule.weighs_numbers
         and plain
     )
@@ -143,15 +145,15 @@ class CompiledReplay:
             [np.broadcast_to(column, number) for column in (local.steps, local.batch, local.steps_per_pass)]
         ).astype(np.int64)
         numbers = Local(
-            0, 0.0, t(local.momentum), t(local.weight_decay), t(local.prox), reads(local.lr_factors), 0
-        )  # fmt: skip
+            0, 0.0, t(local.momentum), t(local.weight_decay), t(local.prox), reads(local.lr_factors), 0, 1.0
+        )
         k0, k1 = key_words(spec.seed)
         return Job(
             first_row=0,
             first_step=0,
             first_version=0,
             rows=np.empty((3, 0), np.int64),
-            factors=np.empty((3, 0)),
+            factors=np.empty((4, 0)),
             row_end=np.empty(0, np.int64),
             step_lr=np.empty(0),
             versions=versions,
@@ -184,8 +186,8 @@ class CompiledReplay:
         done = _rows_of_made_steps(job) + skip
         old = slice(done - skip - job.first_row, None)
         new_rows = np.stack([np.asarray(column[skip:], np.int64) for column in (rows.client, rows.task, on)])
-        lr = _lr_of_rows(self._local, new_rows)
-        new_factors = np.stack([np.asarray(rows.s[skip:], np.float64), np.asarray(rows.e[skip:], np.float64), lr])
+        columns = rows.s[skip:], rows.e[skip:], *_of_tasks(self._local, new_rows)
+        new_factors = np.stack([np.asarray(column, np.float64) for column in columns])
         steps = np.arange(max(known, version), closed)
         left = job.rows.shape[1] - old.start
         row_end = done + left + np.searchsorted(rows.step[skip:], steps, side="right")
@@ -456,14 +458,16 @@ def _server(rule: Rule) -> Server:
     )
 
 
-def _lr_of_rows(local: LocalPlan, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The local step size of each row, but for its factors."""
+def _of_tasks(local: LocalPlan, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """For each row its local step size, but for the factors of local steps, and the scale of its delta."""
     client, version = rows[_steps.CLIENT], rows[_steps.ON_VERSION]
-    lr = np.full(len(client), float(local.lr[0])) if len(local.lr) == 1 else local.lr[client].astype(np.float64)
+    lr, scale = (
+        np.full(len(client), column[0]) if len(column) == 1 else column[client] for column in (local.lr, local.scale)
+    )
     if local.version_rate is not None:
         numbers, which = np.unique(version, return_inverse=True)
-        lr *= np.array([local.version_rate.at(int(v)) for v in numbers])[which]
-    return lr
+        lr = lr * np.array([local.version_rate.at(int(v)) for v in numbers])[which]
+    return lr, scale
 
 
 def _rows_of_made_steps(job: Job) -> int:

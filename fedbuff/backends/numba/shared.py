@@ -25,6 +25,7 @@ class Local(NamedTuple):
     prox: Any
     factors: Any
     steps_per_pass: int
+    scale: float
 
 
 class Task(NamedTuple):
@@ -142,6 +143,17 @@ def move(model, w, gradient, velocity, local, lr):
                 direction += local.momentum * velocity[j]
                 velocity[j] = direction
             model[j] -= lr * direction
+
+
+@compiled
+def finish(w, local, delta_out):
+    """Makes the delta of the model that the task ended with, which is in its place."""
+    for j in range(len(w)):
+        delta_out[j] = w[j] - delta_out[j]
+    if local.scale != 1.0:
+        scale = w.dtype.type(local.scale)
+        for j in range(len(w)):
+            delta_out[j] *= scale
 
 
 @compiled

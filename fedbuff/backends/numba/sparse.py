@@ -12,6 +12,7 @@ from .shared import (
     add_regularizer,
     choose_rows,
     clear,
+    finish,
     is_plain,
     lr_of,
     move,
@@ -77,8 +78,7 @@ def sparse_local_sgd(problem, local, task, w, given, scratch, delta_out):
                 _sparse_add(problem, rows[i], slope[i], gradient)
             add_regularizer(model, problem.l2, problem.nonconvex, gradient)
             move(model, w, gradient, velocity, local, lr)
-    for j in range(len(w)):
-        delta_out[j] = w[j] - model[j]
+    finish(w, local, delta_out)
 
 
 @compiled

@@ -31,7 +31,7 @@ N_WORDS = 11 * _LINE
 GOES_ON, DIVERGED, ZERO_NORM = range(3)
 # rows of `Job.rows`, `Job.factors`, `Job.versions`, `Job.tasks` and `Job.window`
 CLIENT, TASK, ON_VERSION = range(3)
-S, E, LR = range(3)
+S, E, LR, SCALE = range(4)
 SLOT, LEFT, PENDING = range(3)
 STEPS, BATCH, PASSES = range(3)
 ADDRESS, READY = range(2)
@@ -61,7 +61,7 @@ class Job(NamedTuple):
     first_step: int
     first_version: int
     rows: Any  # (3, n) CLIENT, TASK, ON_VERSION
-    factors: Any  # (3, n) S, E, LR
+    factors: Any  # (4, n) S, E, LR, SCALE
     row_end: Any  # by step: rows up to and with it
     step_lr: Any  # by step
     versions: Any  # (3, n) SLOT of its model or -1, LEFT: tasks on it that will end, PENDING: rows of them
@@ -73,7 +73,7 @@ class Job(NamedTuple):
     total: Any  # the buffer
     moments: Any  # (2 n, dim): those in force are the first or the second n, by at[WHICH]
     tasks: Any  # (3, 1 or n_clients) STEPS, BATCH, PASSES
-    local: Local  # of which steps, lr and steps_per_pass are those of each task
+    local: Local  # of which steps, lr, steps_per_pass and scale are those of each task
     k0: Any
     k1: Any
     server: Server
@@ -123,7 +123,7 @@ def _train(problem, job, row, given, scratch, delta_out):
     local = job.local
     numbers = Local(
         job.tasks[STEPS, c], job.factors[LR, i], local.momentum, local.weight_decay, local.prox, local.factors,
-        job.tasks[PASSES, c],
+        job.tasks[PASSES, c], job.factors[SCALE, i],
     )  # fmt: skip
     task = Task(job.k0, job.k1, client, job.rows[TASK, i], job.tasks[BATCH, c])
     _local_sgd(problem, numbers, task, _read_only(_model(job, job.rows[ON_VERSION, i])), given, scratch, delta_out)
