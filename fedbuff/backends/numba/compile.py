@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,9 +12,29 @@ from typing import Any, TypeVar
 
 import numba as nb
 import numpy as np
+from numba.core.event import Listener, register
 from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Notice(Listener):
+    """Says once, on a terminal, that something is compiled."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def on_start(self, event: Any) -> None:
+        ours = event.data["dispatcher"].py_func.__module__.startswith(__package__)
+        if ours and not self._said and sys.stderr is not None and sys.stderr.isatty():
+            self._said = True
+            print("fedbuff: Numba compiles, which is kept on disk; `fedbuff warmup` does all of it", file=sys.stderr)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+register("numba:compile", _Notice())
 
 FAST = {"reassoc", "contract", "nsz"}  # sums in the order, and with the products fused, that suit the CPU
 
@@ -41,6 +62,11 @@ def compiled(function: F, **options: Any) -> F:
         file = made._cache._cache_file
         file._source_stamp = (file._source_stamp, sources())
     return made
+
+
+def inlined(function: F, **options: Any) -> F:
+    """`compiled`, and put into its callers, where arguments of many arrays cost more than the work."""
+    return compiled(function, forceinline=True, **options)
 
 
 def reads(array: NDArray[Any]) -> NDArray[Any]:

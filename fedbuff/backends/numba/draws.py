@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..python.philox import Stream
 from ..python.shuffle import ROUNDS, round_word
-from .compile import compiled, reads
+from .compile import compiled, inlined, reads
 from .random import key_words, log_positive, philox_words, sincos2pi, unit_double
 
 BATCHES = int(Stream.BATCHES)
@@ -29,7 +29,7 @@ def _philox(k0, k1, counter, words_out):
             words_out[i, j] = words[j]
 
 
-@compiled
+@inlined
 def fill_batch_rows(k0, k1, client, task, step, begin, n_rows, rows_out):
     """begin + the row numbers of `batch_rows`."""
     c0, c1, c2 = np.uint64(client), np.uint64(task), np.uint64(step)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compile import compiled
+from .compile import compiled, inlined
 from .dense import add_products, add_row, row_score, scores
+from .power import power
 from .shared import (
     SOFTMAX,
     add_regularizer,
@@ -62,19 +63,29 @@ def _head_losses(problem, rows, n, score):
 
 
 @compiled
+def _powers(score, m, n):
+    """Turns m rows of n scores into their exp, but for a factor of each row."""
+    for i in range(m):
+        top = score[i * n]
+        for k in range(i * n + 1, i * n + n):
+            top = max(top, score[k])
+        for k in range(i * n, i * n + n):
+            score[k] -= top
+    for k in range(m * n):
+        score[k] = power(score[k])
+
+
+@compiled
 def _head_slopes(problem, rows, counts, m, score, scale):
     """Turns each score into scale * the row's count * the derivative of its loss."""
+    if problem.head == SOFTMAX:
+        _powers(score.reshape(score.size), m, score.shape[1])
     for i in range(m):
         factor = scale * counts[i]
         if problem.head == SOFTMAX:
-            top = score[i, 0]
-            for k in range(1, score.shape[1]):
-                top = max(top, score[i, k])
             total = score[i, 0] * 0
             for k in range(score.shape[1]):
-                power = math.exp(score[i, k] - top)
-                score[i, k] = power
-                total += power
+                total += score[i, k]
             share = factor / total
             for k in range(score.shape[1]):
                 score[i, k] *= share
@@ -184,7 +195,7 @@ def _net_pass(problem, w, rows, counts, n, scale, scratch, target):
     _net_backward(problem, w, rows, m, scratch, target)
 
 
-@compiled
+@inlined
 def _single_pass(problem, model, rows, counts, n, scale, scratch):
     """As `_net_pass` into the model, for one output and no hidden layer."""
     x, target, n_in = problem.x, problem.target, problem.sizes[0]
@@ -200,7 +211,7 @@ def _single_pass(problem, model, rows, counts, n, scale, scratch):
             model[n_in] += factor[i]
 
 
-@compiled
+@inlined
 def net_local_sgd(problem, local, task, w, given, scratch, delta_out):
     begin = problem.offsets[task.client]
     n_rows = problem.offsets[task.client + 1] - begin
@@ -241,10 +252,9 @@ def _block_of(begin, end, scratch):
 
 
 @compiled
-def net_objective(problem, first, weights, w, scratch, gradient_out):
-    """sum_i weights[i] f_{first + i}(w), and its gradient unless gradient_out is empty; added in float64."""
+def net_objective(problem, first, weights, w, scratch, total):
+    """sum_i weights[i] f_{first + i}(w); its gradient is added to the total, in float64, unless that is empty."""
     gradient = scratch.gradient
-    total = np.zeros(len(gradient_out), np.float64)
     value = 0.0
     for i in range(len(weights)):
         begin, end = problem.offsets[first + i], problem.offsets[first + i + 1]
@@ -265,8 +275,6 @@ def net_objective(problem, first, weights, w, scratch, gradient_out):
             add_regularizer(w, problem.l2, problem.nonconvex, gradient)
             for j in range(len(total)):
                 total[j] += weights[i] * gradient[j]
-    for j in range(len(total)):
-        gradient_out[j] = total[j]
     return value + np.sum(weights) * regularizer_value(w, problem.l2, problem.nonconvex)
 
 

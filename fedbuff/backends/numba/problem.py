@@ -27,6 +27,10 @@ from .quadratic import (
 from .random import key_words
 from .shared import LOGISTIC, MERGE, SOFTMAX, SQUARED, Local, Scratch, Task
 from .sparse import Sparse, sparse_count_correct, sparse_local_sgd, sparse_objective
+from .threads import on_threads
+
+_PARTS = 16  # of a sum over all clients
+_PART_BYTES = 1 << 26  # of all their gradients
 
 NO_ROWS = reads(np.empty((0, 0), np.int64))
 
@@ -53,7 +57,6 @@ class BoundLoops:
         self._weights = reads(spec.client_weight)
         self._one = reads(np.ones(1))
         self._most_rows = 0 if spec.offsets is None else int(np.diff(spec.offsets).max(initial=0))
-        self._no_gradient = np.empty(0, spec.dtype)
 
     def scratch(self, most: int, batch: int) -> Scratch:
         """Room for one task of at most so many rows at a time, and batches of this size."""
@@ -100,14 +103,33 @@ class BoundLoops:
         self.loops.local_sgd(self.problem, numbers, key, reads(w), given, scratch, delta_out)
 
     def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
-        return self._value(client, self._one, w, gradient_out)
+        return self._value([client], self._one, w, gradient_out, 1)
 
     def gradient(self, w: Vector, gradient_out: Vector | None, threads: int) -> float:
-        return self._value(0, self._weights, w, gradient_out)
+        n = self._spec.n_clients
+        parts = min(n, _PARTS, max(_PART_BYTES // (8 * self._spec.dim), 1))  # whatever the threads are
+        firsts = [n * part // parts for part in range(parts)]
+        return self._value(firsts, self._weights, w, gradient_out, threads)
 
-    def _value(self, first: int, weights: NDArray[np.float64], w: Vector, gradient_out: Vector | None) -> float:
-        out = self._no_gradient if gradient_out is None else gradient_out
-        return float(self.loops.objective(self.problem, first, weights, reads(w), self.scratch(0, 0), out))
+    def _value(
+        self, firsts: list[int], weights: NDArray[np.float64], w: Vector, gradient_out: Vector | None, threads: int
+    ) -> float:
+        """The sum over clients from firsts[0] on, in parts that begin with these clients."""
+        totals = np.zeros((len(firsts), 0 if gradient_out is None else w.size))
+        values = [0.0] * len(firsts)
+        ends = [*firsts[1:], firsts[0] + len(weights)]
+        left = iter(range(len(firsts)))
+
+        def work() -> None:
+            scratch, seen = self.scratch(0, 0), reads(w)
+            for part in left:  # an iterator gives each number once, also to several threads
+                mine = weights[firsts[part] - firsts[0] : ends[part] - firsts[0]]
+                values[part] = self.loops.objective(self.problem, firsts[part], mine, seen, scratch, totals[part])
+
+        on_threads(work, min(threads, len(firsts)))
+        if gradient_out is not None:
+            gradient_out[:] = totals[0] if len(totals) == 1 else totals.sum(axis=0)
+        return float(sum(values))
 
     def count_correct(self, begin: int, end: int, w: Vector) -> int:
         return int(self.loops.count_correct(self.problem, begin, end, reads(w), self.scratch(0, 0)))

@@ -6,10 +6,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..python.philox import Stream
-from .compile import compiled
+from .compile import compiled, inlined
 from .dense import inner
 from .draws import fill_normals
 from .shared import clear, finish, lr_of, move
@@ -26,7 +24,7 @@ class Quadratic(NamedTuple):
     noise_variance: float
 
 
-@compiled
+@inlined
 def _curve(problem, client, w, away, gradient):
     """away = w - c, gradient = A away."""
     n = len(w)
@@ -46,7 +44,7 @@ def _curve(problem, client, w, away, gradient):
             gradient[j] = curvature[0] * away[j]
 
 
-@compiled
+@inlined
 def quadratic_local_sgd(problem, local, task, w, given, scratch, delta_out):
     n = len(w)
     noisy = task.batch > 0 and problem.noise_variance > 0
@@ -73,16 +71,13 @@ def quadratic_count_correct(problem, begin, end, w, scratch):
 
 
 @compiled
-def quadratic_objective(problem, first, weights, w, scratch, gradient_out):
+def quadratic_objective(problem, first, weights, w, scratch, total):
     """As `net_objective`."""
     away, gradient = scratch.turned, scratch.gradient
-    total = np.zeros(len(gradient_out), np.float64)
     value = 0.0
     for i in range(len(weights)):
         _curve(problem, first + i, w, away, gradient)
         value += weights[i] * (dot_float64(away, gradient) / 2)
         for j in range(len(total)):
             total[j] += weights[i] * gradient[j]
-    for j in range(len(total)):
-        gradient_out[j] = total[j]
     return value

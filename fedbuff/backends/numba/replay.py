@@ -7,8 +7,6 @@ new one.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
@@ -27,7 +25,6 @@ from .problem import NO_ROWS, BoundLoops
 from .random import key_words
 from .shared import Local
 from .steps import (
-    BAD_ROW,
     DONE,
     FILL,
     LEFT,
@@ -43,6 +40,7 @@ from .steps import (
     Job,
     Server,
 )
+from .threads import on_threads
 
 __all__ = ["CompiledReplay", "can_replay"]
 
@@ -289,9 +287,7 @@ class CompiledReplay:
         def part() -> None:
             _steps.steps_together(problem, job, NO_ROWS, self._bound.task_scratch(batches), goal)
 
-        _on_threads(part, threads)
-        if job.at[STATUS] == _steps.DIVERGED:
-            _steps.find_bad_row(problem, job, NO_ROWS, self._bound.task_scratch(batches))
+        on_threads(part, threads)
 
     def _with_room(self, goal: int, threads: int) -> Job:
         """The job with memory for the models and deltas of the steps up to this version."""
@@ -299,7 +295,7 @@ class CompiledReplay:
         job = held.job
         # An interrupt, or a step that could not be made, may have left rows of it behind.
         job.at[DONE] = job.at[TAKEN] = _rows_of_made_steps(job)
-        job.at[[FILL, LOCK, STATUS]], job.at[BAD_ROW] = 0, -1
+        job.at[[FILL, LOCK, STATUS]] = 0
         needed = int(_steps.slots_needed(job, goal))
         size = _window_size(threads, like.nbytes, self._window_bytes)
         if len(self._windows.address) < size:
@@ -363,10 +359,21 @@ class CompiledReplay:
         return {name: moments[here + i].copy() for i, name in enumerate(MOMENTS[:n])}
 
     def divergence(self) -> tuple[int, int]:
-        at = self._held.job.at
-        if at[STATUS] != _steps.DIVERGED:
+        """The step that could not be made, and its first row whose delta is not finite, which is found by making the
+        deltas again."""
+        job, version = self._held.job, self._held.version
+        if job.at[STATUS] != _steps.DIVERGED:
             return -1, -1
-        return self._held.version, int(at[BAD_ROW])
+        delta, seed = np.empty_like(self._like), int(job.k0) | int(job.k1) << 32
+        for row in range(_rows_of_made_steps(job), int(job.row_end[version - job.first_step])):
+            client, task, on = (int(number) for number in job.rows[:, row - job.first_row])
+            self._bound.local_sgd(
+                self._local.task(client, on), self._model(on), client=client, task=task, seed=seed,
+                batch=self._local.batch_of(client), rows=None, delta_out=delta,
+            )  # fmt: skip
+            if not np.isfinite(delta).all():
+                return version, row
+        return version, -1
 
     def stats(self) -> dict[str, float]:
         at = self._held.job.at
@@ -493,22 +500,3 @@ def _window_size(threads: int, nbytes: int, most_bytes: int) -> int:
     if threads == 1:
         return 1
     return max(threads, min(_WINDOW_OF_A_THREAD * threads, most_bytes // max(nbytes, 1)))
-
-
-def _on_threads(part: Callable[[], None], threads: int) -> None:
-    """Runs the part on this thread and others; an interrupt is raised when all have ended."""
-    helpers = [threading.Thread(target=part, name="fedbuff") for _ in range(threads - 1)]
-    interrupted: KeyboardInterrupt | None = None
-    try:
-        for helper in helpers:
-            helper.start()
-        part()
-    finally:
-        for helper in helpers:
-            while helper.is_alive():
-                try:
-                    helper.join()
-                except KeyboardInterrupt as error:
-                    interrupted = error
-    if interrupted is not None:
-        raise interrupted

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compile import compiled
+from .compile import compiled, inlined
 from .draws import fill_batch_rows, fill_pass_rows
+from .power import power
 
 SQUARED, LOGISTIC, SOFTMAX = 0, 1, 2
 MERGE = 8  # rows that a batch holds twice are visited once where a client has at most so many times its rows
@@ -50,13 +51,13 @@ class Scratch(NamedTuple):
     noise: Any  # float64
 
 
-@compiled
+@inlined
 def clear(vector):
     for j in range(len(vector)):
         vector[j] = 0
 
 
-@compiled
+@inlined
 def _merge(rows, n, counts, place):
     """Keeps one of each row, in the order in which they come first, and counts them."""
     different = 0
@@ -75,7 +76,7 @@ def _merge(rows, n, counts, place):
     return different
 
 
-@compiled
+@inlined
 def choose_rows(local, task, step, begin, n_rows, given, scratch):
     """Fills the rows of one local step and their counts; `given` is empty where rows are to be drawn.
 
@@ -112,13 +113,13 @@ def choose_rows(local, task, step, begin, n_rows, given, scratch):
     return different, n
 
 
-@compiled
+@inlined
 def lr_of(local, step, like):
     """The step size of one local step, in the dtype of `like`."""
     return like.dtype.type(local.lr * local.factors[step] if len(local.factors) > 0 else local.lr)
 
 
-@compiled
+@inlined
 def is_plain(problem, local):
     """Whether a local step is nothing but w - lr * the gradient of its rows."""
     return (
@@ -145,7 +146,7 @@ def move(model, w, gradient, velocity, local, lr):
             model[j] -= lr * direction
 
 
-@compiled
+@inlined
 def finish(w, local, delta_out):
     """Makes the delta of the model that the task ended with, which is in its place."""
     for j in range(len(w)):
@@ -186,12 +187,12 @@ def _logistic_loss(z, y):
     return max(z, zero) + math.log1p(math.exp(-abs(z))) - y * z
 
 
-@compiled
+@inlined
 def single_slope(z, y, head):
     """The derivative of the loss of a head with one output."""
     if head == SQUARED:
         return z - y
-    small = math.exp(-abs(z))
+    small = power(-abs(z))
     one = small * 0 + 1
     return (one if z >= 0 else small) / (one + small) - y
 

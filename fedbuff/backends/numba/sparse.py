@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compile import compiled
+from .compile import compiled, inlined
 from .shared import (
     add_regularizer,
     choose_rows,
@@ -34,7 +34,7 @@ class Sparse(NamedTuple):
     nonconvex: Any
 
 
-@compiled
+@inlined
 def _sparse_score(problem, w, row):
     score = w.dtype.type(0)
     for entry in range(problem.row_start[row], problem.row_start[row + 1]):
@@ -42,7 +42,7 @@ def _sparse_score(problem, w, row):
     return score + w[-1] if problem.intercept else score
 
 
-@compiled
+@inlined
 def _sparse_add(problem, row, factor, out):
     """out += factor * (the row as a vector, 1 for the intercept)."""
     for entry in range(problem.row_start[row], problem.row_start[row + 1]):
@@ -51,7 +51,7 @@ def _sparse_add(problem, row, factor, out):
         out[-1] += factor
 
 
-@compiled
+@inlined
 def sparse_local_sgd(problem, local, task, w, given, scratch, delta_out):
     begin, end = problem.offsets[task.client], problem.offsets[task.client + 1]
     rows, counts, slope = scratch.rows, scratch.counts, scratch.turned
@@ -82,9 +82,8 @@ def sparse_local_sgd(problem, local, task, w, given, scratch, delta_out):
 
 
 @compiled
-def sparse_objective(problem, first, weights, w, scratch, gradient_out):
+def sparse_objective(problem, first, weights, w, scratch, total):
     """As `net_objective`. The rows of all clients go into one float64 sum."""
-    total = np.zeros(len(gradient_out), np.float64)
     value = 0.0
     for i in range(len(weights)):
         begin, end = problem.offsets[first + i], problem.offsets[first + i + 1]
@@ -100,7 +99,7 @@ def sparse_objective(problem, first, weights, w, scratch, gradient_out):
         clear(regularizer)
         add_regularizer(w, problem.l2, problem.nonconvex, regularizer)
         for j in range(len(total)):
-            gradient_out[j] = total[j] + np.sum(weights) * regularizer[j]
+            total[j] += np.sum(weights) * regularizer[j]
     return value + np.sum(weights) * regularizer_value(w, problem.l2, problem.nonconvex)
 
 

@@ -16,7 +16,7 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 
 from . import atomics
-from .compile import compiled
+from .compile import compiled, inlined
 from .net import Net, net_local_sgd
 from .quadratic import quadratic_local_sgd
 from .shared import Local, Task
@@ -25,8 +25,8 @@ from .vectors import vector_at
 
 # `Job.at`, words that threads share, each in a cache line of its own
 _LINE = 8
-VERSION, DONE, TAKEN, LOCK, STATUS, N_FREE, LIVE, MOST, FILL, WHICH, BAD_ROW = (i * _LINE for i in range(11))
-N_WORDS = 11 * _LINE
+VERSION, DONE, TAKEN, LOCK, STATUS, N_FREE, LIVE, MOST, FILL, WHICH = (i * _LINE for i in range(10))
+N_WORDS = 10 * _LINE
 # STATUS
 GOES_ON, DIVERGED, ZERO_NORM = range(3)
 # rows of `Job.rows`, `Job.factors`, `Job.versions`, `Job.tasks` and `Job.window`
@@ -95,7 +95,7 @@ def _local_sgd(problem, local, task, w, given, scratch, delta_out):
     raise NotImplementedError
 
 
-@overload(_local_sgd)
+@overload(_local_sgd, jit_options={"forceinline": True})
 def _local_sgd_of(problem, local, task, w, given, scratch, delta_out):
     def net(problem, local, task, w, given, scratch, delta_out):
         net_local_sgd(problem, local, task, w, given, scratch, delta_out)
@@ -109,12 +109,12 @@ def _local_sgd_of(problem, local, task, w, given, scratch, delta_out):
     return {Net: net, Sparse: sparse}.get(problem.instance_class, quadratic)
 
 
-@compiled
+@inlined
 def _model(job, version):
     return vector_at(job.address[job.versions[SLOT, version - job.first_version]], job.total)
 
 
-@compiled
+@inlined
 def _train(problem, job, row, given, scratch, delta_out):
     """The delta of the task of this row."""
     i = row - job.first_row
@@ -129,7 +129,7 @@ def _train(problem, job, row, given, scratch, delta_out):
     _local_sgd(problem, numbers, task, _read_only(_model(job, job.rows[ON_VERSION, i])), given, scratch, delta_out)
 
 
-@compiled
+@inlined
 def _add(job, row, delta):
     """The row's delta enters the buffer."""
     at, sums, total = job.at, job.sums, job.total
@@ -154,7 +154,7 @@ def _add(job, row, delta):
             total[j] += factor * delta[j]
 
 
-@compiled
+@inlined
 def _norm(job):
     norm = job.server.norm
     if norm == NORM_ARRIVALS:
@@ -206,7 +206,7 @@ def _all_finite(vector):
     return finite
 
 
-@compiled
+@inlined
 def _release(job, version):
     """Lets go of the model of an older version that no task needs."""
     at, v = job.at, version - job.first_version
@@ -258,20 +258,6 @@ def _step(job):
 
 
 @compiled
-def _find_bad_row(problem, job, given, scratch):
-    """After a step that diverged: its first row whose delta is not finite, or -1."""
-    at = job.at
-    delta = vector_at(job.window[ADDRESS, 0], job.total)
-    end = job.row_end[at[VERSION] - job.first_step]
-    at[BAD_ROW] = -1
-    for row in range(end - at[FILL], end):
-        _train(problem, job, row, given, scratch, delta)
-        if not _all_finite(delta):
-            at[BAD_ROW] = row
-            break
-
-
-@compiled
 def steps_alone(problem, job, given, scratch, goal):
     """Steps up to version `goal` on this thread."""
     at = job.at
@@ -284,8 +270,6 @@ def steps_alone(problem, job, given, scratch, goal):
             _add(job, row, delta)
             row += 1
         if not _step(job):
-            if at[STATUS] == DIVERGED:
-                _find_bad_row(problem, job, given, scratch)
             break
         at[DONE] = row
 
@@ -333,12 +317,6 @@ def steps_together(problem, job, given, scratch, goal):
     while atomics.load(at, VERSION) < goal and atomics.load(at, STATUS) == GOES_ON:
         _commit(job, goal)
         atomics.yield_core()
-
-
-@compiled
-def find_bad_row(problem, job, given, scratch):
-    """`_find_bad_row`, after several threads."""
-    _find_bad_row(problem, job, given, scratch)
 
 
 @compiled

@@ -11,7 +11,7 @@ from numba import carray  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
 from ..spec import Moments, StepNumbers, Vector
-from .compile import compiled, or_empty, reads
+from .compile import compiled, inlined, or_empty, reads
 from .shared import clear
 
 
@@ -43,7 +43,7 @@ def _vector(address, begin, n, like):
     return carray(_pointer(address), begin + n, like.dtype)[begin:]  # type: ignore[call-arg,arg-type,unused-ignore]
 
 
-@compiled
+@inlined
 def vector_at(address, like):
     """The vector at an address, of the size and type of `like`."""
     return carray(_pointer(address), len(like), like.dtype)  # type: ignore[call-arg,arg-type,unused-ignore]
