@@ -41,7 +41,7 @@ from ..python.resolver import (
     wait_of,
 )
 from ..spec import Columns, Plan
-from .compile import compiled, reads
+from .compile import compiled, inlined, reads
 from .random import bits_of, double_of, log_positive, multiply_high, philox_words, unit_double
 
 # Fields of a plan of which this loop knows every value, where those of the second table have the value there.
@@ -90,9 +90,9 @@ _LARGEST = float(np.finfo(np.float64).max)
 _WHO, _VERSION, _START_BITS, _STATUS = range(4)
 _TASK_SHIFT, _STATE_SHIFT = 32, 8
 # `_State.counters`
-_N_COUNTERS = 11
+_N_COUNTERS = 10
 (
-    _FILL, _AT_VERSION, _STARTED, _TOTAL_ROWS, _QUIET, _CREATED, _STARTS, _N_ELIGIBLE, _REASON, _AHEAD_BEGIN, _FILLING,
+    _FILL, _AT_VERSION, _STARTED, _TOTAL_ROWS, _QUIET, _CREATED, _STARTS, _N_ELIGIBLE, _REASON, _AHEAD_BEGIN,
 ) = range(_N_COUNTERS)  # fmt: skip
 
 
@@ -170,7 +170,10 @@ def _draw_batch(plan, component, guess, task, out):
 
 @compiled
 def _look_ahead(plan, state, start, n_eligible, filling):
-    """Places of the next starts and, as far as they can be guessed, their clients and delays."""
+    """Places of the next starts and, as far as they can be guessed, their clients and delays.
+
+    filling: no task has ended yet, as a rule.
+    """
     words, guess, task, eligible, tasks = state.words, state.guess, state.task, state.eligible, state.tasks
     _selection_words(plan.seed_low, plan.seed_high, start, words)
     if n_eligible < _FEW:
@@ -199,17 +202,81 @@ def _look_ahead(plan, state, start, n_eligible, filling):
     _draw_batch(plan, COMPONENT_WAIT, guess, task, wait)
 
 
+@inlined
+def _write(out, row, slots, slot, staleness, step, status, now):
+    """The row of the task of a slot, which is over."""
+    who = slots[slot, _WHO]
+    out.client[row], out.task[row] = who & ((1 << _TASK_SHIFT) - 1), who >> _TASK_SHIFT
+    out.version[row], out.staleness[row] = slots[slot, _VERSION], staleness
+    out.start_time[row], out.arrive_time[row] = double_of(slots[slot, _START_BITS]), now
+    out.step[row], out.status[row] = step, status
+
+
+@inlined
+def _draw(plan, state, start, n_eligible):
+    """Client of the start of this number, who is no longer eligible then; and whether its delays were drawn ahead."""
+    counters, eligible = state.counters, state.eligible
+    ahead = start & (_BATCH - 1)
+    if start - counters[_AHEAD_BEGIN] >= _BATCH:
+        counters[_AHEAD_BEGIN] = start - ahead
+        _look_ahead(plan, state, start - ahead, n_eligible, plan.n_slots > start)
+    place = np.int64(multiply_high(state.words[ahead], np.uint64(n_eligible)))
+    client = np.int64(eligible[place])
+    eligible[place] = eligible[n_eligible - 1]
+    return client, state.guess[ahead] == client and state.task[ahead] == np.int64(state.tasks[client])
+
+
+@inlined
+def _delays(plan, state, start, client, task, guessed):
+    """Wait and duration of a task."""
+    if guessed:
+        ahead = start & (_BATCH - 1)
+        return state.delays[0, ahead], state.delays[1, ahead]
+    return wait_of(plan, client, task), duration_of(plan, client, task)
+
+
+@inlined
+def _begin(plan, slots, slot, duration, now, version):
+    """The task of the slot starts now; returns when it ends."""
+    who = slots[slot, _WHO]
+    status = USED
+    if plan.recorded:
+        row = recorded_row(plan, who & ((1 << _TASK_SHIFT) - 1), who >> _TASK_SHIFT)
+        status = USED if plan.row_ok[row] != 0 else FAILED
+    end = now + duration
+    if end > now + plan.timeout:
+        end = now + plan.timeout
+        status = TIMED_OUT
+    slots[slot, _VERSION], slots[slot, _START_BITS] = version, np.int64(bits_of(now))
+    slots[slot, _STATUS] = status | (RUNNING << _STATE_SHIFT)
+    return end
+
+
+@inlined
+def _status(plan, slots, slot, version):
+    """Status and staleness of the task of a slot that ends now; the slot is free then."""
+    status = slots[slot, _STATUS] & ((1 << _STATE_SHIFT) - 1)
+    slots[slot, _STATUS] = FREE << _STATE_SHIFT
+    staleness = version - slots[slot, _VERSION]
+    return TOO_STALE if status == USED and staleness > plan.max_staleness >= 0 else status, staleness
+
+
+@inlined
+def _end_of(plan, version, total_rows):
+    """Why the schedule ends after the end of a task; FULL where it goes on."""
+    if version == plan.server_steps:
+        return SERVER_STEPS
+    return ARRIVALS if total_rows >= plan.arrivals >= 0 else FULL
+
+
 @compiled
 def _run(plan, state, out):
     """Rows, steps and reason."""
-    heap, slots, eligible, tasks, counters = state.heap, state.slots, state.eligible, state.tasks, state.counters
+    heap, slots, counters, is_pool = state.heap, state.slots, state.counters, plan.mode == POOL
     fill, version, started = counters[_FILL], counters[_AT_VERSION], counters[_STARTED]
     total_rows, quiet, starts = counters[_TOTAL_ROWS], counters[_QUIET], counters[_STARTS]
-    created, n_eligible, filling = np.uint64(counters[_CREATED]), counters[_N_ELIGIBLE], counters[_FILLING]
-    ahead_begin, reason = counters[_AHEAD_BEGIN], counters[_REASON]
-    is_pool = plan.mode == POOL
-    end = np.uint64(_ROOT + plan.n_slots)
-    horizon = bits_of(min(plan.max_time, _LARGEST))
+    created, n_eligible, reason = np.uint64(counters[_CREATED]), counters[_N_ELIGIBLE], counters[_REASON]
+    end, horizon = np.uint64(_ROOT + plan.n_slots), bits_of(min(plan.max_time, _LARGEST))
     rows = steps = 0
     left = _EVENTS_PER_CALL
     while left > 0 and reason == FULL and rows < len(out.client) and steps + 2 <= len(out.step_time):
@@ -222,25 +289,14 @@ def _run(plan, state, out):
         if quiet > plan.stall_limit:
             reason = STALLED
             break
-        now = double_of(time)
-        slot = np.int64(order & _SLOT_MASK)
+        now, slot = double_of(time), np.int64(order & _SLOT_MASK)
         if order < _START:  # a task ends
-            status = slots[slot, _STATUS] & ((1 << _STATE_SHIFT) - 1)
-            begun_on = slots[slot, _VERSION]
-            staleness = version - begun_on
-            if status == USED and staleness > plan.max_staleness >= 0:
-                status = TOO_STALE
-            who = slots[slot, _WHO]
-            client = who & ((1 << _TASK_SHIFT) - 1)
-            slots[slot, _STATUS] = FREE << _STATE_SHIFT
-            out.client[rows], out.task[rows] = client, who >> _TASK_SHIFT
-            out.version[rows], out.staleness[rows] = begun_on, staleness
-            out.start_time[rows], out.arrive_time[rows] = double_of(slots[slot, _START_BITS]), now
-            out.step[rows], out.status[rows] = version if status == USED else -1, status
+            status, staleness = _status(plan, slots, slot, version)
+            _write(out, rows, slots, slot, staleness, version if status == USED else -1, status, now)
             rows += 1
             total_rows += 1
             if is_pool:
-                eligible[n_eligible] = client
+                state.eligible[n_eligible] = slots[slot, _WHO] & ((1 << _TASK_SHIFT) - 1)
                 n_eligible += 1
             if status == USED:
                 quiet = 0
@@ -249,12 +305,8 @@ def _run(plan, state, out):
                     out.step_time[steps], out.started[steps], out.step_rows[steps] = now, started, total_rows
                     steps += 1
                     version += 1
-                    fill = 0
-                    started = 0
-                    if version == plan.server_steps:
-                        reason = SERVER_STEPS
-            if reason == FULL and total_rows >= plan.arrivals >= 0:
-                reason = ARRIVALS
+                    fill = started = 0
+            reason = _end_of(plan, version, total_rows)
             if reason != FULL:
                 break
             order = _START | (created << _SHIFT) | np.uint64(slot)
@@ -268,50 +320,30 @@ def _run(plan, state, out):
                 reason = STALLED
                 break
         if slots[slot, _STATUS] >> _STATE_SHIFT == WAITING:
-            who = slots[slot, _WHO]
-            client, task = who & ((1 << _TASK_SHIFT) - 1), who >> _TASK_SHIFT
             duration = double_of(slots[slot, _START_BITS])
         else:  # the slot asks for a client
-            ahead = starts & (_BATCH - 1)
-            guessed = False
-            client = slot
+            client, guessed = slot, False
             if is_pool:
-                if starts - ahead_begin >= _BATCH:
-                    ahead_begin = starts - ahead
-                    _look_ahead(plan, state, ahead_begin, n_eligible, filling > starts)
-                place = np.int64(multiply_high(state.words[ahead], np.uint64(n_eligible)))
-                client = np.int64(eligible[place])
+                client, guessed = _draw(plan, state, starts, n_eligible)
                 n_eligible -= 1
-                eligible[place] = eligible[n_eligible]
-                starts += 1
-                guessed = state.guess[ahead] == client and state.task[ahead] == np.int64(tasks[client])
-            task = np.int64(tasks[client])
-            tasks[client] = task + 1
+            task = np.int64(state.tasks[client])
+            state.tasks[client] = task + 1
             slots[slot, _WHO] = client | (task << _TASK_SHIFT)
-            if guessed:
-                wait, duration = state.delays[0, ahead], state.delays[1, ahead]
-            else:
-                wait, duration = wait_of(plan, client, task), duration_of(plan, client, task)
+            wait, duration = _delays(plan, state, starts, client, task, guessed)
+            starts += 1
             if now + wait > now:
                 slots[slot, _START_BITS] = np.int64(bits_of(duration))
                 slots[slot, _STATUS] = WAITING << _STATE_SHIFT
                 _replace_top(heap, end, bits_of(now + wait), _START | (created << _SHIFT) | np.uint64(slot))
                 created += _U1
                 continue
-        status = FAILED if plan.recorded and plan.row_ok[recorded_row(plan, client, task)] == 0 else USED
-        ends = now + duration
-        if ends > now + plan.timeout:
-            ends = now + plan.timeout
-            status = TIMED_OUT
-        slots[slot, _VERSION], slots[slot, _START_BITS] = version, np.int64(time)
-        slots[slot, _STATUS] = status | (RUNNING << _STATE_SHIFT)
+        ends = _begin(plan, slots, slot, duration, now, version)
         started += 1
         _replace_top(heap, end, bits_of(ends), (created << _SHIFT) | np.uint64(slot))
         created += _U1
     counters[_FILL], counters[_AT_VERSION], counters[_STARTED] = fill, version, started
     counters[_TOTAL_ROWS], counters[_QUIET], counters[_STARTS] = total_rows, quiet, starts
-    counters[_CREATED], counters[_N_ELIGIBLE] = np.int64(created), n_eligible
-    counters[_AHEAD_BEGIN], counters[_REASON] = ahead_begin, reason
+    counters[_CREATED], counters[_N_ELIGIBLE], counters[_REASON] = np.int64(created), n_eligible, reason
     return rows, steps, reason
 
 
@@ -335,7 +367,6 @@ class PlainResolver:
         counters = np.zeros(_N_COUNTERS, np.int64)
         counters[_CREATED], counters[_N_ELIGIBLE], counters[_REASON] = n_slots, n, FULL
         counters[_AHEAD_BEGIN] = -_BATCH
-        counters[_FILLING] = n_slots  # before this start no task has ended, as a rule
         self._state = _State(
             counters=counters,
             heap=_first_requests(n_slots),

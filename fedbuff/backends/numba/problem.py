@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..spec import BoundProblem, LocalSpec, ProblemSpec, Vector
+from ..spec import BoundProblem, LocalSpec, LocalTask, ProblemSpec, Vector
 from .compile import or_empty, reads
 from .net import BLOCK, RELU, TANH, Net, net_count_correct, net_local_sgd, net_objective
 from .quadratic import (
@@ -80,27 +79,16 @@ class BoundLoops:
         batch = int(batches.max(initial=0))
         return self.scratch(max(batch, self._most_rows if (batches == 0).any() else 0), batch)
 
-    def local_sgd(
-        self,
-        local: LocalSpec,
-        w: Vector,
-        *,
-        client: int,
-        task: int,
-        seed: int,
-        batch: int,
-        rows: NDArray[np.int64] | None,
-        delta_out: Vector,
-    ) -> None:
+    def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
         t = self._spec.dtype.type
         numbers = Local(
             local.steps, float(local.lr), t(local.momentum), t(local.weight_decay), t(local.prox),
             reads(local.lr_factors), local.steps_per_pass, float(local.scale),
         )  # fmt: skip
-        given = NO_ROWS if rows is None else reads(rows)
-        scratch = self.task_scratch(np.array([batch]))
-        key = Task(*key_words(seed), client, task, batch)
-        self.loops.local_sgd(self.problem, numbers, key, reads(w), given, scratch, delta_out)
+        given = NO_ROWS if task.rows is None else reads(task.rows)
+        draws = Task(*key_words(task.seed), task.client, task.task, task.batch)
+        scratch = self.task_scratch(np.array([task.batch]))
+        self.loops.local_sgd(self.problem, numbers, draws, reads(w), given, scratch, delta_out)
 
     def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
         return self._value([client], self._one, w, gradient_out, 1)

@@ -18,7 +18,7 @@ from ..._rule.state import MOMENTS
 from ..._rule.strategies import Norm, Rule
 from ..python.replay import DIVERGED, NEED_ROWS, STEPS
 from ..python.rule import initial_moments
-from ..spec import EngineSpec, LocalPlan, UsedRows, Vector
+from ..spec import EngineSpec, LocalPlan, LocalTask, UsedRows, Vector
 from . import steps as _steps
 from .compile import reads
 from .problem import NO_ROWS, BoundLoops
@@ -367,10 +367,8 @@ class CompiledReplay:
         delta, seed = np.empty_like(self._like), int(job.k0) | int(job.k1) << 32
         for row in range(_rows_of_made_steps(job), int(job.row_end[version - job.first_step])):
             client, task, on = (int(number) for number in job.rows[:, row - job.first_row])
-            self._bound.local_sgd(
-                self._local.task(client, on), self._model(on), client=client, task=task, seed=seed,
-                batch=self._local.batch_of(client), rows=None, delta_out=delta,
-            )  # fmt: skip
+            drawn = LocalTask(client, task, seed, self._local.batch_of(client))
+            self._bound.local_sgd(self._local.task(client, on), self._model(on), drawn, delta)
             if not np.isfinite(delta).all():
                 return version, row
         return version, -1
