@@ -25,7 +25,7 @@ class _Notice(Listener):
         self._said = False
 
     def on_start(self, event: Any) -> None:
-        ours = event.data["dispatcher"].py_func.__module__.startswith(__package__)
+        ours = (event.data["dispatcher"].py_func.__module__ or "").startswith(__package__)
         if ours and not self._said and sys.stderr is not None and sys.stderr.isatty():
             self._said = True
             print("fedbuff: Numba compiles, which is kept on disk; `fedbuff warmup` does all of it", file=sys.stderr)
@@ -64,9 +64,14 @@ def compiled(function: F, **options: Any) -> F:
     return made
 
 
-def inlined(function: F, **options: Any) -> F:
-    """`compiled`, and put into its callers, where arguments of many arrays cost more than the work."""
-    return compiled(function, forceinline=True, **options)
+def inlined(function: F) -> F:
+    """For functions that are part of those that call them: compiled there, and never for themselves.
+
+    Numba passes seven words for an array: a call with many arrays costs more than the work on a small model.
+    """
+    njit: Any = nb.njit
+    made: F = njit(function, inline="always", nogil=True, error_model="numpy")
+    return made
 
 
 def reads(array: NDArray[Any]) -> NDArray[Any]:

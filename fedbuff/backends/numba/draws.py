@@ -30,13 +30,24 @@ def _philox(k0, k1, counter, words_out):
 
 
 @inlined
+def batch_words(k0, k1, client, task, step, j):
+    """The words of elements j to j + 3 of a batch, j a multiple of four."""
+    block = np.uint64((BATCHES << 28) + j // 4)
+    return philox_words(k0, k1, np.uint64(client), np.uint64(task), np.uint64(step), block)
+
+
+@inlined
 def fill_batch_rows(k0, k1, client, task, step, begin, n_rows, rows_out):
     """begin + the row numbers of `batch_rows`."""
-    c0, c1, c2 = np.uint64(client), np.uint64(task), np.uint64(step)
     for j in range(0, len(rows_out), 4):
-        words = philox_words(k0, k1, c0, c1, c2, np.uint64((BATCHES << 28) + j // 4))
+        words = batch_words(k0, k1, client, task, step, j)
         for i in range(min(4, len(rows_out) - j)):
             rows_out[j + i] = begin + np.int64((words[i] * np.uint64(n_rows)) >> np.uint64(32))
+
+
+@compiled
+def _batch_rows(k0, k1, client, task, step, n_rows, rows_out):
+    fill_batch_rows(k0, k1, client, task, step, 0, n_rows, rows_out)
 
 
 @compiled
@@ -86,7 +97,7 @@ def philox(seed: int, counter: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 def batch_rows(seed: int, client: int, task: int, step: int, n_rows: int, batch: int) -> NDArray[np.int64]:
     rows = np.empty(batch, np.int64)
-    fill_batch_rows(*key_words(seed), client, task, step, 0, n_rows, rows)
+    _batch_rows(*key_words(seed), client, task, step, n_rows, rows)
     return rows
 
 

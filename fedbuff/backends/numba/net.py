@@ -10,6 +10,8 @@ import numpy as np
 
 from .compile import compiled, inlined
 from .dense import add_products, add_row, row_score, scores
+from .draws import batch_words
+from .memory import prefetch
 from .power import power
 from .shared import (
     SOFTMAX,
@@ -26,6 +28,7 @@ from .shared import (
 )
 
 RELU, TANH = 0, 1
+MOST_FETCHED, MOST_FETCHED_COLUMNS = 16, 32  # rows, and their columns, that are worth fetching ahead
 BLOCK = 64  # rows that go through a net together; a multiple of four
 
 
@@ -211,7 +214,21 @@ def _single_pass(problem, model, rows, counts, n, scale, scratch):
             model[n_in] += factor[i]
 
 
-@inlined
+@compiled
+def fetch_rows(x, target, offsets, k0, k1, client, number, batch):
+    """Asks the memory for the rows of the first local step of a task, while another one is at work."""
+    begin = offsets[client]
+    n_rows = np.uint64(offsets[client + 1] - begin)
+    for j in range(0, batch, 4):
+        words = batch_words(k0, k1, client, number, 0, j)
+        for i in range(min(4, batch - j)):
+            row = begin + np.int64((words[i] * n_rows) >> np.uint64(32))
+            prefetch(x, row * x.shape[1])
+            prefetch(x, (row + 1) * x.shape[1] - 1)
+            prefetch(target, row)
+
+
+@compiled
 def net_local_sgd(problem, local, task, w, given, scratch, delta_out):
     begin = problem.offsets[task.client]
     n_rows = problem.offsets[task.client + 1] - begin

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..spec import BoundProblem, LocalSpec, LocalTask, ProblemSpec, Vector
 from .compile import or_empty, reads

@@ -44,7 +44,7 @@ def _curve(problem, client, w, away, gradient):
             gradient[j] = curvature[0] * away[j]
 
 
-@inlined
+@compiled
 def quadratic_local_sgd(problem, local, task, w, given, scratch, delta_out):
     n = len(w)
     noisy = task.batch > 0 and problem.noise_variance > 0

@@ -51,7 +51,7 @@ def _sparse_add(problem, row, factor, out):
         out[-1] += factor
 
 
-@inlined
+@compiled
 def sparse_local_sgd(problem, local, task, w, given, scratch, delta_out):
     begin, end = problem.offsets[task.client], problem.offsets[task.client + 1]
     rows, counts, slope = scratch.rows, scratch.counts, scratch.turned

@@ -17,7 +17,7 @@ from numba.extending import intrinsic, overload
 
 from . import atomics
 from .compile import compiled, inlined
-from .net import Net, net_local_sgd
+from .net import MOST_FETCHED, MOST_FETCHED_COLUMNS, Net, fetch_rows, net_local_sgd
 from .quadratic import quadratic_local_sgd
 from .shared import Local, Task
 from .sparse import Sparse, sparse_local_sgd
@@ -95,7 +95,7 @@ def _local_sgd(problem, local, task, w, given, scratch, delta_out):
     raise NotImplementedError
 
 
-@overload(_local_sgd, jit_options={"forceinline": True})
+@overload(_local_sgd, inline="always")
 def _local_sgd_of(problem, local, task, w, given, scratch, delta_out):
     def net(problem, local, task, w, given, scratch, delta_out):
         net_local_sgd(problem, local, task, w, given, scratch, delta_out)
@@ -127,6 +127,23 @@ def _train(problem, job, row, given, scratch, delta_out):
     )  # fmt: skip
     task = Task(job.k0, job.k1, client, job.rows[TASK, i], job.tasks[BATCH, c])
     _local_sgd(problem, numbers, task, _read_only(_model(job, job.rows[ON_VERSION, i])), given, scratch, delta_out)
+
+
+def _fetch(problem, k0, k1, client, number, batch):
+    """Asks for the rows of a task that comes later, where that pays."""
+    raise NotImplementedError
+
+
+@overload(_fetch, inline="always")
+def _fetch_of(problem, k0, k1, client, number, batch):
+    def net(problem, k0, k1, client, number, batch):
+        if problem.n_values == 1 and 0 < batch <= MOST_FETCHED and problem.sizes[0] <= MOST_FETCHED_COLUMNS:
+            fetch_rows(problem.x, problem.target, problem.offsets, k0, k1, client, number, batch)
+
+    def nothing(problem, k0, k1, client, number, batch):
+        pass
+
+    return net if problem.instance_class is Net else nothing
 
 
 @inlined
@@ -263,9 +280,16 @@ def steps_alone(problem, job, given, scratch, goal):
     at = job.at
     delta = vector_at(job.window[ADDRESS, 0], job.total)
     row = at[DONE]
+    last = job.row_end[goal - 1 - job.first_step] - 1
+    single = job.tasks.shape[1] == 1
     while at[VERSION] < goal:
         end = job.row_end[at[VERSION] - job.first_step]
         while row < end:
+            if row < last:
+                i = row + 1 - job.first_row
+                client = job.rows[CLIENT, i]
+                batch = job.tasks[BATCH, 0 if single else client]
+                _fetch(problem, job.k0, job.k1, client, job.rows[TASK, i], batch)
             _train(problem, job, row, given, scratch, delta)
             _add(job, row, delta)
             row += 1
