@@ -47,6 +47,7 @@ __all__ = ["CompiledReplay", "can_replay"]
 _LINE = 64  # bytes of the cache
 _WINDOW_OF_A_THREAD = 16  # deltas that wait, where there is memory for so many
 _MOST_THREADS = 64
+LEFT_OUT = ("table", "ring", "hidden", "own")  # fields of rules that are replayed step by step
 METHODS = ("sgd", "fednova")  # of rules: those whose clients do local SGD, its deltas scaled
 
 
@@ -60,7 +61,7 @@ def can_replay(spec: EngineSpec) -> bool:
         and spec.function is None
         and spec.roles is None
         and not (sums.modulus or sums.clip > 0 or sums.deviation > 0)
-        and rule.table is None
+        and all(getattr(rule, name) is None for name in LEFT_OUT)
         and rule.method in METHODS
         and not rule.weighs_numbers
         and plain
