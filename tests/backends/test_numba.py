@@ -231,7 +231,8 @@ def test_no_folder_for_the_cache_is_no_error(tmp_path: Path) -> None:
         (folder / "__pycache__").write_text("")
     (tmp_path / "home").write_text("")
     home = str(tmp_path / "home")
-    assert run(tmp_path, HOME=home, XDG_CACHE_HOME=home, PYTHONDONTWRITEBYTECODE="1") == "NullCache 0"
+    nowhere = {"HOME": home, "XDG_CACHE_HOME": home, "NUMBA_CACHE_DIR": ""}
+    assert run(tmp_path, PYTHONDONTWRITEBYTECODE="1", **nowhere) == "NullCache 0"
 
 
 def test_the_gil_is_released() -> None:

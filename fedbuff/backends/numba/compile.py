@@ -64,14 +64,13 @@ def compiled(function: F, **options: Any) -> F:
     return made
 
 
-def inlined(function: F) -> F:
-    """For functions that are part of those that call them: compiled there, and never for themselves.
+def inlined(function: F, **options: Any) -> F:
+    """`compiled`, and put into its callers by LLVM.
 
-    Numba passes seven words for an array: a call with many arrays costs more than the work on a small model.
+    Numba passes seven words for an array: a call with many arrays costs more than the work on a small model. Its own
+    inlining would count references of all of them.
     """
-    njit: Any = nb.njit
-    made: F = njit(function, inline="always", nogil=True, error_model="numpy")
-    return made
+    return compiled(function, forceinline=True, **options)
 
 
 def reads(array: NDArray[Any]) -> NDArray[Any]:

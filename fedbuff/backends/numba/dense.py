@@ -6,7 +6,7 @@ LLVM turns the innermost loops into vector code; sums are made in the order that
 
 from __future__ import annotations
 
-from .compile import FAST, compiled
+from .compile import FAST, compiled, inlined
 
 
 def _scores(x, rows, m, weight, out):
@@ -108,6 +108,6 @@ def _inner(x, y):
 
 scores = compiled(_scores, fastmath=FAST)
 add_products = compiled(_add_products, fastmath=FAST)
-row_score = compiled(_row_score, fastmath=FAST, forceinline=True)
-add_row = compiled(_add_row, fastmath=FAST, forceinline=True)
+row_score = inlined(_row_score, fastmath=FAST)
+add_row = inlined(_add_row, fastmath=FAST)
 inner = compiled(_inner, fastmath=FAST)

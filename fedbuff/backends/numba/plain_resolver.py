@@ -89,6 +89,7 @@ _LARGEST = float(np.finfo(np.float64).max)
 # status and state (the state above).
 _WHO, _VERSION, _START_BITS, _STATUS = range(4)
 _TASK_SHIFT, _STATE_SHIFT = 32, 8
+_CLIENT_MASK, _STATUS_MASK = (1 << _TASK_SHIFT) - 1, (1 << _STATE_SHIFT) - 1
 # `_State.counters`
 _N_COUNTERS = 10
 (
@@ -206,59 +207,11 @@ def _look_ahead(plan, state, start, n_eligible, filling):
 def _write(out, row, slots, slot, staleness, step, status, now):
     """The row of the task of a slot, which is over."""
     who = slots[slot, _WHO]
-    out.client[row], out.task[row] = who & ((1 << _TASK_SHIFT) - 1), who >> _TASK_SHIFT
+    out.client[row], out.task[row] = who & _CLIENT_MASK, who >> _TASK_SHIFT
     out.version[row], out.staleness[row] = slots[slot, _VERSION], staleness
     out.start_time[row], out.arrive_time[row] = double_of(slots[slot, _START_BITS]), now
     out.step[row], out.status[row] = step, status
-
-
-@inlined
-def _draw(plan, state, start, n_eligible):
-    """Client of the start of this number, who is no longer eligible then; and whether its delays were drawn ahead."""
-    counters, eligible = state.counters, state.eligible
-    ahead = start & (_BATCH - 1)
-    if start - counters[_AHEAD_BEGIN] >= _BATCH:
-        counters[_AHEAD_BEGIN] = start - ahead
-        _look_ahead(plan, state, start - ahead, n_eligible, plan.n_slots > start)
-    place = np.int64(multiply_high(state.words[ahead], np.uint64(n_eligible)))
-    client = np.int64(eligible[place])
-    eligible[place] = eligible[n_eligible - 1]
-    return client, state.guess[ahead] == client and state.task[ahead] == np.int64(state.tasks[client])
-
-
-@inlined
-def _delays(plan, state, start, client, task, guessed):
-    """Wait and duration of a task."""
-    if guessed:
-        ahead = start & (_BATCH - 1)
-        return state.delays[0, ahead], state.delays[1, ahead]
-    return wait_of(plan, client, task), duration_of(plan, client, task)
-
-
-@inlined
-def _begin(plan, slots, slot, duration, now, version):
-    """The task of the slot starts now; returns when it ends."""
-    who = slots[slot, _WHO]
-    status = USED
-    if plan.recorded:
-        row = recorded_row(plan, who & ((1 << _TASK_SHIFT) - 1), who >> _TASK_SHIFT)
-        status = USED if plan.row_ok[row] != 0 else FAILED
-    end = now + duration
-    if end > now + plan.timeout:
-        end = now + plan.timeout
-        status = TIMED_OUT
-    slots[slot, _VERSION], slots[slot, _START_BITS] = version, np.int64(bits_of(now))
-    slots[slot, _STATUS] = status | (RUNNING << _STATE_SHIFT)
-    return end
-
-
-@inlined
-def _status(plan, slots, slot, version):
-    """Status and staleness of the task of a slot that ends now; the slot is free then."""
-    status = slots[slot, _STATUS] & ((1 << _STATE_SHIFT) - 1)
     slots[slot, _STATUS] = FREE << _STATE_SHIFT
-    staleness = version - slots[slot, _VERSION]
-    return TOO_STALE if status == USED and staleness > plan.max_staleness >= 0 else status, staleness
 
 
 @inlined
@@ -269,16 +222,44 @@ def _end_of(plan, version, total_rows):
     return ARRIVALS if total_rows >= plan.arrivals >= 0 else FULL
 
 
+@inlined
+def _take(eligible, place, n_eligible):
+    """The eligible client at this place; the last one comes there."""
+    client = np.int64(eligible[place])
+    eligible[place] = eligible[n_eligible - 1]
+    return client
+
+
+@inlined
+def _load(counters):
+    return (
+        counters[_FILL], counters[_AT_VERSION], counters[_STARTED], counters[_TOTAL_ROWS], counters[_QUIET],
+        counters[_STARTS], counters[_N_ELIGIBLE], counters[_AHEAD_BEGIN], counters[_REASON],
+    )  # fmt: skip
+
+
+@inlined
+def _store(counters, fill, version, started, total_rows, quiet, starts, n_eligible, ahead_begin, reason):
+    counters[_FILL], counters[_AT_VERSION], counters[_STARTED] = fill, version, started
+    counters[_TOTAL_ROWS], counters[_QUIET], counters[_STARTS] = total_rows, quiet, starts
+    counters[_N_ELIGIBLE], counters[_AHEAD_BEGIN], counters[_REASON] = n_eligible, ahead_begin, reason
+
+
+@inlined
+def _put_in_slot(slots, slot, version, bits, status, state):
+    slots[slot, _VERSION], slots[slot, _START_BITS] = version, np.int64(bits)
+    slots[slot, _STATUS] = status | (state << _STATE_SHIFT)
+
+
 @compiled
 def _run(plan, state, out):
     """Rows, steps and reason."""
-    heap, slots, counters, is_pool = state.heap, state.slots, state.counters, plan.mode == POOL
-    fill, version, started = counters[_FILL], counters[_AT_VERSION], counters[_STARTED]
-    total_rows, quiet, starts = counters[_TOTAL_ROWS], counters[_QUIET], counters[_STARTS]
-    created, n_eligible, reason = np.uint64(counters[_CREATED]), counters[_N_ELIGIBLE], counters[_REASON]
+    heap, slots, eligible, tasks, counters = state.heap, state.slots, state.eligible, state.tasks, state.counters
+    words, guess, guessed_task, delays = state.words, state.guess, state.task, state.delays
+    fill, version, started, total_rows, quiet, starts, n_eligible, ahead_begin, reason = _load(counters)
+    created, is_pool = np.uint64(counters[_CREATED]), plan.mode == POOL
     end, horizon = np.uint64(_ROOT + plan.n_slots), bits_of(min(plan.max_time, _LARGEST))
-    rows = steps = 0
-    left = _EVENTS_PER_CALL
+    rows, steps, left = 0, 0, _EVENTS_PER_CALL
     while left > 0 and reason == FULL and rows < len(out.client) and steps + 2 <= len(out.step_time):
         left -= 1
         time, order = heap[_U6], heap[_U6 + _U1]
@@ -286,26 +267,20 @@ def _run(plan, state, out):
             reason = MAX_TIME if plan.max_time < np.inf else EXHAUSTED
             break
         quiet += 1
-        if quiet > plan.stall_limit:
-            reason = STALLED
-            break
         now, slot = double_of(time), np.int64(order & _SLOT_MASK)
-        if order < _START:  # a task ends
-            status, staleness = _status(plan, slots, slot, version)
+        if order < _START and quiet <= plan.stall_limit:  # a task ends
+            staleness, status = version - slots[slot, _VERSION], slots[slot, _STATUS] & _STATUS_MASK
+            status = TOO_STALE if status == USED and staleness > plan.max_staleness >= 0 else status
             _write(out, rows, slots, slot, staleness, version if status == USED else -1, status, now)
-            rows += 1
-            total_rows += 1
+            rows, total_rows = rows + 1, total_rows + 1
             if is_pool:
-                state.eligible[n_eligible] = slots[slot, _WHO] & ((1 << _TASK_SHIFT) - 1)
+                eligible[n_eligible] = slots[slot, _WHO] & _CLIENT_MASK
                 n_eligible += 1
             if status == USED:
-                quiet = 0
-                fill += 1
+                quiet, fill = 0, fill + 1
                 if fill == plan.buffer_size:
                     out.step_time[steps], out.started[steps], out.step_rows[steps] = now, started, total_rows
-                    steps += 1
-                    version += 1
-                    fill = started = 0
+                    steps, version, fill, started = steps + 1, version + 1, 0, 0
             reason = _end_of(plan, version, total_rows)
             if reason != FULL:
                 break
@@ -316,34 +291,43 @@ def _run(plan, state, out):
                 _replace_top(heap, end, time, order)
                 continue
             quiet += 1
-            if quiet > plan.stall_limit:
-                reason = STALLED
-                break
+        if quiet > plan.stall_limit:
+            reason = STALLED
+            break
         if slots[slot, _STATUS] >> _STATE_SHIFT == WAITING:
+            client, task = slots[slot, _WHO] & _CLIENT_MASK, slots[slot, _WHO] >> _TASK_SHIFT
             duration = double_of(slots[slot, _START_BITS])
         else:  # the slot asks for a client
-            client, guessed = slot, False
+            client, ahead, guessed = slot, starts & (_BATCH - 1), False
             if is_pool:
-                client, guessed = _draw(plan, state, starts, n_eligible)
+                if starts - ahead_begin >= _BATCH:
+                    ahead_begin = starts - ahead
+                    _look_ahead(plan, state, ahead_begin, n_eligible, plan.n_slots > starts)
+                client = _take(eligible, np.int64(multiply_high(words[ahead], np.uint64(n_eligible))), n_eligible)
                 n_eligible -= 1
-            task = np.int64(state.tasks[client])
-            state.tasks[client] = task + 1
-            slots[slot, _WHO] = client | (task << _TASK_SHIFT)
-            wait, duration = _delays(plan, state, starts, client, task, guessed)
+                guessed = guess[ahead] == client and guessed_task[ahead] == np.int64(tasks[client])
             starts += 1
+            task = np.int64(tasks[client])
+            tasks[client] = task + 1
+            slots[slot, _WHO] = client | (task << _TASK_SHIFT)
+            wait, duration = delays[0, ahead], delays[1, ahead]
+            if not guessed:
+                wait, duration = wait_of(plan, client, task), duration_of(plan, client, task)
             if now + wait > now:
-                slots[slot, _START_BITS] = np.int64(bits_of(duration))
-                slots[slot, _STATUS] = WAITING << _STATE_SHIFT
+                _put_in_slot(slots, slot, version, bits_of(duration), USED, WAITING)
                 _replace_top(heap, end, bits_of(now + wait), _START | (created << _SHIFT) | np.uint64(slot))
                 created += _U1
                 continue
-        ends = _begin(plan, slots, slot, duration, now, version)
+        failed = plan.recorded and plan.row_ok[recorded_row(plan, client, task)] == 0
+        ends, status = now + duration, FAILED if failed else USED
+        if ends > now + plan.timeout:
+            ends, status = now + plan.timeout, TIMED_OUT
+        _put_in_slot(slots, slot, version, time, status, RUNNING)
         started += 1
         _replace_top(heap, end, bits_of(ends), (created << _SHIFT) | np.uint64(slot))
         created += _U1
-    counters[_FILL], counters[_AT_VERSION], counters[_STARTED] = fill, version, started
-    counters[_TOTAL_ROWS], counters[_QUIET], counters[_STARTS] = total_rows, quiet, starts
-    counters[_CREATED], counters[_N_ELIGIBLE], counters[_REASON] = np.int64(created), n_eligible, reason
+    _store(counters, fill, version, started, total_rows, quiet, starts, n_eligible, ahead_begin, reason)
+    counters[_CREATED] = np.int64(created)
     return rows, steps, reason
 
 
@@ -381,14 +365,14 @@ class PlainResolver:
 
     def run(self, columns: Columns) -> tuple[int, int, int]:
         if self._state.counters[_CREATED] + 2 * _EVENTS_PER_CALL >= 1 << _NUMBER_BITS:
-            raise ValueError("more than 68,719,476,735 events in one schedule")
+            raise ValueError("schedule: expected at most 68,719,476,735 events")
         made: tuple[int, int, int] = _run(self._plan, self._state, columns)
         return made
 
     def in_flight(self) -> Any:
         slots = self._state.slots
         running = slots[slots[:, _STATUS] >> _STATE_SHIFT == RUNNING]
-        client = (running[:, _WHO] & ((1 << _TASK_SHIFT) - 1)).astype(np.int32)
+        client = (running[:, _WHO] & _CLIENT_MASK).astype(np.int32)
         task = (running[:, _WHO] >> _TASK_SHIFT).astype(np.uint32)
         return client, task, running[:, _VERSION].copy(), running[:, _START_BITS].copy().view(np.float64)
 

@@ -95,7 +95,7 @@ def _local_sgd(problem, local, task, w, given, scratch, delta_out):
     raise NotImplementedError
 
 
-@overload(_local_sgd, inline="always")
+@overload(_local_sgd, jit_options={"forceinline": True})
 def _local_sgd_of(problem, local, task, w, given, scratch, delta_out):
     def net(problem, local, task, w, given, scratch, delta_out):
         net_local_sgd(problem, local, task, w, given, scratch, delta_out)
@@ -134,7 +134,7 @@ def _fetch(problem, k0, k1, client, number, batch):
     raise NotImplementedError
 
 
-@overload(_fetch, inline="always")
+@overload(_fetch, jit_options={"forceinline": True})
 def _fetch_of(problem, k0, k1, client, number, batch):
     def net(problem, k0, k1, client, number, batch):
         if problem.n_values == 1 and 0 < batch <= MOST_FETCHED and problem.sizes[0] <= MOST_FETCHED_COLUMNS:
