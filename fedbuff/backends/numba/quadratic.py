@@ -49,7 +49,7 @@ def quadratic_local_sgd(problem, local, task, w, given, scratch, delta_out):
     n = len(w)
     noisy = task.batch > 0 and problem.noise_variance > 0
     deviation = math.sqrt(problem.noise_variance / (n * task.batch)) if noisy else 0.0
-    noise, gradient, velocity, away = scratch.noise, scratch.gradient, scratch.velocity, scratch.turned
+    noise, gradient, velocity, away = scratch.noise, scratch.gradient, scratch.velocity, scratch.turned[:n]
     model = delta_out
     for j in range(n):
         model[j] = w[j]
@@ -73,7 +73,7 @@ def quadratic_count_correct(problem, begin, end, w, scratch):
 @compiled
 def quadratic_objective(problem, first, weights, w, scratch, total):
     """As `net_objective`."""
-    away, gradient = scratch.turned, scratch.gradient
+    away, gradient = scratch.turned[: len(w)], scratch.gradient
     value = 0.0
     for i in range(len(weights)):
         _curve(problem, first + i, w, away, gradient)
