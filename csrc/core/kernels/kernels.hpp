@@ -53,13 +53,13 @@ struct RowConfig {
   const T* current;
 };
 
-// Loops that do one thing as fast as the level can: what a kernel's speed is measured against.
+// Loops that do one thing as fast as the level can: the limits that kernels are compared with.
 template <class T>
 struct Limits {
   // The sum of n_streams vectors x[k] (dim), read side by side.
   T (*read)(std::int64_t dim, std::int64_t n_streams, const T* const* x);
 
-  // Writes value to out (dim), or copies x (dim) there; with past_caches by stores that leave no trace in the caches.
+  // Writes value to out (dim), or copies x (dim) there; with past_caches by stores that bypass the caches.
   void (*write)(std::int64_t dim, T value, bool past_caches, T* out);
   void (*copy)(std::int64_t dim, const T* x, bool past_caches, T* out);
 
@@ -94,6 +94,7 @@ struct FixedPointConfig {
 // 1 or goes on to k + 1 with the probability u - k, so that the mean is x. norm is the vector's length, levels a whole
 // number up to 2^20. Number j takes word j % 4 of the counter (counter[0], counter[1], block >> 28,
 // stream << 28 | block), block = j / 4.
+inline constexpr std::int32_t kMostLevels = 1 << 20;
 struct QuantizeConfig {
   double norm;
   double levels;

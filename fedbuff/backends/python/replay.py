@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..._base.arrays import round_down
+from ..._rule.own import OwnRule
 from ..._rule.state import MOMENTS
 from ..spec import (
     ClientFunction,
     EncodeNumbers,
     EngineSpec,
+    LocalTask,
+    Moments,
     SumSpec,
     UsedRows,
     Vector,
@@ -24,8 +28,17 @@ from ..spec import (
 from .groups import size_of_group
 from .philox import Stream, unit_double
 from .portable_math import log_positive, sincos2pi
+from .round_means import RoundMeans
 from .rows import RowTable
-from .rule import Kernels, WeightSums, add_contribution, initial_moments, step_model, weight_of_numbers
+from .rule import (
+    Kernels,
+    WeightSums,
+    add_contribution,
+    hidden_after,
+    initial_moments,
+    step_model,
+    weight_of_numbers,
+)
 
 __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 
@@ -73,6 +86,24 @@ class _Journal(NamedTuple):
     pending: dict[int, int]
 
 
+@dataclass(slots=True, eq=False)
+class _OpenStep:
+    """What the arrivals of a server step add up to."""
+
+    total: Vector
+    delta: Vector  # the newest arrival's
+    change: Vector  # of the table's sum
+    sums: WeightSums = field(default_factory=WeightSums)
+    rows: dict[int, NDArray[Any]] = field(default_factory=dict)  # of the table, that the step replaces
+    cut: int = 0  # numbers out of a secure sum's range
+    bad: int = -1  # the first arrival that is not finite
+    means: RoundMeans | None = None  # Ringleader's, with the arrivals
+    last: int = -1  # client of the newest arrival that was folded into them
+    own: Vector | None = None  # the server's next model, where clients have another one
+    held: list[tuple[Vector, float, int, int]] = field(default_factory=list)  # delta, weight, staleness, client
+    numbers: NDArray[np.float64] | None = None  # those two for an own rule: what came, and its state after the step
+
+
 class SequentialReplay:
     """The methods of the compiled ReplayF32 and ReplayF64, on one thread."""
 
@@ -109,7 +140,13 @@ class SequentialReplay:
         self._gradients: tuple[float, ...] = ()
         self._moments = initial_moments(rule, w0)
         self._last_step = np.zeros_like(w0) if rule.weight_by.by == "last_step" else None
-        self._rows_of_clients = None if rule.table is None else RowTable(rule, w0.size, w0.dtype)
+        means = rule.table is not None and rule.table.keeps == "means"
+        self._means = RoundMeans(kernels, rule, w0.size, w0.dtype) if means else None
+        self._numbers = None if rule.own is None else np.zeros(rule.own.n_state)  # of an own rule
+        self._own = None if rule.hidden is None else w0.copy()  # the server's model, where clients have another one
+        self._rows_of_clients = None if means or rule.kept_rows is None else RowTable(rule, w0.size, w0.dtype)
+        if self._rows_of_clients is not None:
+            self._rows_of_clients.begin(w0)
 
     def set_table(self, memory: NDArray[Any]) -> None:
         """Memory for the rows of the rule's table, (n_clients, dim)."""
@@ -196,85 +233,45 @@ class SequentialReplay:
         return function.check(function.call(clients, tasks, models), models.shape, models.dtype).copy()
 
     def _step(self) -> bool:
-        rule, w = self._rule, self._models[self._version]
         # Moments are changed in copies, which take their places when the step is made.
         moments = tuple(moment.copy() for moment in self._moments)
-        if isinstance(self._roles, _SimulatedSum):
-            self._roles.restart()
-        elif self._roles is not None and self._summing == self._version:
-            raise RuntimeError("replay: a secure sum was interrupted; go on from a checkpoint")
-        self._summing = self._version
-        total, delta = np.zeros_like(w), np.empty_like(w)
-        sums = WeightSums()
-        table, rows = self._rows_of_clients, dict[int, NDArray[Any]]()  # those that this step replaces
-        change = np.zeros_like(w)
+        self._begin_sum()
+        w = self._models[self._version]
+        means = None if self._means is None else self._means.copy()
+        step = _OpenStep(np.zeros_like(w), np.empty_like(w), np.zeros_like(w), means=means)
         end = self._at
-        bad = -1
-        cut = 0
         while end < len(self._rows) and self._rows[end][3] == self._version:
-            client, task, version, _, s, e = self._rows[end]
-            start = self._models[version]
-            if (ready := self._deltas.get(self._done + end - self._at)) is not None:
-                delta[:] = ready[1]
-            else:
-                self._work(client, task, version, start, delta)
-            factor = self._clip_factor(delta)
-            before = None if version == self._version else start
-            so_far = total if sums.arrivals > 0 else None
-            q = weight_of_numbers(self._kernels, rule, delta, w, before, self._last_step, so_far)
-            sums, weight = sums.weigh(s, e, self._version - version, q)
-            if self._roles is not None:
-                whole = round(weight * self._sums.weight_unit)
-                outside = self._roles.add(client, task, version, self._version, whole, factor, delta)
-                finite = outside == 0 or bool(np.isfinite(delta).all())
-                if not finite:
-                    self._diverged = (self._version, self._done + end - self._at)
-                    return False
-                cut += outside
-            else:
-                base = start if rule.base == "current" and version != self._version else None
-                part = delta
-                if table is not None:
-                    row = rows.get(client, table.rows.get(client))
-                    part, rows[client] = table.contribution(delta, row), table.stored(delta)
-                    change = table.changed(change, row, rows[client])
-                finite = add_contribution(self._kernels, total, part, weight * factor, w, base, total)
-            if not finite and bad < 0 and not np.isfinite(delta).all():
-                bad = self._done + end - self._at
+            if not self._add(step, end):
+                self._diverged = (self._version, self._done + end - self._at)
+                return False
             end += 1
-        if self._roles is not None and sums.arrivals > 0:
-            self._roles.finish(self._version, total)
-        if self._sums.deviation > 0:
-            total += self._noise(total)
-        if sums.arrivals > 0 and sums.norm(rule) == 0.0:
-            raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
-        waits = table is not None and table.waits(len({*table.rows, *rows}))
-        if table is not None and sums.arrivals > 0:
-            total = table.direction(total, sums.norm(rule))
-        new = (
-            w.copy()
-            if sums.arrivals == 0 or waits
-            else step_model(self._kernels, rule, w, total, sums, self._version, moments)
-        )
-        if not np.isfinite(new).all():
-            self._diverged = (self._version, bad)
+        new = self._next_model(step, moments)
+        if not all(x is None or np.isfinite(x).all() for x in (new, step.own, step.numbers)):
+            self._diverged = (self._version, step.bad)
             return False
+        if step.means is not None and step.last >= 0:
+            step.means.hear(step.last)
         gradients = self._gradients
         if self._record is not None and self._version % self._record[0] == self._record[1]:
             gradients = (*gradients, self._squared_gradient(w))
         used = Counter(row[2] for row in self._rows[self._at : end])
+        done = self._done + step.sums.arrivals
         values = {
             "_version": self._version + 1,
             "_at": end,
-            "_done": self._done + sums.arrivals,
-            "_deltas": {n: d for n, d in self._deltas.items() if n >= self._done + sums.arrivals},
-            "_cut": self._cut + cut,
+            "_done": done,
+            "_deltas": {n: d for n, d in self._deltas.items() if n >= done},
+            "_cut": self._cut + step.cut,
             "_moments": moments,
-            "_last_step": w - new if rule.weight_by.by == "last_step" else None,
+            "_last_step": w - new if self._rule.weight_by.by == "last_step" else None,
+            "_own": step.own,
+            "_numbers": step.numbers,
+            "_means": step.means,
             "_gradients": gradients,
         }
+        table = self._rows_of_clients
         if table is not None:
-            values["_table_total"] = (table.total + change, len({*table.rows, *rows}), rows)
+            values["_table_total"] = (table.total + step.change, len({*table.rows, *step.rows}), step.rows)
         self._carry_out(
             _Journal(
                 values,
@@ -284,6 +281,112 @@ class SequentialReplay:
             )
         )
         return True
+
+    def _fold(self, step: _OpenStep, client: int, at: int) -> None:
+        """A delta into Ringleader's means."""
+        assert step.means is not None
+        is_last = at + 1 == len(self._rows) or self._rows[at + 1][3] != self._version
+        steps, finite = step.means.fold(client, step.delta)
+        if steps != is_last:
+            raise ValueError(
+                f"step {self._version}: the schedule is not one of Ringleader's rounds; make it with this strategy"
+            )
+        if not steps:
+            step.means.hear(client)
+        step.last = client
+        if not finite and step.bad < 0 and not np.isfinite(step.delta).all():
+            step.bad = self._done + at - self._at
+
+    def _own_step(self, own: OwnRule, w: Vector, step: _OpenStep) -> Vector:
+        assert self._numbers is not None
+        deltas, weights, staleness, clients = (list(column) for column in zip(*step.held, strict=True))
+        code, new, step.numbers = own.step(
+            self._version, self._rule.lr_of(self._version, max(staleness)), w, deltas, np.array(weights),
+            np.array(staleness, np.int64), np.array(clients, np.int64), self._numbers,
+        )  # fmt: skip
+        if code != 0:
+            raise ValueError(f"step {self._version}: the own rule's function gave {code}")
+        return new
+
+    def _minus_model(self, delta: Vector, start: Vector, sums: WeightSums) -> Vector:
+        """An arrival as a ring of models keeps it."""
+        if sums.arrivals > 1:
+            raise ValueError(
+                f"step {self._version}: a ring of models takes one arrival in each step; make the schedule with this "
+                "strategy"
+            )
+        return delta - start
+
+    def _begin_sum(self) -> None:
+        if isinstance(self._roles, _SimulatedSum):
+            self._roles.restart()
+        elif self._roles is not None and self._summing == self._version:
+            raise RuntimeError("replay: a secure sum was interrupted; go on from a checkpoint")
+        self._summing = self._version
+
+    def _add(self, step: _OpenStep, at: int) -> bool:
+        """Adds the arrival of this row to the step's sum; False where a secure sum cannot take it."""
+        rule, w, delta = self._rule, self._models[self._version], step.delta
+        client, task, version, _, s, e = self._rows[at]
+        start = self._models[version]
+        if (ready := self._deltas.get(self._done + at - self._at)) is not None:
+            delta[:] = ready[1]
+        else:
+            self._work(client, task, version, start, delta)
+        factor = self._clip_factor(delta)
+        before = None if version == self._version else start
+        so_far = step.total if step.sums.arrivals > 0 else None
+        q = weight_of_numbers(self._kernels, rule, delta, w, before, self._last_step, so_far)
+        step.sums, weight = step.sums.weigh(s, e, self._version - version, q)
+        if self._roles is not None:
+            whole = round(weight * self._sums.weight_unit)
+            outside = self._roles.add(client, task, version, self._version, whole, factor, delta)
+            step.cut += outside
+            return outside == 0 or bool(np.isfinite(delta).all())
+        if step.means is not None:
+            self._fold(step, client, at)
+            return True
+        if rule.own is not None:
+            step.held.append((delta.copy(), weight * factor, self._version - version, client))
+            if step.bad < 0 and not np.isfinite(delta).all():
+                step.bad = self._done + at - self._at
+            return True
+        base = start if rule.base == "current" and version != self._version else None
+        part, table = delta, self._rows_of_clients
+        if table is not None:
+            if table.is_ring:
+                client, part = self._version % table.n_clients, self._minus_model(delta, start, step.sums)
+            row = step.rows.get(client, table.rows.get(client))
+            part, step.rows[client] = table.contribution(part, row), table.stored(part)
+            step.change = table.changed(step.change, row, step.rows[client])
+        finite = add_contribution(self._kernels, step.total, part, weight * factor, w, base, step.total)
+        if not finite and step.bad < 0 and not np.isfinite(delta).all():
+            step.bad = self._done + at - self._at
+        return True
+
+    def _next_model(self, step: _OpenStep, moments: Moments) -> Vector:
+        rule, w, sums, total = self._rule, self._models[self._version], step.sums, step.total
+        if self._roles is not None and sums.arrivals > 0:
+            self._roles.finish(self._version, total)
+        if self._sums.deviation > 0:
+            total += self._noise(total)
+        if sums.arrivals > 0 and sums.norm(rule) == 0.0:
+            raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
+        before, table, step.numbers = w if self._own is None else self._own, self._rows_of_clients, self._numbers
+        if rule.own is not None and sums.arrivals > 0:
+            return self._own_step(rule.own, w, step)
+        if sums.arrivals == 0 or (table is not None and table.waits(len({*table.rows, *step.rows}))):
+            new = before.copy()
+        else:
+            if table is not None:
+                total = table.direction(total, sums.norm(rule))
+            if step.means is not None:
+                total = step.means.stepped.sum
+            new = step_model(self._kernels, rule, before, total, sums, self._version, moments)
+        if self._own is None:
+            return new
+        step.own = new
+        return w.copy() if sums.arrivals == 0 else hidden_after(self._kernels, rule, w, new, self._version)
 
     def _clip_factor(self, delta: Vector) -> float:
         """What makes the norm at most clip, also where products are rounded: a number of the dtype, rounded down."""
@@ -332,10 +435,8 @@ class SequentialReplay:
             delta[:] = self._function.check(self._function.call(client, task, model), delta.shape, delta.dtype)
             return
         assert self._problem is not None and self._local is not None
-        self._problem.local_sgd(
-            self._local.task(client, version), start, client=client, task=task, seed=self._seed,
-            batch=self._local.batch_of(client), rows=None, delta_out=delta,
-        )  # fmt: skip
+        drawn = LocalTask(client, task, self._seed, self._local.batch_of(client))
+        self._problem.local_sgd(self._local.task(client, version), start, drawn, delta)
 
     def _forget(self) -> None:
         for version in [v for v in self._models if v < min(self._version, self._steps_known)]:
@@ -345,7 +446,7 @@ class SequentialReplay:
     def record_gradients(self, every: int, offset: int) -> None:
         """From now on notes |grad f(w^t)|^2 for every t with t % every == offset, when server step t is made."""
         if self._problem is None:
-            raise ValueError("only a built-in problem's gradients can be recorded")
+            raise ValueError("problem: expected a built-in one, whose gradients can be recorded")
         if every < 1 or not 0 <= offset < every:
             raise ValueError(f"every {every}, offset {offset}: expected 0 <= offset < every")
         self._record, self._gradients = (every, offset), ()
@@ -373,6 +474,12 @@ class SequentialReplay:
         state = dict(zip(MOMENTS, (moment.copy() for moment in self._moments), strict=False))
         if self._last_step is not None:
             state["last_step"] = self._last_step.copy()
+        if self._own is not None:
+            state["own_w"] = self._own.copy()
+        if self._numbers is not None:
+            state["own_state"] = self._numbers.copy()
+        if self._means is not None:
+            state |= self._means.state()
         return state if self._rows_of_clients is None else state | self._rows_of_clients.state()
 
     def divergence(self) -> tuple[int, int]:
@@ -429,6 +536,12 @@ class SequentialReplay:
         self._moments = tuple(rule_state[name].copy() for name in MOMENTS[: len(self._moments)])
         if self._last_step is not None:
             self._last_step = rule_state["last_step"].copy()
+        if self._own is not None:
+            self._own = rule_state["own_w"].copy()
+        if self._numbers is not None:
+            self._numbers = rule_state["own_state"].copy()
+        if self._means is not None:
+            self._means.restore(rule_state)
         if self._rows_of_clients is not None:
             self._rows_of_clients.restore(rule_state)
         self._deltas = {self._done + i: (-1, delta) for i, delta in enumerate(deltas.copy())}
