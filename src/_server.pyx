@@ -318,12 +318,18 @@ cdef class Server:
     @property
     def outstanding(self):
         """How many downloads were neither returned nor cancelled."""
-        return counted("server", self.server, fb_server_outstanding(self.server))
+        cdef int64_t n
+        with nogil:
+            n = fb_server_outstanding(self.server)
+        return counted("server", self.server, n)
 
     @property
     def live_versions(self):
         """How many models are kept, the current one included: 1 unless the rule's base is "current"."""
-        return counted("server", self.server, fb_server_live_models(self.server))
+        cdef int64_t n
+        with nogil:
+            n = fb_server_live_models(self.server)
+        return counted("server", self.server, n)
 
     @property
     def w(self):
