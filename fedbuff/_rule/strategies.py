@@ -23,6 +23,7 @@ from .._base.checks import (
     number,
     share_of,
 )
+from .._base.html import fields_table
 from ..staleness import StalenessFunction
 from .delta_weight import DeltaWeight
 from .optimizers import SGD, LearningRate, Optimizer, optimizer_fields
@@ -298,6 +299,9 @@ class FedBuff:
         if self.trigger != "buffer" and self.distinct_clients:
             raise ValueError('distinct_clients: a buffer of which clients are heard needs trigger="buffer"')
 
+    def _repr_html_(self) -> str:
+        return fields_table(self)
+
     @property
     def rule(self) -> Rule:
         assert self.server_lr is not None
@@ -398,6 +402,9 @@ class FedAsync:
         number("mixing", self.mixing, high=1.0, open_low=True)
         _ = self.rule
 
+    def _repr_html_(self) -> str:
+        return fields_table(self)
+
     @property
     def rule(self) -> Rule:
         return Rule(
@@ -442,6 +449,9 @@ class FedAvg:
                 f"clients_per_round: expected at most {n_clients}, the clients there are, got {self.clients_per_round}"
             )
         return self.clients_per_round
+
+    def _repr_html_(self) -> str:
+        return fields_table(self)
 
     @property
     def rule(self) -> Rule:
