@@ -12,13 +12,22 @@ __all__ = ["progress_bar"]
 
 
 def progress_bar(total: int | None, unit: str, progress: bool | None, **options: Any) -> Any:
-    """A bar of tqdm; `progress` is what the user asked for, None: where somebody looks."""
+    """A bar of tqdm; `progress` is what the user asked for, None: where somebody looks. It ends whole: a limit may have
+    come before all was done."""
     tqdm = optional("tqdm.auto", None, "a progress bar").tqdm
     if progress is not None:
         disable: bool | None = not flag("progress", progress)
     else:
         disable = False if in_notebook() else None  # None: on a terminal only
-    return tqdm(total=total, unit=unit, disable=disable, **options)
+
+    class Bar(tqdm):  # type: ignore[misc, valid-type]
+        def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+            if kind is None:
+                self.total = self.n
+                self.refresh()
+            super().__exit__(kind, error, trace)
+
+    return Bar(total=total, unit=unit, disable=disable, **options)
 
 
 def in_notebook() -> bool:

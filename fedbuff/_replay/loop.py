@@ -203,8 +203,6 @@ class _Loop:
         try:
             with bar:
                 reason = self._run(bar)
-                bar.total = bar.n  # a limit may have come before the schedule's end
-                bar.refresh()
         except KeyboardInterrupt as interrupt:
             if self._path is not None:
                 current.save(self._path)
