@@ -276,7 +276,7 @@ def heat_map(folder: Path, target: float, metric: str, across: str, up: str, aga
 
     \b
     Examples:
-      fedbuff sweep run.toml -o sweeps/grid --grid "strategy.buffer_size=[1, 2]" --grid "local.lr=[0.05, 0.1]" --seeds 0:3
+      fedbuff sweep run.toml -o sweeps/grid --grid strategy.buffer_size=[1,2] --grid local.lr=[0.05,0.1] --seeds 0:3
       fedbuff plot heat-map sweeps/grid --metric accuracy --target 0.6 -x local.lr -o grid.svg
     """
     results = load_sweep(folder)
