@@ -24,7 +24,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
 INSTALL = FEDBUFF_BUILD=require FEDBUFF_BUILD_LOG=/proc/$$$$/fd/2 $(PIP) install --no-build-isolation -e ".[$(1)]"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flower test-frameworks lint format docs dist wheels core-test sanitize torture fuzz memory bench \
+.PHONY: help demo test test-flower test-frameworks lint format docs cmake dist wheels core-test sanitize torture fuzz memory bench \
         bench-full bench-flower clean
 .DELETE_ON_ERROR:
 
@@ -64,6 +64,16 @@ docs: $(VENV)/.built $(VENV)/.docs  ## the documentation as a site, in build/sit
 
 core-test:  ## the tests of the C++ core alone: compiler and make are enough
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core run
+
+CMAKE_CXX = $(or $(shell command -v clang++),c++)
+cmake:  ## the core built, tested and installed by CMake, without Python, with Clang where it is; a C++ program that uses it
+	cmake -S csrc -B build/cmake -DFEDBUFF_WERROR=ON -DCMAKE_CXX_COMPILER=$(CMAKE_CXX) -DCMAKE_INSTALL_LIBDIR=lib
+	cmake --build build/cmake $(JOBS)
+	ctest --test-dir build/cmake --output-on-failure
+	cmake --install build/cmake --prefix build/cmake/installed
+	cmake -S examples/embedding/cpp -B build/cmake/example -DCMAKE_PREFIX_PATH=$(CURDIR)/build/cmake/installed
+	cmake --build build/cmake/example
+	build/cmake/example/simulator build/cmake/log.csv
 
 dist: $(VENV)/.dist  ## wheel and source distribution in dist/, built apart and checked
 	rm -rf dist
