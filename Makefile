@@ -26,7 +26,7 @@ INSTALL = FEDBUFF_BUILD=require FEDBUFF_BUILD_LOG=/proc/$$$$/fd/2 $(PIP) install
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-flower test-frameworks test-oldest lint format docs cmake dist wheels core-test sanitize torture fuzz memory bench \
-        bench-full bench-flower clean
+        bench-full bench-flower study clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -112,6 +112,9 @@ bench-full: $(VENV)/.built  ## all benchmarks, and docs/performance.md written a
 	FEDBUFF_BENCH_FULL=1 $(BIN)/python -m pytest $(wildcard benches/bench_*.py) --benchmark-only --benchmark-sort=name
 	$(BIN)/python benches/report.py
 
+study: $(VENV)/.built  ## published algorithms on the same traces: that section of docs/algorithms.md, in a few minutes
+	$(BIN)/python examples/algorithms.py
+
 bench-flower: $(VENV)/.built $(FLOWER)/.made  ## fedbuff.flower beside Flower's FedAvg
 	PYTHONPATH=$(CURDIR) OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/python benches/flower.py
 
@@ -149,7 +152,7 @@ $(FRAMEWORKS)/.made: Makefile
 
 $(OLDEST)/.made: Makefile
 	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet install "numpy==1.26.0" tqdm click "pytest>=8" "hypothesis>=6.100"
+	$(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet install "numpy==2.0.0" tqdm click "pytest>=8" "hypothesis>=6.100" "numba>=0.60"
 	@touch $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made
