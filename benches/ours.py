@@ -34,6 +34,13 @@ def problem_of(w: Workload, dtype: str = "float32") -> fb.Problem:
     return fb.MLP(flat, labels, offsets, hidden=(w.hidden,)) if w.hidden else fb.Softmax(flat, labels, offsets)
 
 
+def layered(w: Workload, dtype: str) -> fb.Network:
+    X, y = rows_of(w)
+    layers = [fb.layers.Dense(w.hidden), fb.layers.ReLU(), fb.layers.Dense(w.outputs)]
+    offsets = np.arange(w.n_clients + 1) * w.rows
+    return fb.Network(X.reshape(-1, w.features).astype(dtype), y.ravel(), offsets, layers=layers)
+
+
 def local_of(w: Workload) -> fb.LocalSGD:
     return fb.LocalSGD(w.steps, w.lr, w.batch)
 
@@ -52,9 +59,10 @@ def answer(name: str) -> Turn:
     return lambda: {"amount": 1}
 
 
-def sgd(name: str, updates: str, dtype: str = "float32") -> Turn:
+def sgd(name: str, updates: str, dtype: str = "float32", layers: str = "") -> Turn:
+    """With a fourth word, an MLP is a Network of the same layers."""
     w = workload(name)
-    problem, local, n = problem_of(w, dtype), local_of(w), int(updates)
+    problem, local, n = layered(w, dtype) if layers else problem_of(w, dtype), local_of(w), int(updates)
     return _bench.sgd_turn(problem, local, n, initial_model(w).astype(dtype))
 
 
@@ -64,6 +72,9 @@ def layers_of(layers: tuple[networks.Layer, ...]) -> list[Any]:
         "pool": fb.layers.MaxPool2d,
         "norm": fb.layers.GroupNorm,
         "dense": fb.layers.Dense,
+        "embedding": fb.layers.Embedding,
+        "lstm": fb.layers.LSTM,
+        "last": fb.layers.LastStep,
         "relu": fb.layers.ReLU,
         "flatten": fb.layers.Flatten,
         "mean": fb.layers.GlobalAvgPool2d,
@@ -72,9 +83,10 @@ def layers_of(layers: tuple[networks.Layer, ...]) -> list[Any]:
     return [make[kind](*given) for kind, *given in layers]
 
 
-def network_of(name: str) -> fb.Network:
-    X, y = networks.rows_of(name)
-    offsets = np.arange(networks.N_CLIENTS + 1) * networks.ROWS
+def network_of(name: str, copies: int = 1) -> fb.Network:
+    """`copies`: how often each client is there."""
+    X, y = (np.concatenate(copies * [part]) for part in networks.rows_of(name))
+    offsets = np.arange(len(X) + 1) * networks.ROWS
     layers = layers_of(networks.ARCHITECTURES[name].layers)
     return fb.Network(X.reshape(-1, *X.shape[2:]), y.ravel(), offsets, layers=layers)
 
@@ -107,14 +119,14 @@ def network_loss(name: str) -> Turn:
 
 
 def network_replay(name: str, threads: str) -> Turn:
-    """Forty updates of a replay whose schedule exists, in batches of 32."""
-    problem, local = network_of(name), fb.LocalSGD(networks.STEPS, networks.LR, 32)
-    delays = fb.DelayModel(n_clients=networks.N_CLIENTS, compute=fb.Exponential(1.0))
-    schedule, w = fb.schedule(delays, fb.FedBuff(buffer_size=4), server_steps=10), networks.initial_model(name)
+    """Sixteen updates of a replay whose schedule exists, of 32 clients at work, in batches of 32."""
+    problem, local = network_of(name, copies=8), fb.LocalSGD(networks.STEPS, networks.LR, 32)
+    delays = fb.DelayModel(n_clients=problem.n_clients, compute=fb.Exponential(1.0))
+    schedule, w = fb.schedule(delays, fb.FedBuff(buffer_size=8), server_steps=2), networks.initial_model(name)
 
     def run() -> dict[str, Any]:
         fb.replay(problem, schedule, local, w0=w, threads=int(threads), metrics=())
-        return {"amount": 40}
+        return {"amount": 16}
 
     return run
 
