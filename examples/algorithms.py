@@ -45,7 +45,7 @@ class Scale:
     max_time: float
 
 
-FULL = Scale(3, 2, 3, 10, 300.0)
+FULL = Scale(3, 2, 2, 10, 300.0)
 QUICK = Scale(1, 1, 0, 2, 60.0)
 
 REGIMES: dict[str, tuple[str, dict[str, Any]]] = {
