@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 FOUND = Path(__file__).parents[2] / "build" / "fuzz" / "found"
+_IN_MEMORY = Path("/dev/shm")  # files there cost no disk
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class Row:
     crashes: int
     hangs: int
     exceptions: int
+    sanitized: int = 0  # of the executions: under the address and the undefined-behaviour sanitizer
 
     def plus(self, other: Row) -> Row:
         both = asdict(self), asdict(other)
@@ -32,3 +35,8 @@ def found_folder(name: str) -> Path:
     folder = FOUND / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder for files that are made, read and forgotten; in memory where that is possible."""
+    return tempfile.TemporaryDirectory(prefix="fedbuff-fuzz-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None)

@@ -174,8 +174,9 @@ def change_array(old: np.ndarray[Any, Any], rng: random.Random) -> np.ndarray[An
         return np.concatenate([old, old]) if old.ndim else np.stack([old, old])
     if kind == 7:
         with np.errstate(invalid="ignore", over="ignore"):
-            if old.dtype.kind == "U":
-                return old.astype("S", casting="unsafe") if all(map(str.isascii, old.reshape(-1).tolist())) else old
+            if old.dtype.kind in "US":
+                plain = old.dtype.kind == "U" and all(map(str.isascii, old.reshape(-1).tolist()))
+                return old.astype("S", casting="unsafe") if plain else old
             return old.astype(rng.choice(("<f4", "<f8", "<i4", "<i8", "<u1", "?", ">f8", "<c16", "<f2", "<u8")))
     if kind == 8:
         return old.reshape(rng.choice(((-1, 1), (1, -1), (-1,))))
