@@ -370,6 +370,17 @@ class EncodeNumbers(NamedTuple):
     rounding: tuple[int, int, int] | None = None  # seed, client, task
 
 
+class QuantizeNumbers(NamedTuple):
+    """The numbers of `Backend.quantize`: the vector's length, the levels, and where its words come from."""
+
+    norm: float
+    levels: int
+    seed: int
+    first: int  # of the counter: client, or the low word of a step
+    second: int  # task, or the high word
+    stream: int
+
+
 # ---- replays ----
 
 
@@ -762,6 +773,15 @@ class Backend(Protocol):
 
     def decode(self, words: Words, scale: float, out: Vector) -> None:
         """out = scale * words, taken as signed numbers; the product is made in float64."""
+
+    def quantize(self, x: Vector, numbers: QuantizeNumbers, out: Vector) -> None:
+        """QSGD: out[j] = sign(x) k norm / levels, without bias.
+
+        u = |x| (levels / norm) in float64; k = floor(u), or floor(u) + 1 where (word + 1/2) / 2^32 < u - floor(u), at
+        most levels; k (norm / levels) in float64, then rounded to the dtype. Word j % 4 of the counter (first, second,
+        block >> 28, stream << 28 | block), block = j // 4. out may be x. A norm of 0 gives zeros; one that is not
+        finite, numbers that are not. levels is at most 2^20.
+        """
 
 
 class Limits(NamedTuple):
