@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .._base.arrays import text_array
 from .._base.files import optional
 from .bad_rows import Reasons, TraceError, bad_rows
 
@@ -81,7 +82,10 @@ def labels_from_text(ids: Iterable[Any], codes: NDArray[Any]) -> Labels:
             rows = np.flatnonzero(codes == code)
             row = int(rows[0]) + 1 if rows.size else None
             raise TraceError(f"the label {label!r} has a NUL character", row)
-    return Labels(codes.astype(np.int64), np.array(text, dtype=np.str_))
+    try:
+        return Labels(codes.astype(np.int64), text_array(text))
+    except ValueError as error:
+        raise TraceError(f"labels: {error}") from None
 
 
 def _flags(labels: Labels, name: str) -> NDArray[np.bool_]:

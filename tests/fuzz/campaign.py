@@ -1,5 +1,5 @@
-"""campaign.py [--seconds N] [--only PART,...] [--names NAME,...] [--sanitized] [--anew] [--publish]: fuzzes what fedbuff
-is given, and counts.
+"""campaign.py [--seconds N] [--only PART,...] [--names NAME,...] [--sanitized] [--anew] [--publish]: fuzzes what
+fedbuff is given, and counts.
 
 targets    the C ABI, the event loop and the check of schedules, by libFuzzer under ASan and UBSan (Clang)
 files      every format that fedbuff reads, changed with a knowledge of its structure

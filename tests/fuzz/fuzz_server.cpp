@@ -278,9 +278,10 @@ class Session {
   void upload_models() {
     const std::int64_t n = in_.below(in_.one_in(8) ? 20 : 4);
     const std::vector<T> start = in_.numbers<T>(dim_), model = in_.numbers<T>(dim_);
-    const std::int64_t cut = in_.below(dim_ < 256 ? dim_ : 256);
-    const std::int64_t ends[] = {in_.one_in(32) ? in_.whole() : cut, in_.one_in(32) ? in_.whole() : dim_};
-    const void* const parts[] = {model.data(), in_.one_in(64) ? nullptr : model.data() + cut};
+    const std::int64_t ends[] = {in_.one_in(32) ? in_.whole() : in_.below(dim_ < 256 ? dim_ : 256),
+                                 in_.one_in(32) ? in_.whole() : dim_};
+    const T* const second = ends[0] >= 0 && ends[0] <= dim_ ? model.data() + ends[0] : model.data();
+    const void* const parts[] = {model.data(), in_.one_in(64) ? nullptr : second};
     std::vector<fb_model_upload> uploads;
     for (std::int64_t i = 0; i < n; ++i) {
       uploads.push_back({in_.one_in(64) ? nullptr : start.data(), parts, ends, 2, some_version(), any_client(),
