@@ -316,8 +316,8 @@ class Unpacked(io.RawIOBase):
     """The bytes that a gzip file stands for, and a FileError after the most that are unpacked of it."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._file = path, gzip.open(path)
         self.most = self._left = most_unpacked(os.stat(path).st_size)
+        self._path, self._file = path, gzip.GzipFile(path)
 
     def readable(self) -> bool:
         return True

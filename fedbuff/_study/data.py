@@ -163,7 +163,8 @@ def _read_dataset(file: Path, form: str, options: dict[str, Any], client_column:
 def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
     """Comma-separated numbers, with or without a line of names; target and client may be text."""
     with reading(file, "a table of numbers"), open_plain(file) as stream:
-        lines = [line for line in csv.reader(io.TextIOWrapper(stream, encoding="utf-8", newline="")) if line]
+        text = stream.read().decode()  # whole before it is parsed: a row takes many times its text
+        lines = [line for line in csv.reader(io.StringIO(text, newline="")) if line]
     has_names = bool(lines) and not any(_is_number(field) for field in lines[0])
     names = lines.pop(0) if has_names else [str(at) for at in range(len(lines[0]) if lines else 0)]
     if not lines:
