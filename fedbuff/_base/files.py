@@ -323,7 +323,7 @@ class Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        n = self._file.readinto(buffer)
+        n = self._file.readinto1(buffer)  # what there is before an end that comes too early
         self._left -= n
         if self._left < 0:
             raise FileError(

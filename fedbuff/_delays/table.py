@@ -143,6 +143,11 @@ def from_arrow(column: Any, name: str, kind: Kind) -> Column:
     }[kind]
     if not right:
         raise TraceError(f"{name} has type {value_type}, which is not a {kind}")
+    if is_dictionary:
+        try:
+            column.validate(full=True)  # a damaged file's codes are those of no label
+        except ValueError as error:
+            raise TraceError(f"{name} cannot be read: {error}") from None
     if is_dictionary and (kind == "label" or string):
         merged = column.unify_dictionaries().combine_chunks()
         if isinstance(merged, pa.ChunkedArray):  # no chunks at all

@@ -223,3 +223,14 @@ def test_offsets_of_a_part_that_do_not_ascend(tmp_path: Path) -> None:
         (tmp_path / "part.npz").write_bytes(stream.getvalue())
         with pytest.raises(fb.FileError, match="offsets that do not fit its values"):
             read_part(NpzParts(), tmp_path / "part.npz", schema)
+
+
+def test_codes_that_stand_for_no_label() -> None:
+    """As a damaged Parquet file may give them."""
+    pa = pytest.importorskip("pyarrow")
+    from fedbuff._delays.table import from_arrow
+
+    for codes in ([0, 3], [-1, 0]):
+        column = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(["a", "b", "c"]), safe=False)
+        with pytest.raises(fb.FileError, match="client cannot be read: .*out of bounds"):
+            from_arrow(pa.chunked_array([column]), "client", "label")
