@@ -54,7 +54,7 @@ def algorithm(name: str, /, **options: Any) -> Strategy:
     parameters = _parameters(make)
     for option in options:
         if option not in parameters:
-            raise TypeError(f"{option}: {name} has no such option; it has {', '.join(parameters)}")
+            raise TypeError(f"{option}: expected an option of {name}: {', '.join(parameters)}")
     for option, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in options:
             raise TypeError(f"{option}: {name} needs it")
@@ -306,6 +306,16 @@ def _fedstale(
         return _with_rows(buffer_size, server_lr, n_clients, "arrivals", rows, weights="inverse_frequency")
     scale = 1.0 / number("participation", participation, high=1.0, open_low=True)
     return _with_rows(buffer_size, server_lr, n_clients, "clients", rows, weight_scale=scale)
+
+
+@_entry(
+    "fednova",
+    "Wang et al. 2020 (NeurIPS), arXiv 2007.07481",
+    "w <- w - server_lr sum over arrivals of e_i (Q / Q_i) delta_i / sum of e_i; Q_i the client's local steps",
+    variant='on buffers; the clients\' half is LocalSGD(method="fednova"), which knows Q_i and the common Q',
+)
+def _fednova(buffer_size: int, server_lr: Step = 1.0, weights: Literal["equal", "samples"] = "equal") -> Strategy:
+    return FedBuff(buffer_size, server_lr, norm="weights", weights=weights, method="fednova")
 
 
 @_entry(

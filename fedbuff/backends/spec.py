@@ -104,6 +104,17 @@ class LocalSpec:
     prox: float = 0.0
     lr_factors: Floats = field(default_factory=lambda: _NO_FACTORS)  # of the local steps, or (0,)
     steps_per_pass: int = 0  # above 0: batches go through the client's rows without replacement
+    scale: float = 1.0  # of the delta
+
+
+class LocalTask(NamedTuple):
+    """What the batches of one task are drawn by."""
+
+    client: int
+    task: int
+    seed: int
+    batch: int  # 0: all rows
+    rows: NDArray[np.int64] | None = None  # (steps, batch), within the client: the batches themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,6 +130,7 @@ class LocalPlan:
     prox: float = 0.0
     version_rate: LearningRate | None = None  # lr is multiplied by that of the version that a task starts from
     lr_factors: Floats = field(default_factory=lambda: _NO_FACTORS)  # of the most local steps that are made, or (0,)
+    scale: Floats = field(default_factory=lambda: np.ones(1))  # of deltas
 
     def task(self, client: int, version: int) -> LocalSpec:
         """What a client does from a version on."""
@@ -127,7 +139,7 @@ class LocalPlan:
             lr *= self.version_rate.at(version)
         return LocalSpec(
             int(_of(self.steps, client)), lr, self.momentum, self.weight_decay, self.prox, self.lr_factors,
-            int(_of(self.steps_per_pass, client)),
+            int(_of(self.steps_per_pass, client)), float(_of(self.scale, client)),
         )  # fmt: skip
 
     def batch_of(self, client: int) -> int:
@@ -166,22 +178,11 @@ class SumRoles(Protocol):
 class BoundProblem(Protocol):
     """A problem, made ready for one backend."""
 
-    def local_sgd(
-        self,
-        local: LocalSpec,
-        w: Vector,
-        *,
-        client: int,
-        task: int,
-        seed: int,
-        batch: int,
-        rows: NDArray[np.int64] | None,
-        delta_out: Vector,
-    ) -> None:
-        """delta_out = w - (w after local.steps steps).
+    def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
+        """delta_out = local.scale (w - (w after local.steps steps)).
 
-        batch 0 is the exact local gradient. `rows` (steps, batch) gives the batches as row numbers within the client;
-        otherwise they are `batch_rows`, or, with steps_per_pass n > 0, step q takes rows at q % n * batch and after, as
+        batch 0 is the exact local gradient. `task.rows` gives the batches as row numbers within the client; without it
+        they are `batch_rows`, or, with steps_per_pass n > 0, step q takes rows at q % n * batch and after, as
         many as there are, of pass q // n in the order of python/shuffle.py. A quadratic has no rows: its gradient of
         step q is A (w - c) plus, for batch > 0, sqrt(noise_variance / (dim * batch)) times `normals` of (client,
         task, q, GradientNoise).
@@ -809,6 +810,22 @@ class PackedEnd(IntEnum):
 PackedRun = tuple[int, int, int, int, int, float, float, Vector, NDArray[np.float64], BaseException | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArmSpec:
+    """An arm of a sweep: what its runs train, evaluate and stop at."""
+
+    rule: Rule
+    problem: BoundProblem
+    held_out: BoundProblem | None  # for the accuracy
+    local: LocalPlan
+    s: NDArray[np.float64]  # weights by staleness
+    e: NDArray[np.float64]  # weights by client
+    window_bytes: int
+    eval_every: int
+    metrics: tuple[str, ...]
+    stop: RunLimits | None
+
+
 class PackedArm(Protocol):
     """An arm of a sweep, ready for `PackedRuns`; it has nothing to call."""
 
@@ -850,20 +867,7 @@ class CompiledBackend(Backend, Protocol):
     ) -> None:
         """out = sum_i weight[i] times client i's full gradient at w, by the compiled function at this address."""
 
-    def packed_arm(
-        self,
-        rule: Rule,
-        problem: BoundProblem,
-        held_out: BoundProblem | None,
-        local: LocalPlan,
-        s: NDArray[np.float64],
-        e: NDArray[np.float64],
-        window_bytes: int,
-        eval_every: int,
-        metrics: list[str],
-        stop: object | None,
-    ) -> PackedArm:
-        """s: weights by staleness; e: weights by client; stop: a `fedbuff.Stop`."""
+    def packed_arm(self, spec: ArmSpec) -> PackedArm: ...
 
     def packed_runs(self, threads: int, cancel: NDArray[np.uint8]) -> PackedRuns:
         """Runs end early once cancel[0] is not 0."""

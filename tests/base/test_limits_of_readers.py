@@ -232,5 +232,5 @@ def test_codes_that_stand_for_no_label() -> None:
 
     for codes in ([0, 3], [-1, 0]):
         column = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(["a", "b", "c"]), safe=False)
-        with pytest.raises(fb.FileError, match="client cannot be read: .*out of bounds"):
+        with pytest.raises(fb.FileError, match=r"client cannot be read: .*out of bounds"):
             from_arrow(pa.chunked_array([column]), "client", "label")
