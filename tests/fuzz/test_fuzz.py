@@ -21,7 +21,8 @@ import workers  # noqa: E402
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_sequences_of_calls(tmp_path: Path) -> None:
+def test_sequences_of_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for seed in range(60):
         fault = calls.once(random.Random(seed), tmp_path)
         assert fault == 1, f"seed {seed}: {fault}"
