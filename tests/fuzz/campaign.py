@@ -28,6 +28,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent / "torture")]  # also where PYTHONSAFEPATH is set
 
+import reliability_page  # noqa: E402
 from found import Row  # noqa: E402
 
 FIGURES = ROOT / "build" / "fuzz" / "figures"
@@ -59,12 +60,6 @@ def run_part(part: str, seconds: float, seed: int, names: list[str]) -> Iterator
     return schedules.run(seconds, seed)
 
 
-def commit() -> str:
-    """What was built, as Git calls it."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def add(part: str, row: Row, built: str, *, anew: bool) -> None:
     """Adds to the figures of a part, which another piece may be adding to as well."""
     FIGURES.mkdir(parents=True, exist_ok=True)
@@ -92,8 +87,6 @@ def read_figures(part: str) -> tuple[dict[str, Row], list[str]]:
 
 def publish() -> None:
     """The figures of all parts into docs/reliability.md."""
-    import reliability_page
-
     figures = {part: read_figures(part) for part in SHARES}
     rows = [row for found, _ in figures.values() for row in found.values()]
     totals = [
@@ -149,7 +142,7 @@ def main() -> int:
     if asked.sanitized and "FEDBUFF_FUZZ_SANITIZED" not in os.environ:
         return again_under_sanitizers()
     total = sum(SHARES[part] for part in parts)
-    built, faults = commit(), 0
+    built, faults = reliability_page.commit(), 0
     for part in parts:
         for row in run_part(part, asked.seconds * SHARES[part] / total, asked.seed, names):
             if part == "targets" or asked.sanitized:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "torture"))
+
+from scratch import scratch
+
+__all__ = ["FOUND", "Row", "found_folder", "scratch"]
+
 FOUND = Path(__file__).parents[2] / "build" / "fuzz" / "found"
-_IN_MEMORY = Path("/dev/shm")  # files there cost no disk
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,3 @@ def found_folder(name: str) -> Path:
     folder = FOUND / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def scratch() -> tempfile.TemporaryDirectory[str]:
-    """A folder for files that are made, read and forgotten; in memory where that is possible."""
-    return tempfile.TemporaryDirectory(prefix="fedbuff-fuzz-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None)
