@@ -160,7 +160,12 @@ def moved(number: int, task: int, w: Any, generator: np.random.Generator) -> Any
 FEATURES: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "table": (PROBLEM, LOCAL, fb.FedBuff(2, table=fb.ClientTable(own=-1.0, mean=1.0), **KEEPING), {}),
     "moments": (PROBLEM, LOCAL, fb.FedBuff(2, optimizer=fb.AMSGrad(), weight_by=fb.DeltaWeight("last_step")), {}),
-    "noise": (PROBLEM, LOCAL, fb.FedBuff(2, privacy=fb.secure.Gaussian(1.0, 0.5, source="simulated")), {}),
+    "noise": (
+        PROBLEM,
+        LOCAL,
+        fb.FedBuff(2, privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=0.5, source="simulated")),
+        {},
+    ),
     "stops": (PROBLEM, LOCAL, fb.FedBuff(2, stop_stale=1, refill="step"), {}),
     "queues": (PROBLEM, LOCAL, fb.FedBuff(2, max_staleness=1), {"concurrency": 9, "queues": True}),
     "epochs of a network": (network, fb.LocalSGD(epochs=2, lr=0.1, batch_size=2), fb.FedBuff(2), {}),
@@ -179,6 +184,7 @@ def test_what_a_run_keeps_survives_interrupts(feature: str, tmp_path: Path) -> N
     plan = fb.schedule(DELAYS, strategy, **({"concurrency": 4} | how), server_steps=8, seed=1)
     options: dict[str, Any] = {
         "strategy": strategy, "eval_every": 3, "threads": 1, "progress": False, "checkpoint_every": 2,
+        "metrics": () if local is None else ("loss",),
     }  # fmt: skip
     expected = fb.replay(problem, plan, local, **options)
     n, fired, interrupted = 0, True, 0
