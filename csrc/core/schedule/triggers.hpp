@@ -62,7 +62,57 @@ class Hearing {
     }
   }
 
+  // Whether `enter` would say so.
+  bool would_step(std::uint32_t client, std::int64_t fill, std::int64_t buffer_size) const {
+    if (trigger_ == Trigger::Ringleader) {
+      return n_to_step_ > 0 && stepped_in_[client] != round_;
+    }
+    const bool first = round_of_[client] != round_;
+    const double inverses = first ? inverses_ + 1.0 : inverses_ - lost_inverse(count_[client] + 1);
+    return fill >= buffer_size && are_heard(n_heard_ + (first ? 1 : 0), inverses);
+  }
+
+  // The arrivals of each client in this round; and 1 where its next arrival makes a step, else 0.
+  std::vector<std::int64_t> heard() const {
+    std::vector<std::int64_t> counts(count_.size());
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      counts[i] = round_of_[i] == round_ ? count_[i] : 0;
+    }
+    return counts;
+  }
+  std::vector<std::int64_t> to_step() const {
+    std::vector<std::int64_t> flags(stepped_in_.size());
+    for (std::size_t i = 0; i < flags.size(); ++i) {
+      flags[i] = n_to_step_ > 0 && stepped_in_[i] != round_ ? 1 : 0;
+    }
+    return flags;
+  }
+  // What these two gave. The sum of inverses may differ in its last bits, of which no decision is made (kMeanSlack).
+  void restore_heard(const std::int64_t* counts) {
+    std::fill(round_of_.begin(), round_of_.end(), -1);
+    n_heard_ = 0;
+    inverses_ = 0.0;
+    for (std::size_t i = 0; i < count_.size(); ++i) {
+      if (counts[i] > 0) {
+        hear(static_cast<std::uint32_t>(i));
+        count_[i] = counts[i];
+        inverses_ += 1.0 / static_cast<double>(counts[i]) - 1.0;
+      }
+    }
+  }
+  void restore_to_step(const std::int64_t* flags) {
+    n_to_step_ = 0;
+    for (std::size_t i = 0; i < stepped_in_.size(); ++i) {
+      stepped_in_[i] = flags[i] != 0 ? -1 : round_;
+      n_to_step_ += flags[i] != 0 ? 1 : 0;
+    }
+  }
+  std::int64_t round() const { return round_; }
+
  private:
+  static double lost_inverse(std::int64_t count) {
+    return 1.0 / (static_cast<double>(count) * static_cast<double>(count - 1));
+  }
   void hear(std::uint32_t client) {
     if (round_of_[client] != round_) {
       round_of_[client] = round_;
@@ -70,13 +120,13 @@ class Hearing {
       ++n_heard_;
       inverses_ += 1.0;
     } else {
-      const std::int64_t count = ++count_[client];
-      inverses_ -= 1.0 / (static_cast<double>(count) * static_cast<double>(count - 1));
+      inverses_ -= lost_inverse(++count_[client]);
     }
   }
   // Whether the harmonic mean over clients of their arrivals in this round is per_client or more.
-  bool all_are_heard() const {
-    return n_heard_ == n_clients_ && inverses_ * per_client_ <= static_cast<double>(n_clients_) * kMeanSlack;
+  bool all_are_heard() const { return are_heard(n_heard_, inverses_); }
+  bool are_heard(std::int64_t n_heard, double inverses) const {
+    return n_heard == n_clients_ && inverses * per_client_ <= static_cast<double>(n_clients_) * kMeanSlack;
   }
   void new_round() {
     ++round_;
