@@ -23,6 +23,61 @@ Bytes copy(const void* from, std::size_t n) {
   return bytes;
 }
 
+// A host's own step: it writes, or fails, or writes what is not finite, as its state and the deltas say.
+std::int32_t own_step(void*, const fb_step_input* step) {
+  MUST(step->n > 0 && step->dim > 0 && step->w != nullptr && step->w_out != nullptr);
+  const auto write = [&](auto* out, const auto* w, auto number) {
+    for (std::int64_t i = 0; i < step->dim; ++i) {
+      out[i] = w[i] - number;
+      for (std::int64_t k = 0; k < step->n; ++k) {
+        out[i] -= static_cast<const decltype(number)*>(step->delta[k])[i];
+      }
+    }
+  };
+  const double number = step->n_state > 0 ? step->state[0]++ : 1.0;
+  if (step->dtype == FB_F32) {
+    write(static_cast<float*>(step->w_out), static_cast<const float*>(step->w), static_cast<float>(number));
+  } else {
+    write(static_cast<double*>(step->w_out), static_cast<const double*>(step->w), number);
+  }
+  return step->weight[0] == 0.5 ? 7 : 0;
+}
+
+// What servers of other algorithms do, each with what it needs.
+void set_algorithm(Input& in, fb_rule& rule) {
+  rule.base = FB_BASE_START;
+  switch (in.below(6)) {
+    case 0:
+      rule.trigger = static_cast<std::int32_t>(in.below(3));
+      rule.per_client = in.one_in(2) ? 1.0 : 1.5;
+      break;
+    case 1:  // Ringleader
+      rule.trigger = FB_TRIGGER_RINGLEADER;
+      rule.table = FB_TABLE_ROWS;
+      rule.table_keeps = FB_KEEPS_MEANS;
+      rule.norm = FB_NORM_CLIENTS;
+      break;
+    case 2:  // FedFa
+      rule.table = FB_TABLE_ROWS;
+      rule.table_keeps = FB_KEEPS_MODELS;
+      rule.norm = FB_NORM_CLIENTS;
+      rule.buffer_size = 1;
+      rule.table_own = -1;
+      break;
+    case 3: rule.weight_shared = 1; break;
+    case 4:
+      rule.hidden_levels = static_cast<std::int32_t>(in.below(9));
+      rule.hidden_seed = in.byte();
+      break;
+    default:
+      rule.own_step = &own_step;
+      rule.own_state = in.below(3);
+      rule.optimizer = FB_SGD;
+      rule.momentum = rule.weight_decay = 0;
+      rule.norm = FB_NORM_ONE;
+  }
+}
+
 fb_rule any_rule(Input& in) {
   fb_rule rule = FB_RULE_INIT;
   rule.base = static_cast<std::int32_t>(in.below(2));
@@ -46,8 +101,9 @@ fb_rule any_rule(Input& in) {
     rule.delay_lr = static_cast<std::int32_t>(in.below(3));
     rule.tau_c = in.below(3);
   }
+  rule.stop_stale = in.one_in(4) ? in.below(4) : 0;
   // Rules of whole numbers have neither a table nor weights made from numbers.
-  switch (in.below(4)) {
+  switch (in.below(6)) {
     case 0: rule.unit = in.positive(); break;
     case 1:
       rule.table = static_cast<std::int32_t>(in.below(3));
@@ -61,6 +117,8 @@ fb_rule any_rule(Input& in) {
       rule.weight_epsilon = in.one_in(4) ? in.positive() : 0.125;
       rule.weight_clip = in.one_in(2) ? in.positive() : 0;
       break;
+    case 3:
+    case 4: set_algorithm(in, rule); break;
     default: break;
   }
   switch (in.below(40)) {
@@ -83,6 +141,11 @@ fb_rule any_rule(Input& in) {
     case 16: rule.tau_c = in.whole(); break;
     case 17: rule.decay_steps = in.whole(); break;
     case 18: rule.unit = in.positive(); break;
+    case 19: rule.trigger = static_cast<std::int32_t>(in.whole() & 0xff); break;
+    case 20: rule.table_keeps = static_cast<std::int32_t>(in.whole() & 0xff); break;
+    case 21: rule.hidden_levels = static_cast<std::int32_t>(in.whole() & 0xffff); break;
+    case 22: rule.stop_stale = in.whole(); break;
+    case 23: rule.own_state = in.whole(); break;
     default: break;
   }
   return rule;
@@ -182,7 +245,7 @@ class Session {
       case 10: clone(); break;
       case 11:
         if (tickets_.empty()) {  // else it would wait for them
-          dtype_ == FB_F32 ? upload_models<float>() : upload_models<double>();
+          in_.one_in(4) ? step() : dtype_ == FB_F32 ? upload_models<float>() : upload_models<double>();
         }
         break;
       default:
@@ -194,7 +257,8 @@ class Session {
     }
     const State now = state_of(server_);
     MUST(now.numbers.version == fb_server_version(server_) && now.numbers.fill == fb_server_fill(server_));
-    MUST(now.numbers.fill >= 0 && now.numbers.fill < rule_.buffer_size && now.numbers.version >= 0);
+    MUST(now.numbers.fill >= 0 && now.numbers.version >= 0);
+    MUST(now.numbers.fill < rule_.buffer_size || rule_.trigger != FB_TRIGGER_BUFFER);
     MUST(fb_server_outstanding(server_) >= 0 && fb_server_live_models(server_) >= 1);
     MUST(fb_server_dim(server_) == dim_ && fb_server_dtype(server_) == dtype_);
   }
@@ -324,9 +388,21 @@ class Session {
       MUST(fb_server_outstanding(server_) == outstanding && outcome == -1);
     }
     const bool unused = status == FB_ERR_ARGUMENT || status == FB_ERR_DTYPE || status == FB_ERR_SIZE ||
-                        status == FB_ERR_SHORT_TABLE || unknown;
+                        status == FB_ERR_SHORT_TABLE || status == FB_ERR_CLIENT || unknown;
     if (!tickets_.empty() && !unused) {
       tickets_.pop_front();
+    }
+  }
+
+  void step() {
+    const State before = state_of(server_);
+    const fb_status status = fb_server_step(server_);
+    MUST(status == FB_OK ? fb_server_version(server_) == before.numbers.version + 1 : state_of(server_) == before);
+    std::int64_t version[3] = {-1, -1, -1}, due[3];
+    const std::int64_t n = in_.below(4), found = fb_server_overdue(server_, n, version, due);
+    MUST(found >= 0 && (found == 0 || rule_.stop_stale > 0));
+    for (std::int64_t i = 0; i < std::min(n, found); ++i) {
+      MUST(version[i] >= 0 && due[i] > 0 && (i == 0 || version[i] > version[i - 1]));
     }
   }
 
