@@ -141,6 +141,11 @@ def main() -> int:
         parser.error("--sanitized: expected --only files, calls or both; targets have sanitizers always")
     if asked.sanitized and "FEDBUFF_FUZZ_SANITIZED" not in os.environ:
         return again_under_sanitizers()
+    if asked.sanitized:
+        import fedbuff._core
+
+        if not Path(fedbuff._core.__file__).is_relative_to(SANITIZED):
+            parser.error(f"--sanitized: {fedbuff._core.__file__} is not the sanitized build; run make sanitize")
     total = sum(SHARES[part] for part in parts)
     built, faults = reliability_page.commit(), 0
     for part in parts:
