@@ -34,6 +34,13 @@ def problem_of(w: Workload, dtype: str = "float32") -> fb.Problem:
     return fb.MLP(flat, labels, offsets, hidden=(w.hidden,)) if w.hidden else fb.Softmax(flat, labels, offsets)
 
 
+def layered(w: Workload, dtype: str) -> fb.Network:
+    X, y = rows_of(w)
+    layers = [fb.layers.Dense(w.hidden), fb.layers.ReLU(), fb.layers.Dense(w.outputs)]
+    offsets = np.arange(w.n_clients + 1) * w.rows
+    return fb.Network(X.reshape(-1, w.features).astype(dtype), y.ravel(), offsets, layers=layers)
+
+
 def local_of(w: Workload) -> fb.LocalSGD:
     return fb.LocalSGD(w.steps, w.lr, w.batch)
 
@@ -52,9 +59,10 @@ def answer(name: str) -> Turn:
     return lambda: {"amount": 1}
 
 
-def sgd(name: str, updates: str, dtype: str = "float32") -> Turn:
+def sgd(name: str, updates: str, dtype: str = "float32", layers: str = "") -> Turn:
+    """With a fourth word, an MLP is a Network of the same layers."""
     w = workload(name)
-    problem, local, n = problem_of(w, dtype), local_of(w), int(updates)
+    problem, local, n = layered(w, dtype) if layers else problem_of(w, dtype), local_of(w), int(updates)
     return _bench.sgd_turn(problem, local, n, initial_model(w).astype(dtype))
 
 
@@ -64,6 +72,9 @@ def layers_of(layers: tuple[networks.Layer, ...]) -> list[Any]:
         "pool": fb.layers.MaxPool2d,
         "norm": fb.layers.GroupNorm,
         "dense": fb.layers.Dense,
+        "embedding": fb.layers.Embedding,
+        "lstm": fb.layers.LSTM,
+        "last": fb.layers.LastStep,
         "relu": fb.layers.ReLU,
         "flatten": fb.layers.Flatten,
         "mean": fb.layers.GlobalAvgPool2d,
@@ -81,10 +92,11 @@ def network_of(name: str, copies: int = 1) -> fb.Network:
 
 
 def network_answer(name: str, batch: str) -> Turn:
-    """Writes the update of client 1, which every rival must reproduce before it is timed."""
+    """Writes the clients' updates, of which every rival must reproduce one before it is timed."""
     local, rows = fb.LocalSGD(networks.STEPS, networks.LR, int(batch)), networks.batches_of(int(batch))
-    delta = network_of(name).delta(networks.initial_model(name), 1, local, batches=rows[1])
-    networks.write_answer(name, int(batch), delta)
+    problem, w = network_of(name), networks.initial_model(name)
+    deltas = [problem.delta(w, client, local, batches=rows[client]) for client in range(networks.N_CLIENTS)]
+    networks.write_answer(name, int(batch), np.stack(deltas))
     return lambda: {"amount": 1}
 
 
