@@ -227,7 +227,8 @@ inline ClientSelection::ClientSelection(const SchedulePlan& plan)
               !plan.distinct_clients && plan.selection == Selection::Uniform && plan.max_uses < 0 &&
               plan.trigger == Trigger::Buffer && plan.refill == 1 && plan.stop_stale == 0 &&
               plan.step_period == std::numeric_limits<double>::infinity() && (!plan.recorded || plan.wrap) &&
-              !overlap_ && n_spent_ == 0 && (!is_drawn || plan.mode == Mode::Pool);
+              !overlap_ && n_spent_ == 0 && plan.uplink == std::numeric_limits<double>::infinity() &&
+              !plan.needs_server && (!is_drawn || plan.mode == Mode::Pool);
   if (!is_drawn) {
     return;
   }

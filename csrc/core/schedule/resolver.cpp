@@ -11,6 +11,7 @@
 #include "schedule/event_queue.hpp"
 #include "schedule/slot_lists.hpp"
 #include "schedule/triggers.hpp"
+#include "schedule/uplink.hpp"
 #include "kernels/dispatch.hpp"
 
 namespace fedbuff {
@@ -25,7 +26,8 @@ constexpr std::uint64_t kStart = 1;
 constexpr std::uint64_t kRetry = 2;
 // kNoSlot is that of the requests of rounds and of the open loop, and of retries.
 
-enum class SlotState : std::uint8_t { Free, Waiting, Queued, Running, Restarting };
+// Running: its client works on the task. Done: its arrival waits for the next buffer.
+enum class SlotState : std::uint8_t { Free, Waiting, Restarting, Queued, Running, Sending, AtServer, Done };
 
 struct Slot {
   double start = 0.0;  // while it waits: the duration of the task
@@ -35,7 +37,8 @@ struct Slot {
   TaskStatus status = TaskStatus::Used;
   SlotState state = SlotState::Free;
   bool endless = false;   // the task never ends
-  bool deferred = false;  // distinct clients: its arrival waits for the next buffer
+  bool deferred = false;  // Done, and the next buffer has not opened
+  bool cut = false;       // the work ends before it is done
 };
 
 struct FetchClient {
@@ -122,6 +125,9 @@ class LoopOver final : public EventLoop {
   void make_queue_room(std::size_t n_slots) {
     queues_.resize(plan_.queues ? n_slots : 0);
     queued_duration_.resize(plan_.queues ? n_slots : 0);
+    uplink_.resize(n_slots);
+    deadline_.resize(uplink_.is_shared() ? n_slots : 0);
+    server_line_.resize(plan_.needs_server ? n_slots : 0);
   }
   bool stops() const { return kCanStop && plan_.stop_stale > 0; }
   SchedulePlan plan_;
@@ -141,6 +147,10 @@ class LoopOver final : public EventLoop {
   SlotList running_;                       // where tasks are stopped: the running ones, in the order of their starts
   ClientQueues queues_;                    // of clients that may be sent several tasks
   LargeVector<double> queued_duration_;    // by slot: of a task that waits in a queue
+  Uplink uplink_;
+  LargeVector<double> deadline_;           // by slot, where uploads share a link: when the task is given up
+  SlotList server_line_;                   // uploads that have reached the server; it handles the first
+  bool has_parts_;                         // a task has events before it ends
   Hearing hearing_;
   bool always_ticks_;  // ticks of the period happen with an empty buffer too
 };
@@ -153,6 +163,8 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
       has_fast_stretch_(plan.timeout == kInfinity && plan.max_staleness < 0 && plan.stall_limit > 0 &&
                         plan.model.component[kWait].kind == DistributionKind::Constant &&
                         plan.model.component[kWait].p[0] == 0.0),
+      uplink_(plan.uplink, plan.timeout < kInfinity),
+      has_parts_(uplink_.is_shared() || plan.needs_server),
       hearing_(plan.trigger, plan.n_clients, plan.per_client),
       always_ticks_(plan.step_period < kInfinity && (plan.restart || plan.refill == 0)) {
   if (plan.n_slots >= static_cast<std::int64_t>(Event::kMaxSlots) - 1) {
@@ -274,11 +286,18 @@ class LoopOver<Queue>::Call {
           }
         }
       }
-      const Event top = queue_.top();
+      Event top = queue_.top();
       bool round_is_over = false;
+      bool is_upload = false;
       if constexpr (!kPlain) {
+        const double sent = loop_.uplink_.next_time();
+        if (sent < kInfinity && (queue_.empty() || sent <= top.time())) {
+          is_upload = true;
+          top = Event::make(sent, kEnd, 0, kNoSlot);
+        }
+        const bool is_none = queue_.empty() && !is_upload;
         const double due = next_tick_time();
-        if (tick_is_due(top, due)) {
+        if (tick_is_due(top, due, is_none)) {
           if (on_tick(due)) {
             break;
           }
@@ -291,7 +310,7 @@ class LoopOver<Queue>::Call {
           }
         }
         // A round whose last tasks never end is over.
-        round_is_over = kMode == Mode::Rounds && loop_.n_taken_ > 0 && (queue_.empty() || top.time() == kInfinity);
+        round_is_over = kMode == Mode::Rounds && loop_.n_taken_ > 0 && (is_none || top.time() == kInfinity);
       }
       if (top.time_bits > horizon_ && !round_is_over) {
         reason_ = plan_.max_time < kInfinity ? StopReason::MaxTime : StopReason::Exhausted;
@@ -308,10 +327,18 @@ class LoopOver<Queue>::Call {
         continue;
       }
       s_.now = top.time();
+      if constexpr (!kPlain) {
+        if (loop_.has_parts_ && top.kind() == static_cast<int>(kEnd)) {
+          if (is_upload ? on_upload(top) : on_part(top)) {
+            break;
+          }
+          continue;
+        }
+      }
       queue_.take();
       if (top.kind() != static_cast<int>(kEnd)) {
         on_start(top);
-      } else if (on_end(top)) {
+      } else if (on_end(top, top.slot())) {
         break;
       }
     }
@@ -346,6 +373,9 @@ class LoopOver<Queue>::Call {
     if (!queue_.empty() && queue_.top().time_bits == 0 && queue_.top().kind() == static_cast<int>(kEnd)) {
       return false;
     }
+    if (!kPlain && loop_.uplink_.next_time() == 0.0) {
+      return false;
+    }
     ask<false>(++loop_.asked_first_);
     if (all_have_asked()) {
       queue_.lay_out_again();
@@ -356,11 +386,11 @@ class LoopOver<Queue>::Call {
   FB_ALWAYS_INLINE double next_tick_time() const { return std::min(s_.trigger, s_.tick); }
 
   // A tick comes after the arrivals and before the starts of its time.
-  FB_ALWAYS_INLINE bool tick_is_due(const Event& top, double due) {
+  FB_ALWAYS_INLINE bool tick_is_due(const Event& top, double due, bool is_none) {
     if (due == kInfinity || due > plan_.max_time) {
       return false;
     }
-    const double time = queue_.empty() ? kInfinity : top.time();
+    const double time = is_none ? kInfinity : top.time();
     return due < time || (due == time && top.kind() != static_cast<int>(kEnd));
   }
 
@@ -400,7 +430,11 @@ class LoopOver<Queue>::Call {
     }
     Slot& slot = queue_.payload(slot_index);
     if constexpr (kStops) {
-      if (!slot.deferred && slot.state != SlotState::Queued) {
+      const bool has_event =
+          slot.state == SlotState::AtServer
+              ? loop_.server_line_.first() == slot_index
+              : slot.state != SlotState::Queued && slot.state != SlotState::Sending && !slot.deferred;
+      if (has_event) {
         queue_.remove(slot_index);
       }
     }
@@ -425,8 +459,72 @@ class LoopOver<Queue>::Call {
     loop_.open_slots_.clear();
   }
 
-  FB_ALWAYS_INLINE bool on_end(const Event top) {
+  // The client has done its work, or the server has handled the upload.
+  FB_ALWAYS_INLINE bool on_part(const Event top) {
+    queue_.take();
     const std::uint32_t slot_index = top.slot();
+    Slot& slot = queue_.payload(slot_index);
+    if (slot.state == SlotState::Running && !slot.cut) {
+      if (loop_.uplink_.is_shared()) {
+        slot.state = SlotState::Sending;
+        loop_.uplink_.join(slot_index, s_.now, find_upload(slot), loop_.deadline_[slot_index]);
+        return false;
+      }
+      if (joins_server(slot_index)) {
+        return false;
+      }
+    }
+    return on_end(top, slot_index);
+  }
+
+  // A transfer is complete, or given up.
+  FB_ALWAYS_INLINE bool on_upload(const Event top) {
+    const Uplink::Taken taken = loop_.uplink_.take();
+    Slot& slot = queue_.payload(taken.slot);
+    slot.state = SlotState::Running;
+    if (!taken.complete) {
+      slot.status = TaskStatus::TimedOut;
+    } else if (joins_server(taken.slot)) {
+      return false;
+    }
+    return on_end(top, taken.slot);
+  }
+
+  // Puts an upload that the server has to handle at the end of its line; returns whether it has to.
+  FB_ALWAYS_INLINE bool joins_server(std::uint32_t slot_index) {
+    Slot& slot = queue_.payload(slot_index);
+    if (!plan_.needs_server || slot.status != TaskStatus::Used) {
+      return false;
+    }
+    if (plan_.queues) {
+      leave_queue(slot_index);
+    }
+    slot.state = SlotState::AtServer;
+    loop_.server_line_.join(slot_index);
+    if (loop_.server_line_.first() == slot_index) {
+      handle(slot_index);
+    }
+    return true;
+  }
+
+  // The server begins with the upload of the slot.
+  FB_ALWAYS_INLINE void handle(std::uint32_t slot_index) {
+    const Slot& slot = queue_.payload(slot_index);
+    const double time = draw_server_time(plan_.server_time, plan_.seed, slot.client, slot.task);
+    queue_.put(Event::make(s_.now + time, kEnd, s_.created++, slot_index));
+  }
+
+  // Takes the slot out of the server's line; if it was handled, the next one's turn comes.
+  FB_ALWAYS_INLINE void leave_server(std::uint32_t slot_index) {
+    const bool was_first = loop_.server_line_.first() == slot_index;
+    loop_.server_line_.leave(slot_index);
+    if (was_first && loop_.server_line_.first() != kNoSlot) {
+      handle(loop_.server_line_.first());
+    }
+  }
+
+  // The task of the slot, whose event was `top`, ends.
+  FB_ALWAYS_INLINE bool on_end(const Event top, std::uint32_t slot_index) {
     if (!end_task(slot_index)) {
       return false;
     }
@@ -454,10 +552,11 @@ class LoopOver<Queue>::Call {
         }
       }
       // If nothing else happens at this time, the request of the slot can be served at once.
-      const bool alone = queue_.was_alone(top) && all_have_asked();
+      const bool alone = queue_.was_alone(top) && all_have_asked();  // uploads are looked at below
       if (kPlain && alone) {
         ask<false>(slot_index);
-      } else if (!kPlain && alone && s_.stop_until < 0 && next_tick_time() > s_.now) {
+      } else if (!kPlain && alone && s_.stop_until < 0 && next_tick_time() > s_.now &&
+                 loop_.uplink_.next_time() > s_.now) {
         s_.last_start = s_.now;
         ask<false>(slot_index);
       } else {
@@ -566,6 +665,10 @@ class LoopOver<Queue>::Call {
         if (loop_.entered_[slot.client] == s_.version) {
           loop_.deferred_.push_back(slot_index);
           slot.deferred = true;
+          if (slot.state == SlotState::AtServer) {
+            leave_server(slot_index);
+          }
+          slot.state = SlotState::Done;
           return false;
         }
         loop_.entered_[slot.client] = s_.version;
@@ -587,21 +690,32 @@ class LoopOver<Queue>::Call {
     return true;
   }
 
-  // The task of the slot is over; its client turns to the next one in its queue.
+  // The task of the slot is over.
   FB_ALWAYS_INLINE void leave(std::uint32_t slot_index) {
     --loop_.n_taken_;
     if (loop_.stops()) {
       loop_.running_.leave(slot_index);
     }
-    if (plan_.queues) {
-      const std::uint32_t client = queue_.payload(slot_index).client;
-      const std::uint32_t next = loop_.queues_.leave(client, slot_index);
-      if (next != kNoSlot) {
-        queue_.payload(next).state = SlotState::Running;
-        const double begin =
-            plan_.window_policy == WindowPolicy::None ? s_.now : clients_.windows().next_open(client, s_.now);
-        work<false>(next, begin, loop_.queued_duration_[next]);
-      }
+    const SlotState state = queue_.payload(slot_index).state;
+    if (state == SlotState::Sending) {
+      loop_.uplink_.leave(slot_index, s_.now);
+    }
+    if (state == SlotState::AtServer) {
+      leave_server(slot_index);
+    } else if (plan_.queues) {
+      leave_queue(slot_index);
+    }
+  }
+
+  // Takes the slot out of its client's queue; if the client worked on it, it turns to the next one.
+  FB_ALWAYS_INLINE void leave_queue(std::uint32_t slot_index) {
+    const std::uint32_t client = queue_.payload(slot_index).client;
+    const std::uint32_t next = loop_.queues_.leave(client, slot_index);
+    if (next != kNoSlot) {
+      queue_.payload(next).state = SlotState::Running;
+      const double begin =
+          plan_.window_policy == WindowPolicy::None ? s_.now : clients_.windows().next_open(client, s_.now);
+      work<false>(next, begin, loop_.queued_duration_[next]);
     }
   }
 
@@ -636,6 +750,8 @@ class LoopOver<Queue>::Call {
     }
     loop_.n_taken_ = 0;
     queue_.clear();
+    loop_.uplink_.clear();
+    loop_.server_line_.clear();
     queue_.put(Event::make(s_.now, kStart, s_.created++, kNoSlot));
     return s_.fill > 0;
   }
@@ -819,6 +935,14 @@ class LoopOver<Queue>::Call {
     }
   }
 
+  // What the upload of a task takes alone, where uploads share a link.
+  FB_ALWAYS_INLINE double find_upload(const Slot& slot) const {
+    if constexpr (kRecorded) {
+      return plan_.row_upload[loop_.recorded_row(slot.client, slot.task)];
+    }
+    return draw_upload(plan_.upload, plan_.seed, slot.client, slot.task);
+  }
+
   // The task of the slot starts now, on the current version; if its client is busy, it waits in the queue.
   template <bool kFast>
   FB_ALWAYS_INLINE void begin(std::uint32_t slot_index, double duration) {
@@ -849,6 +973,12 @@ class LoopOver<Queue>::Call {
       if (end > begin + timeout_) {
         end = begin + timeout_;
         slot.status = TaskStatus::TimedOut;
+        slot.cut = true;
+      }
+      if constexpr (!kPlain) {
+        if (loop_.uplink_.is_shared()) {
+          loop_.deadline_[slot_index] = begin + timeout_;
+        }
       }
     }
     slot.endless = end == kInfinity;
@@ -859,6 +989,7 @@ class LoopOver<Queue>::Call {
   FB_ALWAYS_INLINE double find_end(Slot& slot, double begin, double duration) const {
     slot.status = TaskStatus::Used;
     if constexpr (!kPlain) {
+      slot.cut = false;
       if (begin == kInfinity) {
         return begin;
       }
@@ -877,6 +1008,7 @@ class LoopOver<Queue>::Call {
         const double close = clients_.windows().close(slot.client, begin);
         if (end > close) {
           slot.status = TaskStatus::Failed;
+          slot.cut = true;
           return close;
         }
       }
@@ -906,7 +1038,7 @@ std::vector<TaskInFlight> LoopOver<Queue>::in_flight() const {
   std::vector<TaskInFlight> tasks;
   for (std::uint32_t i = 1; i < queue_.n_slots(); ++i) {
     const Slot& slot = queue_.payload(i);
-    if (slot.state == SlotState::Running || slot.state == SlotState::Queued) {
+    if (slot.state >= SlotState::Queued) {
       tasks.push_back({static_cast<std::int32_t>(slot.client), slot.task, slot.version, slot.start});
     }
   }

@@ -16,7 +16,7 @@ import numpy as np
 from numba.experimental import structref
 from numba.extending import overload, register_jitable
 
-from ..python import event_loop, hearing, philox, portable_math, resolver, weight_tree
+from ..python import event_loop, hearing, philox, portable_math, resolver, uplink, weight_tree
 from ..spec import Plan, Resolver
 from . import heap, struct
 from . import random as _numba_random
@@ -34,8 +34,11 @@ for _function in (
     resolver.work_until,
     resolver.next_tick,
     resolver.draw_component,
+    resolver.draw_law,
     resolver.recorded_row,
     resolver.wait_of,
+    resolver.server_time_of,
+    resolver.upload_of,
     resolver.duration_of,
     resolver.tasks_left,
     resolver.selection_word,
@@ -48,6 +51,7 @@ for _function in (
     weight_tree.set_weight,
     weight_tree.client_at,
     hearing.Hearing.__init__,
+    uplink.Uplink.__init__,
     event_loop.EventLoop.__init__,
 ):
     register_jitable(_function)
@@ -59,6 +63,10 @@ class PlanStruct(Struct):
 
 class HearingStruct(Struct):
     """A hearing.Hearing."""
+
+
+class UplinkStruct(Struct):
+    """An uplink.Uplink."""
 
 
 class LoopStruct(Struct):
@@ -83,6 +91,7 @@ class _Loop(Held):
 
 struct_kind(PlanStruct, Plan)
 struct_kind(HearingStruct, hearing.Hearing)
+struct_kind(UplinkStruct, uplink.Uplink)
 struct_kind(LoopStruct, event_loop.EventLoop)
 structref.define_boxing(LoopStruct, _Loop)
 
@@ -92,7 +101,15 @@ _KEYS = heap_type(nb.int64, 1)
 overload(event_loop.new_events)(heap_maker(_EVENTS))
 overload(event_loop.new_boundaries)(heap_maker(_BOUNDARIES))
 overload(event_loop.new_keys)(heap_maker(_KEYS))
-_HEAPS = {"events": _EVENTS, "boundaries": _BOUNDARIES, "order": _KEYS}
+_TRANSFERS = heap_type(nb.float64, 2)
+overload(uplink.new_transfers)(heap_maker(_TRANSFERS))
+_HEAPS = {
+    "events": _EVENTS,
+    "boundaries": _BOUNDARIES,
+    "order": _KEYS,
+    "ends": _TRANSFERS,
+    "deadlines": _TRANSFERS,
+}
 
 
 @overload(event_loop.new_slots)
@@ -108,6 +125,8 @@ def _type_of(name: str, value: Any) -> Any:
         return nb.types.Array(nb.from_dtype(value.dtype), 1, "C")
     if isinstance(value, hearing.Hearing):
         return _HEARING
+    if isinstance(value, uplink.Uplink):
+        return _UPLINK
     if isinstance(value, bool):
         return nb.boolean
     return nb.float64 if isinstance(value, float) else nb.int64
@@ -118,6 +137,19 @@ def _fields(instance: Any) -> list[tuple[str, Any]]:
 
 
 _HEARING = HearingStruct(_fields(hearing.Hearing(resolver.EVERY_CLIENT, 1, 1.0)))
+_UPLINK = UplinkStruct(_fields(uplink.Uplink(1.0, 1)))
+
+
+@overload(event_loop.new_uplink)
+def _new_uplink(capacity, n_slots):  # as annotated as what it gives
+    init = uplink.Uplink.__init__
+
+    def impl(capacity, n_slots):
+        made = new(_UPLINK)
+        init(made, capacity, n_slots)
+        return made
+
+    return impl
 
 
 @overload(event_loop.new_hearing)
@@ -147,7 +179,7 @@ _types: list[Any] = []  # of the plan and of the loop
 def _compiled() -> _Compiled:
     """The functions that Python calls. What was compiled of other sources than these is not taken from the disk."""
     plan_type, loop_type = _types
-    modules = (event_loop, hearing, philox, portable_math, resolver, weight_tree, heap, struct, _numba_random)
+    modules = (event_loop, hearing, philox, portable_math, resolver, uplink, weight_tree, heap, struct, _numba_random)
     sources = hashlib.sha256(b"".join(Path(cast(str, module.__file__)).read_bytes() for module in modules)).hexdigest()
     scope: dict[str, Any] = {}
     exec("def fill(made, plan):\n" + "".join(f"    made.{name} = plan.{name}\n" for name in Plan._fields), scope)
