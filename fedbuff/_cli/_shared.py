@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -285,16 +285,7 @@ def find_schedules(
 
 
 def _of_run(run: Run) -> Found:
-    first = run.seeds[0]
-
-    def delays() -> Any:
-        with suppress(ValueError, OSError):  # the files are gone: the schedule is drawn without its parts
-            source = run.config.source_of(first.seed)
-            if source is not None and plain(source.describe()) == first.schedule.description.get("source"):
-                return source
-        return None
-
-    return Found(run.name, first.schedule, delays, _local_steps(run.config))
+    return Found(run.name, run.seeds[0].schedule, run.delays, _local_steps(run.config))
 
 
 def _local_steps(config: StudyConfig) -> int | None:

@@ -71,9 +71,9 @@ def test_transfers_share_the_uplink() -> None:
 
 def test_a_transfer_is_given_up_at_its_timeout_and_frees_the_link() -> None:
     trace = fb.Trace([0, 1], [1.0, 1.0], upload=[1.0, 3.0])
-    made = fb.schedule(trace, FedBuff(1), 2, arrivals=2, uplink=1.0, timeout=2.5)
+    made = fb.schedule(trace, FedBuff(1), arrivals=2, uplink=1.0, timeout=2.5)
     assert rows(made, "client", "arrive_time", "status") == [(0, 2.5, 4), (1, 2.5, 4)]
-    made = fb.schedule(trace, FedBuff(1), 2, arrivals=2, uplink=1.0, timeout=3.0)
+    made = fb.schedule(trace, FedBuff(1), arrivals=2, uplink=1.0, timeout=3.0)
     assert rows(made, "client", "arrive_time", "status") == [(0, 3.0, 0), (1, 3.0, 4)]  # exactly the timeout arrives
 
 

@@ -4,11 +4,11 @@
 // number: one that becomes eligible goes to the end, one that is no longer eligible is replaced by the last. Start s
 // takes place floor(word n / 2^64) of the n there, with word the Philox block of s. So a draw costs the same however
 // few are eligible. Two forms, with the same draws:
-//   plain: an idle client is eligible. Who leaves the array was just drawn, so places are not kept.
-//   else:  the place of each client is kept. A heap holds when the windows of the clients that may be drawn open or
-//          close; `cross_boundaries` brings the array up to the present.
+//   simple: an idle client with tasks left is eligible. Who leaves the array was just drawn: places are not kept.
+//   else:   the place of each client is kept. A heap holds when the windows of the clients that may be drawn open or
+//           close; `cross_boundaries` brings the array up to the present.
 // The places and delays of the next kDrawBatch starts are drawn ahead, in vector code; delays are used where the client
-// and its task number are still those that were guessed. Memory: 8 bytes per client if plain; else also its place, two
+// and its task number are still those that were guessed. Memory: 8 bytes per client if simple; else also its place, two
 // bytes per client and one heap entry per client with windows.
 #pragma once
 
@@ -51,20 +51,26 @@ class ClientSelection {
   }
   bool tasks_left(std::uint32_t client) const { return tasks_left(client, states_[client] & ~kBusy); }
 
-  // Marks the client as busy; returns the number of its next task.
+  // Marks the client that was drawn last, or has a slot of its own, as busy; returns the number of its next task.
   template <Mode kMode, bool kRecorded, bool kPlain>
   FB_ALWAYS_INLINE std::uint32_t take(std::uint32_t client) {
-    const std::uint32_t task = states_[client] & ~kBusy;
-    states_[client] = (task + 1) | kBusy;
-    if constexpr (kPlain && kMode != Mode::SlotIsClient) {
-      eligible_[drawn_] = eligible_[--n_eligible_];
-    } else if constexpr (!kPlain) {
-      if ((kRecorded || plan_.max_uses >= 0) && !tasks_left(client, task + 1)) {
-        ++n_spent_;
-      }
-      if constexpr (kMode != Mode::SlotIsClient) {
+    const std::uint32_t task = next_task<kPlain>(client);
+    if constexpr (kMode != Mode::SlotIsClient) {
+      if (kPlain || is_simple_) {
+        eligible_[drawn_] = eligible_[--n_eligible_];
+      } else {
         update(client);
       }
+    }
+    return task;
+  }
+
+  // The number of the next task of a client that goes on without having been idle.
+  template <Mode kMode>
+  FB_ALWAYS_INLINE std::uint32_t retake(std::uint32_t client) {
+    const std::uint32_t task = next_task<false>(client);
+    if (kMode != Mode::SlotIsClient && !is_simple_) {
+      update(client);
     }
     return task;
   }
@@ -73,9 +79,13 @@ class ClientSelection {
   template <Mode kMode, bool kPlain>
   FB_ALWAYS_INLINE void release(std::uint32_t client, double now) {
     states_[client] &= ~kBusy;
-    if constexpr (kPlain && kMode != Mode::SlotIsClient) {
-      eligible_[n_eligible_++] = client;
-    } else if constexpr (kMode != Mode::SlotIsClient) {
+    if constexpr (kMode != Mode::SlotIsClient) {
+      if (kPlain || is_simple_) {
+        if (kPlain || !is_limited_ || tasks_left(client, states_[client])) {
+          eligible_[n_eligible_++] = client;
+        }
+        return;
+      }
       key_of_ended(client);
       cross_boundaries(now);
       if (!tracked_.empty() && tracked_[client] == 0) {
@@ -135,6 +145,15 @@ class ClientSelection {
   static constexpr std::uint64_t kNoBlock = std::uint64_t{1} << 63;
   static constexpr std::size_t kFew = 4 * kDrawBatch;  // of so few eligible ones a guess is mostly wrong
 
+  template <bool kPlain>
+  FB_ALWAYS_INLINE std::uint32_t next_task(std::uint32_t client) {
+    const std::uint32_t task = states_[client] & ~kBusy;
+    states_[client] = (task + 1) | kBusy;
+    if (!kPlain && is_limited_ && !tasks_left(client, task + 1)) {
+      ++n_spent_;
+    }
+    return task;
+  }
   bool may_be_drawn(std::uint32_t client) const {
     return (overlap_ || (states_[client] & kBusy) == 0) && tasks_left(client);
   }
@@ -183,6 +202,8 @@ class ClientSelection {
   AvailabilityWindows windows_;
   ScheduleKernels kernels_;  // those in force at the start
   bool overlap_;             // a client may have several tasks: at once, or in its queue
+  bool is_simple_ = false;
+  bool is_limited_;  // a client may run out of tasks
   bool is_plain_ = false;
   LargeVector<std::uint32_t> states_;  // tasks started | kBusy
   std::int64_t n_spent_ = 0;           // clients with no task left
@@ -191,7 +212,7 @@ class ClientSelection {
   std::size_t n_eligible_ = 0;
   std::size_t drawn_ = 0;  // the place of the client drawn last
 
-  // Not plain:
+  // Not simple:
   LargeVector<std::uint32_t> place_;   // in eligible_, by client, or kNoPlace
   std::vector<std::uint8_t> open_;     // inside a window; always 1 for rounds, whose tasks wait for a window
   std::vector<std::uint8_t> tracked_;  // its next boundary is in the heap, and open_ holds until then; or empty
@@ -216,28 +237,32 @@ inline ClientSelection::ClientSelection(const SchedulePlan& plan)
     : plan_(plan),
       windows_{plan.window_policy, plan.window_offsets, plan.window_begin, plan.window_end, plan.period},
       kernels_(kernels().schedule),
-      overlap_(plan.queues || (plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap)) {
+      overlap_(plan.queues || (plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Overlap)),
+      is_limited_(plan.max_uses >= 0 || (plan.recorded && !plan.wrap)) {
   const auto n = static_cast<std::size_t>(plan.n_clients);
   const bool is_drawn = plan.mode != Mode::SlotIsClient;
   states_.assign(n, 0);
   for (std::uint32_t c = 0; c < n; ++c) {
     n_spent_ += tasks_left(c, 0) ? 0 : 1;
   }
-  is_plain_ = plan.window_policy == WindowPolicy::None && plan.max_wait == std::numeric_limits<double>::infinity() &&
-              !plan.distinct_clients && plan.selection == Selection::Uniform && plan.max_uses < 0 &&
-              plan.trigger == Trigger::Buffer && plan.refill == 1 && plan.stop_stale == 0 &&
-              plan.step_period == std::numeric_limits<double>::infinity() && (!plan.recorded || plan.wrap) &&
-              !overlap_ && n_spent_ == 0 && plan.uplink == std::numeric_limits<double>::infinity() &&
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  const bool has_windows = plan.window_policy != WindowPolicy::None && plan.mode != Mode::Rounds;
+  is_simple_ = !has_windows && plan.selection == Selection::Uniform && !overlap_ &&
+               !(plan.mode == Mode::OpenLoop && plan.if_busy == IfBusy::Skip);
+  is_plain_ = is_simple_ && plan.window_policy == WindowPolicy::None && !is_limited_ && n_spent_ == 0 &&
+              plan.max_wait == kNever && !plan.distinct_clients && plan.trigger == Trigger::Buffer &&
+              plan.refill == 1 && plan.stop_stale == 0 && plan.step_period == kNever && plan.uplink == kNever &&
               !plan.needs_server && (!is_drawn || plan.mode == Mode::Pool);
   if (!is_drawn) {
     return;
   }
+  std::fill(ahead_guess_, ahead_guess_ + kDrawBatch, kUnknown);
   eligible_.assign(n, 0);
-  if (is_plain_) {
-    for (std::size_t c = 0; c < n; ++c) {
-      eligible_[c] = static_cast<std::uint32_t>(c);
+  if (is_simple_) {
+    for (std::uint32_t c = 0; c < n; ++c) {
+      eligible_[n_eligible_] = c;
+      n_eligible_ += tasks_left(c, 0) ? 1 : 0;
     }
-    n_eligible_ = n;
     return;
   }
   open_.assign(n, 1);
@@ -251,8 +276,7 @@ inline ClientSelection::ClientSelection(const SchedulePlan& plan)
     }
     next_key_ = plan.selection == Selection::LongestIdle ? n : 0;
   }
-  std::fill(ahead_guess_, ahead_guess_ + kDrawBatch, kUnknown);
-  if (plan.window_policy != WindowPolicy::None && plan.mode != Mode::Rounds) {
+  if (has_windows) {
     tracked_.assign(n, 0);
   }
   for (std::uint32_t c = 0; c < n; ++c) {

@@ -15,8 +15,7 @@ inline double draw_upload(const Distribution& upload, std::uint64_t seed, std::u
   return draw(upload, seed, client, task, kUpload);
 }
 
-inline double draw_server_time(const Distribution& law, std::uint64_t seed, std::uint32_t client,
-                               std::uint32_t task) {
+inline double draw_server_time(const Distribution& law, std::uint64_t seed, std::uint32_t client, std::uint32_t task) {
   return draw(law, seed, client, task, kServer);
 }
 

@@ -47,9 +47,9 @@ struct SchedulePlan {
   const double* period = nullptr;  // (n_clients,), or null where the windows do not repeat
 
   double uplink = std::numeric_limits<double>::infinity();  // transfers at full speed; infinite: uploads share nothing
-  Distribution upload;          // where there is an uplink; the model's own is then 0
-  bool needs_server = false;    // the server needs time for an upload
-  Distribution server_time;     // which is drawn from this
+  Distribution upload;                                      // where there is an uplink; the model's own is then 0
+  bool needs_server = false;                                // the server needs time for an upload
+  Distribution server_time;                                 // which is drawn from this
 
   std::int64_t buffer_size = 1;
   std::int64_t max_staleness = -1;

@@ -148,9 +148,9 @@ class LoopOver final : public EventLoop {
   ClientQueues queues_;                    // of clients that may be sent several tasks
   LargeVector<double> queued_duration_;    // by slot: of a task that waits in a queue
   Uplink uplink_;
-  LargeVector<double> deadline_;           // by slot, where uploads share a link: when the task is given up
-  SlotList server_line_;                   // uploads that have reached the server; it handles the first
-  bool has_parts_;                         // a task has events before it ends
+  LargeVector<double> deadline_;  // by slot, where uploads share a link: when the task is given up
+  SlotList server_line_;          // uploads that have reached the server; it handles the first
+  bool has_parts_;                // a task has events before it ends
   Hearing hearing_;
   bool always_ticks_;  // ticks of the period happen with an empty buffer too
 };
@@ -240,9 +240,9 @@ std::uint32_t LoopOver<Queue>::free_slot() {
 // One call of `run`: the event loop, for one mode and one kind of delays.
 //
 // kPlain: no windows, no trigger but a full buffer, slots are refilled at arrivals, no task is stopped, no distinct
-// clients, no recorded client runs out of tasks, and an idle client is eligible. Every member function is inlined into
-// `run`, and the object does not leave it: so the compiler keeps the counters in registers. A member function that is
-// not inlined would put all of them into memory.
+// clients, no client runs out of tasks, an idle client is eligible, and a task is one event. Every member function is
+// inlined into `run`, and the object does not leave it: so the compiler keeps the counters in registers. A member
+// function that is not inlined would put all of them into memory.
 template <class Queue>
 template <Mode kMode, bool kRecorded, bool kPlain>
 class LoopOver<Queue>::Call {
@@ -400,17 +400,15 @@ class LoopOver<Queue>::Call {
     if (is_period) {
       s_.tick = next_tick(0.0, plan_.step_period, due, true);
     }
-    if (s_.fill > 0) {
-      return make_step() && stop(StopReason::ServerSteps);
-    }
-    if (is_stalled()) {
+    const bool steps = s_.fill > 0;
+    if (steps ? make_step() && stop(StopReason::ServerSteps) : is_stalled()) {
       return true;
     }
-    if (is_period) {
+    if (is_period && !steps) {
       s_.stop_until = plan_.restart ? s_.version : -1;
-      if (plan_.refill == 0) {
-        refill();
-      }
+    }
+    if (plan_.refill == 0 && (is_period || steps)) {
+      refill();
     }
     return false;
   }
@@ -430,10 +428,9 @@ class LoopOver<Queue>::Call {
     }
     Slot& slot = queue_.payload(slot_index);
     if constexpr (kStops) {
-      const bool has_event =
-          slot.state == SlotState::AtServer
-              ? loop_.server_line_.first() == slot_index
-              : slot.state != SlotState::Queued && slot.state != SlotState::Sending && !slot.deferred;
+      const bool has_event = slot.state == SlotState::AtServer ? loop_.server_line_.first() == slot_index
+                                                               : slot.state != SlotState::Queued &&
+                                                                     slot.state != SlotState::Sending && !slot.deferred;
       if (has_event) {
         queue_.remove(slot_index);
       }
@@ -451,12 +448,23 @@ class LoopOver<Queue>::Call {
     return s_.total_rows >= last_row_ && stop(StopReason::Arrivals);
   }
 
-  // Open slots ask for clients, in the order in which they became free.
+  // Open slots ask for clients, in the order in which they became free: at once while nothing else has this time.
   FB_ALWAYS_INLINE void refill() {
     for (const std::uint32_t slot_index : loop_.open_slots_) {
-      queue_.put(Event::make(s_.now, kStart, s_.created++, slot_index));
+      if (is_alone()) {
+        s_.last_start = s_.now;
+        ask<false>(slot_index);
+      } else {
+        queue_.put(Event::make(s_.now, kStart, s_.created++, slot_index));
+      }
     }
     loop_.open_slots_.clear();
+  }
+
+  // Whether nothing else happens at this time before a start that is created now.
+  FB_ALWAYS_INLINE bool is_alone() {
+    return all_have_asked() && s_.stop_until < 0 && next_tick_time() > s_.now && loop_.uplink_.next_time() > s_.now &&
+           (queue_.empty() || queue_.top().time() > s_.now);
   }
 
   // The client has done its work, or the server has handled the upload.
@@ -545,19 +553,18 @@ class LoopOver<Queue>::Call {
     if constexpr (kClosed) {
       if constexpr (!kPlain) {
         if (plan_.refill != 1) {
-          if (plan_.refill > 0 && loop_.open_slots_.size() >= static_cast<std::size_t>(plan_.refill)) {
+          const bool fits = loop_.open_slots_.size() >= static_cast<std::size_t>(plan_.refill);
+          if (plan_.refill == 0 ? steps : fits) {
             refill();
           }
           return false;
         }
       }
       // If nothing else happens at this time, the request of the slot can be served at once.
-      const bool alone = queue_.was_alone(top) && all_have_asked();  // uploads are looked at below
-      if (kPlain && alone) {
-        ask<false>(slot_index);
-      } else if (!kPlain && alone && s_.stop_until < 0 && next_tick_time() > s_.now &&
-                 loop_.uplink_.next_time() > s_.now) {
-        s_.last_start = s_.now;
+      if (kPlain ? queue_.was_alone(top) && all_have_asked() : is_alone()) {
+        if constexpr (!kPlain) {
+          s_.last_start = s_.now;
+        }
         ask<false>(slot_index);
       } else {
         queue_.put(Event::make(s_.now, kStart, s_.created++, slot_index));
@@ -581,7 +588,8 @@ class LoopOver<Queue>::Call {
     }
     if constexpr (kStops) {
       if (slot_index != kNoSlot && queue_.payload(slot_index).state == SlotState::Restarting) {
-        assign<false>(queue_.payload(slot_index).client, slot_index, s_.starts);
+        const std::uint32_t client = queue_.payload(slot_index).client;
+        start_task<false>(client, clients_.template retake<kMode>(client), slot_index, s_.starts);
         return;
       }
     }
@@ -801,9 +809,6 @@ class LoopOver<Queue>::Call {
       }
     }
     loop_.deferred_.clear();
-    if (plan_.refill == 0) {
-      refill();
-    }
   }
 
   FB_ALWAYS_INLINE void write_row(const Slot& slot, std::int64_t step, std::int64_t staleness, TaskStatus status) {
@@ -847,6 +852,13 @@ class LoopOver<Queue>::Call {
   FB_ALWAYS_INLINE void serve_line(std::uint32_t slot_index) {
     std::deque<std::uint32_t>& line = loop_.line_;
     if (slot_index != kNoSlot) {
+      if (line.empty()) {
+        const std::int64_t client = draw();
+        if (client >= 0) {
+          assign<false>(static_cast<std::uint32_t>(client), slot_index, s_.starts++);
+          return;
+        }
+      }
       line.push_back(slot_index);
     }
     while (!line.empty()) {
@@ -892,7 +904,12 @@ class LoopOver<Queue>::Call {
   // The client takes the slot for its next task, which starts after its wait and inside a window.
   template <bool kFast>
   FB_ALWAYS_INLINE void assign(std::uint32_t client, std::uint32_t slot_index, std::uint64_t start) {
-    const std::uint32_t task = clients_.template take<kMode, kRecorded, kPlain>(client);
+    start_task<kFast>(client, clients_.template take<kMode, kRecorded, kPlain>(client), slot_index, start);
+  }
+
+  template <bool kFast>
+  FB_ALWAYS_INLINE void start_task(std::uint32_t client, std::uint32_t task, std::uint32_t slot_index,
+                                   std::uint64_t start) {
     if constexpr (!kPlain) {
       ++loop_.n_taken_;
     }
