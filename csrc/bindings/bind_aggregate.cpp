@@ -224,6 +224,22 @@ void decode(const py::object& words, double scale, const py::object& out) {
   });
 }
 
+// Those of fedbuff.backends.spec.QuantizeNumbers.
+using QuantizeNumbers = std::tuple<double, double, std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+
+void quantize(const py::object& x, const QuantizeNumbers& numbers, const py::object& out) {
+  const auto [norm, levels, seed, first, second, stream] = numbers;
+  const QuantizeConfig config{norm, levels, seed, {first, second}, static_cast<Stream>(stream)};
+  with_dtype_of(x, "x", [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const py::ssize_t dim = length(x);
+    const T* from = input<T>(x, "x", {dim});
+    T* to = output<T>(out, "out", {dim});
+    const GilReleased released;
+    kernels().of<T>().quantize(0, dim, from, config, to);
+  });
+}
+
 std::vector<std::string> levels() {
   std::vector<std::string> names;
   for (const char* const* name = available_levels(); *name != nullptr; ++name) {
@@ -250,6 +266,7 @@ void bind_aggregate(py::module_& module) {
              py::arg("out"));
   module.def("add_words", &add_words, py::arg("total"), py::arg("words"), whole("weight"), py::arg("out"));
   module.def("decode", &decode, py::arg("words"), py::arg("scale"), py::arg("out"));
+  module.def("quantize", &quantize, py::arg("x"), py::arg("numbers"), py::arg("out"));
   module.def("level", [] { return kernels().name; });
   module.def("available_levels", &levels);
   module.def("force_level", [](const std::string& name) { return force_level(name.c_str()); }, py::arg("name"));

@@ -46,7 +46,8 @@ inline LocalConfig read_local(const py::object& local) {
           number("momentum"),
           number("weight_decay"),
           number("prox"),
-          py::len(factors) == 0 ? nullptr : input<double>(factors, "lr_factors", {kAny})};
+          py::len(factors) == 0 ? nullptr : input<double>(factors, "lr_factors", {kAny}),
+          number("scale")};
 }
 
 template <class Number>
@@ -71,6 +72,7 @@ inline LocalOptions read_options(const py::object& plan, std::int64_t n_clients,
   options.steps = whole("steps");
   options.lr = check(ByClient<double>(read_vector<double>(plan.attr("lr"), "lr")), "lr");
   options.batch = whole("batch");
+  options.scale = check(ByClient<double>(read_vector<double>(plan.attr("scale"), "scale")), "scale");
   options.steps_per_pass = whole("steps_per_pass");
   options.momentum = number("momentum");
   options.weight_decay = number("weight_decay");

@@ -133,6 +133,10 @@ class FrameworkProblem(PythonProblem):
                 raise ValueError(
                     f"{name}: {type(self).__name__} takes steps of one size; a built-in problem has {name}"
                 )
+        if local.method != "sgd":
+            raise ValueError(
+                f'method: {type(self).__name__} makes plain local steps; a built-in problem has "{local.method}"'
+            )
         for name in ("steps", "lr"):
             if isinstance(getattr(local, name), np.ndarray):
                 raise ValueError(f"{name}: {type(self).__name__} takes one number for all clients")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._base.arrays import to_array
-from .._base.checks import count, flag, instance, number
+from .._base.checks import choice, count, flag, instance, number
 from .._rule.optimizers import LearningRate
+from .._rule.strategies import Method
 from ..backends.spec import LocalPlan
 
 __all__ = ["LocalSGD"]
@@ -43,6 +44,10 @@ class LocalSGD:
     drop_last      a pass ends before a batch that is not full
     lr_by_version  a `LearningRate` that lr is multiplied by, of the version that the task starts from
     lr_by_step     the same of the local step, from 0
+    method         "sgd", this loop; or the clients' half of an algorithm, with which its strategy must go:
+                   "fednova", the delta times Q / a, a what the task's gradients weigh together: how many steps it made,
+                   with momentum m the sum of (1 - m^k) / (1 - m) for k = 1 to their number
+    effective_steps  FedNova's Q; None is the mean of a over the clients
     """
 
     steps: Whole | None = None
@@ -55,6 +60,8 @@ class LocalSGD:
     drop_last: bool = False
     lr_by_version: LearningRate | None = None
     lr_by_step: LearningRate | None = None
+    method: Method = "sgd"
+    effective_steps: float | None = None
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -84,6 +91,20 @@ class LocalSGD:
         for name in ("lr_by_version", "lr_by_step"):
             if getattr(self, name) is not None:
                 instance(name, getattr(self, name), LearningRate, "a LearningRate")
+        choice("method", self.method, get_args(Method))
+        self._check_method()
+
+    def _check_method(self) -> None:
+        if self.effective_steps is not None:
+            number("effective_steps", self.effective_steps, open_low=True)
+            if self.method != "fednova":
+                raise ValueError(f'effective_steps: it is for method="fednova"; {self.method} has none')
+        if self.method == "fednova":
+            for name in ("prox", "lr_by_step"):
+                if getattr(self, name):
+                    raise ValueError(f"{name}: FedNova divides by what equal steps weigh; leave it out")
+            if self.momentum >= 1:
+                raise ValueError(f"momentum: FedNova needs a number below 1, got {self.momentum}")
 
     def _set_whole(self, name: str, most: int, what: str) -> None:
         given = getattr(self, name)
@@ -182,7 +203,17 @@ class LocalSGD:
             prox=self.prox,
             version_rate=self.lr_by_version,
             lr_factors=factors,
+            scale=self._scale(np.broadcast_to(steps, problem.n_clients)),
         )
+
+    def _scale(self, steps: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What the deltas of clients that make so many steps are multiplied by."""
+        if self.method != "fednova":
+            return np.ones(1)
+        m = self.momentum
+        weights = [n if m == 0 else (n - m * (1 - m**n) / (1 - m)) / (1 - m) for n in map(float, steps.tolist())]
+        common = sum(weights) / len(weights) if self.effective_steps is None else self.effective_steps
+        return np.array([common / weight for weight in weights])
 
     def _steps(self) -> NDArray[np.int64]:
         """Of every client, or of all; with epochs nothing that counts."""

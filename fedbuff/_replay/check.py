@@ -16,7 +16,15 @@ from .._schedule.schedule import Schedule
 from ..backends.spec import METRICS, PROBLEM_METRICS
 from .stop import Stop
 
-__all__ = ["check_local", "check_metrics", "check_problem", "check_replay", "check_schedule", "check_stop"]
+__all__ = [
+    "check_local",
+    "check_method",
+    "check_metrics",
+    "check_problem",
+    "check_replay",
+    "check_schedule",
+    "check_stop",
+]
 
 _NEEDS = {"loss": "loss", "grad_norm_sq": "grad", "accuracy": "accuracy"}  # methods of a problem, by metric
 
@@ -26,6 +34,7 @@ def check_replay(problem: Any, schedule: Schedule, local: LocalSGD | None, rule:
     check_problem(problem)
     check_schedule(schedule, problem)
     check_local(local, problem)
+    check_method(local, rule)
     if rule.privacy is not None:
         rule.privacy.clip_for(rule.secure, problem.dim)
     if isinstance(rule.secure, OneTimePad):
@@ -64,6 +73,20 @@ def check_local(local: LocalSGD | None, problem: Any) -> None:
     local.plan(problem)
     if isinstance(problem, Custom):
         problem.check_backend()
+
+
+def check_method(local: LocalSGD | None, rule: Rule) -> None:
+    """Refuses one half of an algorithm whose other half is missing."""
+    clients = "sgd" if local is None else local.method
+    if clients == rule.method:
+        return
+    if rule.method == "sgd":
+        raise ValueError(
+            f'method: LocalSGD has "{clients}", the strategy has not; fedbuff.algorithm("{clients}", ...) is its half'
+        )
+    raise ValueError(
+        f'method: the strategy has "{rule.method}", its clients have "{clients}"; use LocalSGD(method="{rule.method}")'
+    )
 
 
 def check_metrics(metrics: Sequence[str], problem: Any) -> None:

@@ -30,7 +30,7 @@ from ..backends.spec import (
     SumSpec,
 )
 from ..backends.spec import Vector as Floats
-from .check import check_local
+from .check import check_local, check_method
 
 WINDOW_BYTES = 1 << 30
 _LONGEST_TABLE = 1 << 16  # of weights by staleness, for a schedule that is not known to its end
@@ -68,6 +68,7 @@ def make_engine(
     problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int, roles: SumRoles | None
 ) -> ReplayEngine:
     check_local(local, problem)
+    check_method(local, rule)
     function: ClientFunction | CompiledGradient | None = None
     plan = bound = None
     if isinstance(problem, PythonProblem):

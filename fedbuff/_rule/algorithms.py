@@ -309,6 +309,16 @@ def _fedstale(
 
 
 @_entry(
+    "fednova",
+    "Wang et al. 2020 (NeurIPS), arXiv 2007.07481",
+    "w <- w - server_lr sum over arrivals of e_i (Q / Q_i) delta_i / sum of e_i; Q_i the client's local steps",
+    variant='on buffers; the clients\' half is LocalSGD(method="fednova"), which knows Q_i and the common Q',
+)
+def _fednova(buffer_size: int, server_lr: Step = 1.0, weights: Literal["equal", "samples"] = "equal") -> Strategy:
+    return FedBuff(buffer_size, server_lr, norm="weights", weights=weights, method="fednova")
+
+
+@_entry(
     "asyncfeded",
     "Wang et al. 2022, arXiv 2205.13797",
     "w <- w - server_lr / (|w - start| / |delta| + epsilon) delta",

@@ -38,6 +38,7 @@ OF_SCHEDULE = (INVERSE_FREQUENCY, PER_CLIENT)  # weights that only a whole sched
 Base = Literal["start", "current"]
 Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
 DelayLR = Literal["min", "divide"]
+Method = Literal["sgd", "fednova"]
 Trigger = Literal["buffer", "every_client", "ringleader"]
 Refill = Literal["arrival", "step"] | int
 Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency", "per_client"]
@@ -67,6 +68,7 @@ class Rule:
     delay_lr: DelayLR = "min"
     table: ClientTable | None = None
     weight_by: DeltaWeight = field(default_factory=DeltaWeight)
+    method: Method = "sgd"
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -92,6 +94,7 @@ class Rule:
             count("n_clients", self.n_clients)
         if self.norm == "clients" and self.n_clients is None:
             raise ValueError('n_clients: norm="clients" needs it')
+        choice("method", self.method, get_args(Method))
         if self.table is not None:
             self._check_table()
         if not isinstance(self.weight_by, DeltaWeight):
@@ -226,6 +229,7 @@ class FedBuff:
                    with delay_lr="divide" lr / tau (FADAS)
     weight_by      a `DeltaWeight`: q_j, a factor of weights made from norms and angles (AsyncFedED, PORT), or a clip
     table          a `ClientTable`: the server keeps every client's last update (CA2FL, FedStale); needs n_clients
+    method         what the clients must do, the same as `LocalSGD(method=)`: a replay with another one is refused
     """
 
     kind: ClassVar[str] = "fedbuff"
@@ -254,6 +258,7 @@ class FedBuff:
     refill: Refill = "arrival"
     stop_stale: int | None = None
     restart: Literal["step"] | None = None
+    method: Method = "sgd"
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -314,6 +319,7 @@ class FedBuff:
             n_clients=self.n_clients,
             secure=secure_of(self.secure),
             privacy=self.privacy,
+            method=self.method,
         )
 
     @staticmethod

@@ -23,6 +23,7 @@ from .._delays.arrival_log import ArrivalLog
 from .._delays.trace import PARTS, Trace
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
+from .._replay.check import check_method
 from .._replay.engine import WINDOW_BYTES
 from .._replay.loop import make_loop
 from .._replay.replay import update_weights
@@ -256,6 +257,7 @@ class Workshop:
         sections = self.arms.sections(arm)
         problem, local, rule = config.problem, config.local, rule_of(config.strategy)
         assert isinstance(problem, Problem) and isinstance(local, LocalSGD)
+        check_method(local, rule)
         options = config.replay_options
         key = sections["problem"].key
         e = self._shared_array((key, rule.weighting, rule.weight_scale), lambda: update_weights(rule, problem, ()))

@@ -27,6 +27,7 @@ from .._core import (
     level,
     normals,
     optimizer_step,
+    quantize,
     sgd_step,
     uniform_arrivals,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "packed_arm",
     "packed_runs",
     "philox",
+    "quantize",
     "replay_engine",
     "replay_run",
     "schedule_check",

@@ -32,6 +32,7 @@ from .spec import (
     Moments,
     Plan,
     ProblemSpec,
+    QuantizeNumbers,
     Resolver,
     StepNumbers,
     Vector,
@@ -117,6 +118,8 @@ class _Problem(ABC):
             velocity = momentum * velocity + direction if momentum else direction
             model = model - lr * velocity
         np.subtract(w, model, out=delta_out)
+        if local.scale != 1.0:
+            delta_out *= self.scalar(local.scale)
 
     def rows_of_pass(self, steps_per_pass: int, client: int, task: int, step: int, seed: int, batch: int) -> Rows:
         """The rows of a step that goes through the client's rows without replacement."""
@@ -458,6 +461,16 @@ def dot(x: Vector, y: Vector) -> float:
     return float(np.dot(x.astype(np.float64), y.astype(np.float64)))
 
 
+def _chances(seed: int, first: int, second: int, stream: int, n: int) -> NDArray[np.float64]:
+    """n numbers in (0, 1): (word + 1/2) / 2^32 of the counters (first, second, block >> 28, stream << 28 | block)."""
+    block = np.arange((n + 3) // 4)
+    counter = np.empty((block.size, 4), np.uint32)
+    counter[:, 0], counter[:, 1], counter[:, 2] = first, second, block >> 28
+    counter[:, 3] = stream << 28 | block & 0xFFFFFFF
+    chances: NDArray[np.float64] = (philox(seed, counter).reshape(-1)[:n] + 0.5) / 2.0**32
+    return chances
+
+
 @_quiet
 def encode_add(total: Words | None, delta: Vector, numbers: EncodeNumbers, out: Words) -> int:
     weight, clip, step, factor, rounding = numbers
@@ -470,11 +483,7 @@ def encode_add(total: Words | None, delta: Vector, numbers: EncodeNumbers, out: 
     whole = np.rint(units)
     if rounding is not None:
         seed, client, task = rounding
-        block = np.arange((delta.size + 3) // 4)
-        counter = np.empty((block.size, 4), np.uint32)
-        counter[:, 0], counter[:, 1], counter[:, 2] = client, task, block >> 28
-        counter[:, 3] = Stream.ROUNDING << 28 | block & 0xFFFFFFF
-        chance = (philox(seed, counter).reshape(-1)[: delta.size] + 0.5) / 2.0**32
+        chance = _chances(seed, client, task, Stream.ROUNDING, delta.size)
         away = units - whole
         whole += np.where(chance < np.abs(away), np.where(away < 0, -1.0, 1.0), 0.0)
     encoded = whole.astype(np.int64).astype(out.dtype)
@@ -490,6 +499,15 @@ def add_words(total: Words, words: Words, weight: int, out: Words) -> None:
 def decode(words: Words, scale: float, out: Vector) -> None:
     signed = words.view(np.int32 if words.dtype == np.uint32 else np.int64)
     out[:] = signed.astype(np.float64) * scale
+
+
+@_quiet
+def quantize(x: Vector, numbers: QuantizeNumbers, out: Vector) -> None:
+    norm, levels, seed, first, second, stream = numbers
+    units = np.abs(x.astype(np.float64)) * (levels / norm if norm > 0 else norm)
+    below = np.floor(units)
+    up = below + (_chances(seed, first, second, stream, x.size) < units - below)
+    out[:] = np.copysign(np.where(up > levels, levels, up) * (norm / levels), x)
 
 
 Server, DeltaBuffer, replay_engine, replay_run = parts_over(

@@ -104,6 +104,7 @@ class LocalSpec:
     prox: float = 0.0
     lr_factors: Floats = field(default_factory=lambda: _NO_FACTORS)  # of the local steps, or (0,)
     steps_per_pass: int = 0  # above 0: batches go through the client's rows without replacement
+    scale: float = 1.0  # of the delta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,6 +120,7 @@ class LocalPlan:
     prox: float = 0.0
     version_rate: LearningRate | None = None  # lr is multiplied by that of the version that a task starts from
     lr_factors: Floats = field(default_factory=lambda: _NO_FACTORS)  # of the most local steps that are made, or (0,)
+    scale: Floats = field(default_factory=lambda: np.ones(1))  # of deltas
 
     def task(self, client: int, version: int) -> LocalSpec:
         """What a client does from a version on."""
@@ -127,7 +129,7 @@ class LocalPlan:
             lr *= self.version_rate.at(version)
         return LocalSpec(
             int(_of(self.steps, client)), lr, self.momentum, self.weight_decay, self.prox, self.lr_factors,
-            int(_of(self.steps_per_pass, client)),
+            int(_of(self.steps_per_pass, client)), float(_of(self.scale, client)),
         )  # fmt: skip
 
     def batch_of(self, client: int) -> int:
@@ -178,7 +180,7 @@ class BoundProblem(Protocol):
         rows: NDArray[np.int64] | None,
         delta_out: Vector,
     ) -> None:
-        """delta_out = w - (w after local.steps steps).
+        """delta_out = local.scale (w - (w after local.steps steps)).
 
         batch 0 is the exact local gradient. `rows` (steps, batch) gives the batches as row numbers within the client;
         otherwise they are `batch_rows`, or, with steps_per_pass n > 0, step q takes rows at q % n * batch and after, as
@@ -371,6 +373,17 @@ class EncodeNumbers(NamedTuple):
     step: float
     factor: float = 1.0
     rounding: tuple[int, int, int] | None = None  # seed, client, task
+
+
+class QuantizeNumbers(NamedTuple):
+    """The numbers of `Backend.quantize`: the vector's length, the levels, and where its words come from."""
+
+    norm: float
+    levels: int
+    seed: int
+    first: int  # of the counter: client, or the low word of a step
+    second: int  # task, or the high word
+    stream: int
 
 
 # ---- replays ----
@@ -765,6 +778,15 @@ class Backend(Protocol):
 
     def decode(self, words: Words, scale: float, out: Vector) -> None:
         """out = scale * words, taken as signed numbers; the product is made in float64."""
+
+    def quantize(self, x: Vector, numbers: QuantizeNumbers, out: Vector) -> None:
+        """QSGD: out[j] = sign(x) k norm / levels, without bias.
+
+        u = |x| (levels / norm) in float64; k = floor(u), or floor(u) + 1 where (word + 1/2) / 2^32 < u - floor(u), at
+        most levels; k (norm / levels) in float64, then rounded to the dtype. Word j % 4 of the counter (first, second,
+        block >> 28, stream << 28 | block), block = j // 4. out may be x. A norm of 0 gives zeros; one that is not
+        finite, numbers that are not. levels is at most 2^20.
+        """
 
 
 class Limits(NamedTuple):

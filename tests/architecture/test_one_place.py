@@ -12,6 +12,7 @@ import pytest
 
 import fedbuff as fb
 from fedbuff import layers
+from fedbuff._rule.strategies import Method
 from fedbuff._schedule.check import FAULTS
 from fedbuff._study.build import LAYERS
 from fedbuff.backends.python import network, resolver, schedule_check
@@ -171,6 +172,8 @@ def test_fields_of_local_sgd() -> None:
     here = {field.name for field in fields(fb.LocalSGD)}
     of_clients = {"batch_sizes", "client_steps", "client_lr"}
     assert c_struct(HEADER, "fb_local_config") - {"size", "abi", "seed"} - of_clients == here
+    methods = [name.removeprefix("fb_method_") for name in cpp_enum(HEADER, "fb_method")]
+    assert methods == list(get_args(Method))
     rate = {field.name for field in fields(fb.LearningRate)}
     assert c_struct(HEADER, "fb_learning_rate") == c_struct(RATE, "LearningRate") == rate
 

@@ -35,6 +35,7 @@ from fedbuff._rule.strategies import rule_of
 from fedbuff._schedule.options import ScheduleOptions
 from fedbuff._schedule.plan import Request
 from fedbuff.backends import reference
+from fedbuff.backends.python.philox import Stream
 from fedbuff.backends.python.resolver import FULL
 from fedbuff.backends.python.shuffle import shuffled
 from fedbuff.backends.spec import (
@@ -48,6 +49,7 @@ from fedbuff.backends.spec import (
     LocalSpec,
     Plan,
     ProblemSpec,
+    QuantizeNumbers,
     RunSpec,
     RunState,
     ScheduleChunk,
@@ -788,6 +790,35 @@ def test_decode(case: Case, dtype: str, seed: int, dim: int, word: Any, scale: f
     with case.use() as backend:
         backend.decode(encoded, scale, got)
     tolerance.DECODE.check(got, want)
+
+
+@every_case
+@every_dtype
+@given(
+    seed=words,
+    dim=dims,
+    levels=st.sampled_from([1, 3, 15, 255, 2**20]),
+    scale=st.sampled_from([0.0, 1e-30, 1.0, 1e6]),
+    stream=st.sampled_from([Stream.COMPRESSION, Stream.HIDDEN_MODEL]),
+    bad=st.sampled_from([None, np.nan, np.inf, -np.inf]),
+)
+@more
+def test_quantize(
+    case: Case, dtype: str, seed: int, dim: int, levels: int, scale: float, stream: Stream, bad: float | None
+) -> None:
+    (x,) = vectors(seed, 1, dim, dtype, spread=1.0)
+    x = (scale * x).astype(dtype)
+    if bad is not None:
+        x[seed % dim] = bad
+    numbers = QuantizeNumbers(math.sqrt(reference.dot(x, x)), levels, seed << 7, seed ^ 5, seed ^ 9, stream)
+    want, got, alias = np.empty_like(x), np.empty_like(x), x.copy()
+    reference.quantize(x, numbers, want)
+    with case.use() as backend:
+        backend.quantize(x, numbers, got)
+        backend.quantize(alias, numbers, alias)
+    tolerance.QUANTIZE.check(got, want)
+    tolerance.PREFIX.check(alias, want)
+    assert bad is None or not np.isfinite(want).any()
 
 
 # Schedules and replays: the same rows, and models of the reference's arithmetic

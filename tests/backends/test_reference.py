@@ -16,7 +16,8 @@ from problems import dimension, nets, quadratics, specs, start
 from tolerance import Backward, Ulp
 
 from fedbuff.backends import reference
-from fedbuff.backends.spec import EncodeNumbers, LocalSpec, ProblemSpec
+from fedbuff.backends.python.philox import Stream
+from fedbuff.backends.spec import EncodeNumbers, LocalSpec, ProblemSpec, QuantizeNumbers
 
 Array = NDArray[Any]
 
@@ -224,3 +225,26 @@ def test_encoding_is_its_definition(numbers: list[float], bits: int, weight: int
     reference.decode(out - total, float(step), decoded)
     signed = [word - 2**32 * (word >= 2**31) for word in (out - total).tolist()]
     assert decoded.tolist() == [float(word * step) for word in signed]
+
+
+def test_quantising_has_no_bias_and_moves_to_a_neighbour() -> None:
+    x = np.random.default_rng(0).standard_normal(8)
+    norm, levels, draws = float(np.linalg.norm(x)), 3, 20_000
+    out, total = np.empty_like(x), np.zeros_like(x)
+    for draw in range(draws):
+        reference.quantize(x, QuantizeNumbers(norm, levels, 7, draw, 0, Stream.COMPRESSION), out)
+        if draw < 50:
+            units = out / (norm / levels)
+            np.testing.assert_allclose(units, np.rint(units), atol=1e-12)
+            assert (np.abs(out - x) <= norm / levels).all()
+        total += out
+    share = np.abs(x) * levels / norm % 1.0
+    deviation = norm / levels * np.sqrt(share * (1 - share) / draws)
+    assert (np.abs(total / draws - x) < 4.5 * deviation + 1e-12).all()  # 4.5 standard deviations, 8 numbers
+
+
+def test_a_vector_of_one_number_is_its_own_length() -> None:
+    x, out = np.array([-2.5]), np.empty(1)
+    for draw in range(20):
+        reference.quantize(x, QuantizeNumbers(2.5, 4, 1, draw, 0, Stream.COMPRESSION), out)
+        assert out[0] == -2.5

@@ -465,7 +465,7 @@ def test_compare_tables_and_the_best_of_tried(fedbuff: Run, folder: Path) -> Non
         ("trace convert delays.csv out.xlsx", r"fedbuff: path: expected a name that ends in"),
         ("trace convert delays.csv no/out.csv", r"fedbuff: no/.*: No such file or directory"),
         ("trace generate x.csv --clients 3 --compute expo:1", r"fedbuff: Invalid value for '--compute'"),
-        ("trace generate x.csv --clients 0", r"fedbuff: DelayModel: n_clients: expected an int from 1 to 2\^31 - 1, got 0"),
+        ("trace generate x.csv --clients 0", r"DelayModel: n_clients: expected an int from 1 to 2\^31 - 1, got 0"),
         ("schedule delays.csv", r"fedbuff: give server_steps, max_time or arrivals"),
         ("schedule delays.csv --server-steps 3 -C 9", r"fedbuff: concurrency is 9: there are only 3 clients"),
         ("schedule run.toml --set schedule.server_stps=3", r"fedbuff: schedule\.server_stps: unknown key"),

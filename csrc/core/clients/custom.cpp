@@ -69,6 +69,10 @@ class CustomWork final : public ClientWork<T> {
     for (std::size_t j = 0; j < dim; ++j) {
       delta_out[j] = start[j] - w[j];
     }
+    const T scale = static_cast<T>(config.scale);
+    for (std::size_t j = 0; scale != 1 && j < dim; ++j) {
+      delta_out[j] *= scale;
+    }
   }
 
   void draw(const Task& task, std::int64_t step, std::vector<std::int64_t>& rows_out) const {

@@ -37,18 +37,20 @@ struct LocalOptions {
   bool by_version = false;  // whether lr is multiplied by version_rate
   LearningRate version_rate;
   std::vector<double> lr_factors;  // of local steps, for as many as any client makes; empty: 1
+  ByClient<double> scale = 1.0;    // of deltas
   std::uint64_t seed = 0;
 
   LocalConfig config(std::int64_t client, std::int64_t version) const {
     return {steps[client], by_version ? lr[client] * version_rate.at(version) : lr[client],
             momentum,      weight_decay,
-            prox,          lr_factors.empty() ? nullptr : lr_factors.data()};
+            prox,          lr_factors.empty() ? nullptr : lr_factors.data(),
+            scale[client]};
   }
   Task task(std::int64_t client, std::uint32_t number) const {
     return {seed, client, number, batch[client], nullptr, steps_per_pass[client]};
   }
   // Whether config() is the same for all tasks.
-  bool has_one_config() const { return steps.is_one() && lr.is_one() && !by_version; }
+  bool has_one_config() const { return steps.is_one() && lr.is_one() && scale.is_one() && !by_version; }
 };
 
 }  // namespace fedbuff

@@ -179,6 +179,14 @@ LearningRate rate_of(const fb_learning_rate& rate) {
   return {rate.lr, static_cast<Decay>(rate.decay), rate.steps, rate.factor, rate.floor, rate.warm_up};
 }
 
+bool valid_method(const fb_local_config& c) {
+  if (c.method == FB_METHOD_SGD) {
+    return c.effective_steps == 0;
+  }
+  return c.method == FB_METHOD_FEDNOVA && finite_from_zero(c.effective_steps) && c.momentum < 1 && c.prox == 0 &&
+         c.lr_by_step == nullptr;
+}
+
 bool valid_config(const fb_local_config& c, std::int64_t n_clients) {
   const auto valid_steps = [](std::int64_t n) { return n >= 1 && n <= kMostSteps; };
   const auto valid_batch = [](std::int64_t b) { return b >= 0 && b <= std::int64_t{1} << 30; };
@@ -187,7 +195,25 @@ bool valid_config(const fb_local_config& c, std::int64_t n_clients) {
          is_flag(c.drop_last) && all_valid(c.lr, c.client_lr, n_clients, finite_from_zero) &&
          finite_from_zero(c.momentum) && finite_from_zero(c.weight_decay) && finite_from_zero(c.prox) &&
          all_valid(c.batch_size, c.batch_sizes, n_clients, valid_batch) && valid_rate(c.lr_by_version) &&
-         valid_rate(c.lr_by_step);
+         valid_rate(c.lr_by_step) && valid_method(c);
+}
+
+// What the gradients of so many steps weigh together in the delta, when lr is 1.
+double weight_of_gradients(std::int64_t steps, double momentum) {
+  const auto n = static_cast<double>(steps);
+  return momentum == 0 ? n : (n - momentum * (1 - std::pow(momentum, n)) / (1 - momentum)) / (1 - momentum);
+}
+
+ByClient<double> fednova_scale(const fb_local_config& c, const ByClient<std::int64_t>& steps, std::int64_t n_clients) {
+  std::vector<double> weight(static_cast<std::size_t>(n_clients));
+  double sum = 0;
+  for (std::int64_t i = 0; i < n_clients; ++i) {
+    weight[static_cast<std::size_t>(i)] = weight_of_gradients(steps[i], c.momentum);
+    sum += weight[static_cast<std::size_t>(i)];
+  }
+  const double common = c.effective_steps > 0 ? c.effective_steps : sum / static_cast<double>(n_clients);
+  std::transform(weight.begin(), weight.end(), weight.begin(), [=](double one) { return common / one; });
+  return ByClient<double>(std::move(weight));
 }
 
 // Steps that a client makes in one pass over its rows; 0 where there is no batch.
@@ -218,6 +244,9 @@ bool read_options(const fb_local_config& c, std::int64_t n_clients, Rows n_rows,
     }
     options.steps = ByClient<std::int64_t>(std::move(steps));
     options.steps_per_pass = ByClient<std::int64_t>(std::move(per_pass));
+  }
+  if (c.method == FB_METHOD_FEDNOVA) {
+    options.scale = fednova_scale(c, options.steps, n_clients);
   }
   if (c.lr_by_version != nullptr) {
     options.by_version = true;

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/problem.hpp"
+#include "numbers/philox.hpp"
 
 namespace fedbuff {
 
@@ -87,6 +88,18 @@ struct FixedPointConfig {
   std::uint64_t seed;
   std::uint32_t client;
   std::uint32_t task;
+};
+
+// QSGD. A number of sign s and size a = |x| becomes s k norm / levels, where u = a levels / norm lies between k and k +
+// 1 or goes on to k + 1 with the probability u - k, so that the mean is x. norm is the vector's length, levels a whole
+// number up to 2^20. Number j takes word j % 4 of the counter (counter[0], counter[1], block >> 28,
+// stream << 28 | block), block = j / 4.
+struct QuantizeConfig {
+  double norm;
+  double levels;
+  std::uint64_t seed;
+  std::uint32_t counter[2];
+  Stream stream;
 };
 
 // Every function is total on finite and non-finite numbers, allocates nothing and throws nothing. Outputs are last and
@@ -173,6 +186,10 @@ struct Kernels {
   // values_out = scale * words, taken as signed numbers; the product is made in double.
   void (*decode_32)(std::int64_t dim, const std::uint32_t* words, double scale, T* values_out);
   void (*decode_64)(std::int64_t dim, const std::uint64_t* words, double scale, T* values_out);
+
+  // Elements begin .. end of x, quantised, into those of out, which may be x; begin is a multiple of 4. A vector whose
+  // norm is not finite gives numbers that are not.
+  void (*quantize)(std::int64_t begin, std::int64_t end, const T* x, const QuantizeConfig& config, T* out);
 
   Limits<T> limits;
 };

@@ -66,6 +66,7 @@ struct LocalConfig {
   double weight_decay;                 // g + weight_decay w
   double prox;                         // g + prox (w - w_start)
   const double* lr_factors = nullptr;  // (steps) where not null: lr is multiplied by that of the step
+  double scale = 1;                    // of the delta
 
   bool plain() const { return momentum == 0 && weight_decay == 0 && prox == 0; }
   double lr_at(std::int64_t step) const { return lr_factors == nullptr ? lr : lr * lr_factors[step]; }

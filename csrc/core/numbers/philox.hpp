@@ -13,6 +13,8 @@
 //   client      task        local step       stream << 28 | layer      Dropout: the key of a layer and step
 //   row         block       0                stream << 28              Dropout, with that key
 //   client      task        pass             stream << 28              Shuffles
+//   client      task        block >> 28      stream << 28 | block      Compression
+//   step low    step high   block >> 28      stream << 28 | block      HiddenModel
 //
 // A word becomes an index below n by multiply-high; two words become a double in [0, 1) by 53 bits.
 #pragma once
@@ -31,6 +33,8 @@ enum class Stream : std::uint32_t {
   Rounding = 6,
   Dropout = 7,
   Shuffles = 8,
+  Compression = 9,
+  HiddenModel = 10,
 };
 
 struct PhiloxBlock {

@@ -452,6 +452,11 @@ typedef struct fb_learning_rate {
   int64_t warm_up;
 } fb_learning_rate;
 
+/* What is beside the local steps. FB_METHOD_FEDNOVA: the delta is multiplied by Q / a, where a is how much the client's
+ * gradients weigh in it together: its number of steps, with momentum m the sum of (1 - m^k) / (1 - m) for k = 1 ..
+ * steps. */
+typedef enum fb_method { FB_METHOD_SGD = 0, FB_METHOD_FEDNOVA = 1 } fb_method;
+
 /* `steps` times w <- w - lr v, v <- momentum v + g + weight_decay w + prox (w - w_start); v is zero at the start.
  * Batches are a function of (seed, client, task, step). Pointers are read once, when a local is made. */
 typedef struct fb_local_config {
@@ -468,8 +473,11 @@ typedef struct fb_local_config {
   const double* client_lr;               /* (n_clients) instead of lr, or null */
   const fb_learning_rate* lr_by_version; /* lr is multiplied by that of the version that a task starts from; or null */
   const fb_learning_rate* lr_by_step;    /* and by that of the local step, from 0; or null */
+  int32_t method;                        /* fb_method; FedNova takes neither prox nor lr_by_step */
+  double effective_steps;                /* FedNova's Q; 0: the mean of a over the clients */
 } fb_local_config;
-#define FB_LOCAL_CONFIG_INIT {sizeof(fb_local_config), FB_ABI_VERSION, 1, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 0}
+#define FB_LOCAL_CONFIG_INIT \
+  {sizeof(fb_local_config), FB_ABI_VERSION, 1, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0.0}
 
 /* gradient_out (dim) = the mean gradient at w over n_rows rows of the client, numbered within the client; of the dtype
  * given to fb_local_create_custom. Returns 0, or another number where it failed. */

@@ -16,6 +16,7 @@ from .fixed_point import add_words, decode, encode_add
 from .optimizers import optimizer_step
 from .parts import DeltaBuffer, Server, replay_engine, replay_run
 from .problem import bind
+from .quantize import quantize
 from .resolver import make_resolver
 from .vectors import accumulate, adam_step, aggregate, dot, sgd_step
 
@@ -37,6 +38,7 @@ __all__ = [
     "normals",
     "optimizer_step",
     "philox",
+    "quantize",
     "replay_engine",
     "replay_run",
     "schedule_check",

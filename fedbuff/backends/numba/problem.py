@@ -54,6 +54,8 @@ class _Bound:
         numbers = Local(local.steps, t(local.lr), t(local.momentum), t(local.weight_decay), t(local.prox))
         given = self._no_rows if rows is None else reads(rows)
         self._local_sgd(self._problem, numbers, Task(*key_words(seed), client, task, batch), reads(w), given, delta_out)
+        if local.scale != 1.0:
+            delta_out *= t(local.scale)
 
     def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
         out = self._no_gradient if gradient_out is None else gradient_out

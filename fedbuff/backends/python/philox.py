@@ -24,6 +24,8 @@ class Stream(IntEnum):
     ROUNDING = 6
     DROPOUT = 7
     SHUFFLES = 8
+    COMPRESSION = 9
+    HIDDEN_MODEL = 10
 
 
 STREAM_DELAYS = np.uint64(Stream.DELAYS << 28)  # the last word of a counter, block 0

@@ -519,6 +519,49 @@ TEST(local_sgd_has_numbers_by_client_version_and_step) {
   CHECK_EQ(fb_local_delta_at(local.handle, FB_F32, 1, 1, 0, -1, &w, &delta), FB_ERR_ARGUMENT);
 }
 
+TEST(local_sgd_scales_deltas_as_fednova_does) {
+  const std::int32_t dim = 1;
+  const double center[] = {0, 0}, curvature = 1, w = 1;
+  const std::int64_t steps[] = {1, 3};
+  fb_problem problem = FB_PROBLEM_INIT;
+  problem.family = FB_QUADRATIC;
+  problem.layer_size = &dim;
+  problem.n_clients = 2;
+  problem.center = center;
+  problem.curvature = &curvature;
+  problem.curvature_shared = 1;
+  fb_local_config config = FB_LOCAL_CONFIG_INIT;
+  config.client_steps = steps;
+  config.lr = 0.5;
+  config.method = FB_METHOD_FEDNOVA;
+  const auto delta_of = [&](std::int64_t client) {
+    Owned<fb_local> local(fb_local_destroy);
+    CHECK_EQ(fb_local_create(&problem, &config, FB_F64, &local.handle), FB_OK);
+    double delta = 0;
+    CHECK_EQ(fb_local_delta(local.handle, FB_F64, 1, client, 0, &w, &delta), FB_OK);
+    return delta;
+  };
+  CHECK_EQ(delta_of(0), 1.0);                    // 0.5 times the mean of 1 and 3
+  CHECK_EQ(delta_of(1), 2.0 / 3 * (1 - 0.125));  // 3 steps
+  config.effective_steps = 6;
+  CHECK_EQ(delta_of(1), 2 * (1 - 0.125));
+  config.momentum = 0.5;  // weights 1 and 1 + 1.5 + 1.75
+  CHECK_EQ(delta_of(0), 3.0);
+  fb_local* none = nullptr;
+  const auto refused = [&](auto change) {
+    fb_local_config broken = config;
+    change(broken);
+    CHECK_EQ(fb_local_create(&problem, &broken, FB_F64, &none), FB_ERR_ARGUMENT);
+  };
+  const fb_learning_rate rate{1.0, FB_DECAY_NONE, 1, 0.5, 0.0, 0};
+  refused([](fb_local_config& c) { c.method = 7; });
+  refused([](fb_local_config& c) { c.method = FB_METHOD_SGD; });  // with effective_steps
+  refused([](fb_local_config& c) { c.effective_steps = -1; });
+  refused([](fb_local_config& c) { c.momentum = 1; });
+  refused([](fb_local_config& c) { c.prox = 0.1; });
+  refused([&](fb_local_config& c) { c.lr_by_step = &rate; });
+}
+
 TEST(local_sgd_refuses_broken_problems) {
   const std::int64_t offsets[] = {0, 2, 3}, broken[] = {0, 3, 2}, hollow[] = {0, 0, 3};
   const std::int32_t sizes[] = {2, 3}, bad_sizes[] = {0, 3}, label[] = {0, 2, 1}, bad_label[] = {0, 3, 1};

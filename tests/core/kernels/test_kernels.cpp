@@ -659,6 +659,33 @@ TEST(kernels_fixed_point) {
   });
 }
 
+template <class T>
+void quantizes_in_parts() {
+  const Kernels<T>& k = kernels().of<T>();
+  Numbers numbers(4);
+  for (const std::int64_t dim : kDims) {
+    const std::vector<T> x = numbers.vector<T>(dim);
+    const double norm = std::sqrt(k.dot(dim, x.data(), x.data()));
+    const QuantizeConfig config{norm, 7, 5, {6, 7}, Stream::Compression};
+    std::vector<T> whole(at(dim)), parts = x;
+    k.quantize(0, dim, x.data(), config, whole.data());
+    const std::int64_t middle = dim / 8 * 4;
+    k.quantize(middle, dim, parts.data(), config, parts.data());
+    k.quantize(0, middle, parts.data(), config, parts.data());
+    CHECK(whole == parts);
+    for (std::int64_t j = 0; j < dim; ++j) {
+      CHECK(std::abs(static_cast<double>(whole[at(j)] - x[at(j)])) <= norm / 7 * (1 + 1e-6));
+    }
+  }
+}
+
+TEST(kernels_quantize) {
+  check::on_every_level([] {
+    quantizes_in_parts<float>();
+    quantizes_in_parts<double>();
+  });
+}
+
 TEST(kernels_unknown_level_is_refused) {
   const std::string before = kernels().name;
   CHECK(!force_level("sse9"));

@@ -15,6 +15,7 @@
 #include "optimizers.inl"
 #include "rows.inl"
 #include "fixed_point.inl"
+#include "quantize.inl"
 #include "linear.inl"
 #include "batch.inl"
 #include "dense.inl"
@@ -62,5 +63,6 @@ constexpr Kernels<T> make_kernels() {
           &add_words<typename Kernels<T>::Word>,
           &decode<T, std::uint32_t>,
           &decode<T, std::uint64_t>,
+          &quantize<T>,
           make_limits<T>()};
 }

@@ -156,7 +156,13 @@ void local_sgd_one(const Problem<T>& p, const LocalConfig& config, const Task& t
       });
     }
   }
-  subtract(p.dim, w, at, delta_out);
+  if (config.scale == 1) {
+    subtract(p.dim, w, at, delta_out);
+    return;
+  }
+  const V scale = V::set(static_cast<T>(config.scale));
+  for_each_vec<T>(
+      p.dim, [=](std::int64_t j, auto n) { store(scale * (load(w + j, n) - load(at + j, n)), delta_out + j, n); });
 }
 
 template <class T>

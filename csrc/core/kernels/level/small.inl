@@ -8,7 +8,8 @@ inline constexpr int kSmallTasks = 32;  // tasks that go together, with at most 
 template <class T>
 bool is_small(const Problem<T>& p, const LocalConfig& config) {
   return p.family == Family::Net && p.n_layers == 1 && p.size[1] == 1 && !p.intercept && p.head != Head::Softmax &&
-         p.dim <= kSmallVecs * Vec<T>::kLanes && config.plain() && config.lr_factors == nullptr;
+         p.dim <= kSmallVecs * Vec<T>::kLanes && config.plain() && config.lr_factors == nullptr &&
+         config.scale == 1;
 }
 
 constexpr std::int64_t in_fours(std::int64_t n) { return (n + 3) / 4 * 4; }
