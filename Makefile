@@ -42,8 +42,8 @@ test: $(VENV)/.built  ## all tests, of C++ and of Python
 test-flower: $(VENV)/.built $(FLOWER)/.made  ## tests of fedbuff.flower, in .venv-flower; FLWR="1.21.*" chooses another flwr
 	PYTHONPATH=$(CURDIR) $(FLOWER)/bin/python -m pytest -W ignore::DeprecationWarning -p no:cacheprovider $(PYTEST_ARGS) tests/flower
 
-test-frameworks: $(VENV)/.built $(FRAMEWORKS)/.made  ## tests of fedbuff.torch and fedbuff.jax, in .venv-frameworks
-	PYTHONPATH=$(CURDIR) $(FRAMEWORKS)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/frameworks
+test-frameworks: $(VENV)/.built $(FRAMEWORKS)/.made  ## tests with PyTorch, JAX and NVFlare, in .venv-frameworks
+	PYTHONPATH=$(CURDIR) $(FRAMEWORKS)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/frameworks tests/embedding/test_aggregators.py
 
 lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
@@ -125,12 +125,12 @@ ifneq ($(shell cat $(FLOWER)/.made 2>/dev/null),$(FLWR))
 endif
 $(FLOWER)/.made:
 	rm -rf $(FLOWER) && $(PYTHON) -m venv $(FLOWER)
-	$(FLOWER)/bin/python -m pip --disable-pip-version-check --quiet install "flwr==$(FLWR)" numpy tqdm click "pytest>=8"
+	$(FLOWER)/bin/python -m pip --disable-pip-version-check --quiet install "flwr[simulation]==$(FLWR)" numpy tqdm click "pytest>=8"
 	@echo "$(FLWR)" > $@
 
 $(FRAMEWORKS)/.made: Makefile
 	rm -rf $(FRAMEWORKS) && $(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check --quiet install "torch==2.13.0" "jax==0.10.2" numpy tqdm click "pytest>=8" "pyarrow>=16"
+	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check --quiet install "torch==2.13.0" "jax==0.10.2" "nvflare==2.9.*" numpy tqdm click "pytest>=8" "pyarrow>=16"
 	@touch $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made

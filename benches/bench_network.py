@@ -1,6 +1,7 @@
-"""Local SGD of ten steps on networks beside the ways that PyTorch has, on one core, in one run.
+"""Networks beside the ways that PyTorch has, in one run: ten local steps on one core, evaluation, CPU levels, rounding.
 
-What counts is the ratio to the fastest of them. The rivals check that they compute the same update.
+What counts is the ratio to the fastest of them. The rivals check that they compute the same update. The bars are those
+of network_report.py, which measures the same for docs/performance.md.
 """
 
 from __future__ import annotations
@@ -8,24 +9,53 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from compare import Missing, Ratio
 from conftest import FULL, Beside
-
-VARIANTS = ["module", "module-last", "functional", "functional-last"]
-COMPILED = ["compile", "compile-last"]  # a minute each to compile
-
-# Times as fast as the best of PyTorch's, with batches of 32 and of 10.
-AIMS = {"W6": (3.5, 5.0), "LeNet-5": (4.0, 6.0), "FEMNIST": (2.3, 2.8), "CIFAR": (1.8, 2.0), "strides": (1.3, 1.3)}
+from network_report import COMPILED, LEVEL, LOSS, ROUNDING, SPEED, THREADS, VARIANTS, rivals, rounding
+from record import note
 
 
 @pytest.mark.parametrize("batch", [32, 10])
-@pytest.mark.parametrize("name", list(AIMS))
-def test_network(beside: Beside, benchmark: Any, capsys: pytest.CaptureFixture[str], name: str, batch: int) -> None:
-    variants = VARIANTS + (COMPILED if FULL else [])
-    _, ratios = beside(
-        f"ours network {name} {batch}", *(f"torch_networks network {name} {batch} {variant}" for variant in variants)
-    )
-    best, aim = min(ratio.best for ratio in ratios), AIMS[name][batch == 10]
-    benchmark.extra_info |= {"to the best of PyTorch": best, "aim": aim}
-    with capsys.disabled():
-        print(f"  {name}, batch {batch}: {best:.2f} times the best of PyTorch; {aim} is the aim")
-    assert best > 1
+@pytest.mark.parametrize("name", list(SPEED))
+def test_network(beside: Beside, benchmark: Any, name: str, batch: int) -> None:
+    variants = VARIANTS + (COMPILED if FULL else [])  # a minute each to compile
+    _, ratios = beside(f"ours network {name} {batch}", *rivals(name, batch, variants))
+    _record(benchmark, ratios, SPEED[name][batch])
+
+
+@pytest.mark.parametrize("name", list(SPEED))
+def test_loss(beside: Beside, benchmark: Any, name: str) -> None:
+    text = f"torch_networks network_loss {name}"
+    _, ratios = beside(f"ours network_loss {name}", text, f"{text} module-last")
+    _record(benchmark, ratios, LOSS)
+
+
+@pytest.mark.parametrize("level", list(LEVEL))
+@pytest.mark.parametrize("name", list(SPEED))
+def test_level(beside: Beside, benchmark: Any, name: str, level: str) -> None:
+    ours = f"FEDBUFF_ISA={level} ours network {name} 32"
+    _, ratios = beside(ours, *rivals(name, 32, ["module", "module-last"], level))
+    _record(benchmark, ratios, LEVEL[level])
+
+
+@pytest.mark.parametrize("name", list(SPEED))
+def test_two_threads(beside: Beside, benchmark: Any, name: str) -> None:
+    run = f"ours network_replay {name}"
+    _, ratios = beside(f"{run} 2", f"{run} 1", cores=2)
+    _record(benchmark, ratios, THREADS)
+
+
+@pytest.mark.parametrize("name", list(SPEED))
+def test_rounding(benchmark: Any, name: str) -> None:
+    try:
+        errors = rounding(name, 32)
+    except Missing as error:
+        pytest.skip(str(error))
+    note(benchmark, ours=errors["ours"], theirs=errors["theirs"])
+    assert errors["ours"] <= ROUNDING * errors["theirs"]
+
+
+def _record(benchmark: Any, ratios: list[Ratio], wanted: float) -> None:
+    best = min(ratio.best for ratio in ratios)
+    benchmark.extra_info |= {"to the fastest": best, "wanted": wanted}
+    assert best > 0.9 * min(wanted, 1.0)  # far behind is a mistake; the page says what is met

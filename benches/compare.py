@@ -6,6 +6,7 @@
 Each contender (`contend.py` says who there is) is a process that gets ready once and then takes turns, one at a time,
 while the others wait. What disturbs a turn makes it slower, never faster, so a rate is the best of its turns; the
 spread is that of the ratios turn by turn. Times on one core are CPU times, which others on the machine disturb less.
+Words such as FEDBUFF_ISA=avx2 before a contender are set in its environment.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -63,12 +65,19 @@ def python_for(who: str) -> str:
     return python_with(*NEEDS.get(who, (who,)))
 
 
+def parts_of(text: str) -> tuple[dict[str, str], list[str]]:
+    """A contender's environment, and who it is with what and arguments."""
+    words = shlex.split(text)
+    n = next((i for i, word in enumerate(words) if not re.match(r"[A-Z_]+=", word)), len(words))
+    return dict(word.split("=", 1) for word in words[:n]), words[n:]
+
+
 class Contender:
     """A process that takes turns."""
 
     def __init__(self, text: str, cores: int = 1) -> None:
         self.text, self.cores = text, cores
-        who, *rest = shlex.split(text)
+        chosen, (who, *rest) = parts_of(text)
         python = python_for(who)
         pinned = sorted(os.sched_getaffinity(0))[-cores:]
         threads = dict.fromkeys(
@@ -79,7 +88,7 @@ class Contender:
         self._process = subprocess.Popen(
             [python, str(HERE / "contend.py"), who, *rest],
             cwd=HERE,
-            env={**os.environ, **threads, "XLA_FLAGS": eigen, "JAX_PLATFORMS": "cpu"},
+            env={**os.environ, **threads, "XLA_FLAGS": eigen, "JAX_PLATFORMS": "cpu", **chosen},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -174,11 +183,11 @@ def contenders(texts: Sequence[str], cores: Sequence[int] | int = 1) -> Iterator
 
 def write_answers(texts: Sequence[str]) -> None:
     """Has fedbuff write the update that each rival's must equal, for the workloads named."""
-    for who, what, *rest in (shlex.split(text) for text in texts):
+    for who, what, *rest in (parts_of(text)[1] for text in texts):
         if who != "ours" and what in ("replay", "sgd") and rest:
             with contenders([f"ours answer {rest[0]}"]):
                 pass
-        if who != "ours" and what == "network":
+        if who != "ours" and what in ("network", "network_rounding"):
             with contenders([f"ours network_answer {rest[0]} {rest[1]}"]):
                 pass
 
@@ -188,7 +197,7 @@ def present(texts: Sequence[str]) -> list[str]:
     found = []
     for text in texts:
         with contextlib.suppress(Missing):
-            python_for(text.split()[0])
+            python_for(parts_of(text)[1][0])
             found.append(text)
     return found
 

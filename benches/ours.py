@@ -58,17 +58,24 @@ def sgd(name: str, updates: str, dtype: str = "float32") -> Turn:
     return _bench.sgd_turn(problem, local, n, initial_model(w).astype(dtype))
 
 
-def network_of(name: str) -> fb.Network:
-    X, y = networks.rows_of(name)
+def layers_of(layers: tuple[networks.Layer, ...]) -> list[Any]:
     make = {
         "conv": lambda out, kernel, padding, stride: fb.layers.Conv2d(out, kernel, padding=padding, stride=stride),
         "pool": fb.layers.MaxPool2d,
+        "norm": fb.layers.GroupNorm,
         "dense": fb.layers.Dense,
         "relu": fb.layers.ReLU,
         "flatten": fb.layers.Flatten,
+        "mean": fb.layers.GlobalAvgPool2d,
+        "residual": lambda body, around: fb.layers.Residual(layers_of(body), layers_of(around)),
     }
-    layers = [make[kind](*numbers) for kind, *numbers in networks.ARCHITECTURES[name].layers]
+    return [make[kind](*given) for kind, *given in layers]
+
+
+def network_of(name: str) -> fb.Network:
+    X, y = networks.rows_of(name)
     offsets = np.arange(networks.N_CLIENTS + 1) * networks.ROWS
+    layers = layers_of(networks.ARCHITECTURES[name].layers)
     return fb.Network(X.reshape(-1, *X.shape[2:]), y.ravel(), offsets, layers=layers)
 
 
@@ -89,6 +96,25 @@ def network(name: str, batch: str) -> Turn:
         turn[0] = (turn[0] + 1) % networks.N_CLIENTS
         problem.delta(w, turn[0], local, batches=rows[turn[0]], out=out)
         return {"amount": 1}
+
+    return run
+
+
+def network_loss(name: str) -> Turn:
+    """The loss over all rows."""
+    problem, w = network_of(name), networks.initial_model(name)
+    return lambda: {"amount": 1, "loss": problem.loss(w, threads=1)}
+
+
+def network_replay(name: str, threads: str) -> Turn:
+    """Forty updates of a replay whose schedule exists, in batches of 32."""
+    problem, local = network_of(name), fb.LocalSGD(networks.STEPS, networks.LR, 32)
+    delays = fb.DelayModel(n_clients=networks.N_CLIENTS, compute=fb.Exponential(1.0))
+    schedule, w = fb.schedule(delays, fb.FedBuff(buffer_size=4), server_steps=10), networks.initial_model(name)
+
+    def run() -> dict[str, Any]:
+        fb.replay(problem, schedule, local, w0=w, threads=int(threads), metrics=())
+        return {"amount": 40}
 
     return run
 

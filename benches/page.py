@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ import matplotlib.pyplot as plt
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FIGURES = DOCS / "figures"
+PAGE = DOCS / "performance.md"
 Sections = dict[str, Any]
 Profiles = dict[str, list[tuple[float, str]]]  # per cent and function, by contender
 NAMES = {
@@ -224,7 +226,8 @@ def _steepest(rows: list[Any]) -> tuple[list[float], str]:
 # --- the page
 
 
-def write_page(sections: Sections, profiles: Profiles) -> None:
+def write_page(sections: Sections, profiles: Profiles, networks: str) -> None:
+    """`networks` is the part on networks; empty where none was measured: the page then keeps the one that it has."""
     FIGURES.mkdir(exist_ok=True)
     mpl.rcParams.update({"svg.hashsalt": "fedbuff", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
     measured = bars(sections)
@@ -239,11 +242,29 @@ def write_page(sections: Sections, profiles: Profiles) -> None:
         _others(sections),
         _scale(sections),
         _peers(sections),
+        networks or _part("Networks"),
         _missed(measured, profiles),
         _again(),
     ]
     text = "\n\n".join(part for part in parts if part)
-    (DOCS / "performance.md").write_text(text.rstrip() + "\n", encoding="utf-8")
+    PAGE.write_text(text.rstrip() + "\n", encoding="utf-8")
+
+
+def _parts() -> list[str]:
+    """Of the page as it is: what stands before the first heading, and each heading with what follows it."""
+    return [part.strip() for part in re.split(r"^(?=## )", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)]
+
+
+def _part(heading: str) -> str:
+    return next((part for part in _parts() if part.startswith(f"## {heading}\n")), "")
+
+
+def replace_part(text: str) -> None:
+    """Puts a part in the place of the one with the same heading, or before the last; the rest of the page stays."""
+    heading, parts = text.partition("\n")[0], _parts()
+    same = [at for at, part in enumerate(parts) if part.partition("\n")[0] == heading]
+    parts[same[0] if same else -1 : same[0] + 1 if same else -1] = [text]
+    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _opening(sections: Sections, measured: list[Bar]) -> str:

@@ -1,8 +1,9 @@
 """Measures everything that docs/performance.md says, and writes it: the page and docs/figures/performance-*.svg.
 
-    python benches/report.py                    all, about twenty minutes on a quiet machine
-    python benches/report.py --quick            fewer turns and smaller sizes, about ten
+    python benches/report.py                    all, about an hour on a quiet machine, most of it PyTorch compiling
+    python benches/report.py --quick            fewer turns and smaller sizes, about half of that
     python benches/report.py --only schedule    this section again, the others as they were measured
+    python benches/report.py --only W6          one network; without the section machine, only the page's networks
     python benches/report.py --write            only write the page from what was measured
 
 Each section is kept in .benchmarks/report as soon as it is measured, so that an interrupted run goes on where it
@@ -30,8 +31,9 @@ from pathlib import Path
 from typing import Any
 
 import machine
+import network_report
 from compare import SECONDS, Failed, Missing, compare, contenders, interpreters, present, ratio
-from page import bars, write_page
+from page import bars, replace_part, write_page
 from rivals.data import A_SECOND, workload
 
 from fedbuff._machine.embedding import library
@@ -264,6 +266,7 @@ SECTIONS: dict[str, Callable[[Options], Section]] = {
     "sizes": measure_sizes,
     "scale": measure_scale,
     "peers": measure_peers,
+    **network_report.sections(lambda options: options.turns),
 }
 
 
@@ -336,14 +339,19 @@ def main() -> None:
         store(name, section | {"others": (others_seconds() - others) / took})
         print(f"{took:.0f} s", flush=True)
     sections = {name: section for name in SECTIONS if (section := stored(name)) is not None}
+    networks = network_report.page({name: part["data"] | {"others": part["others"]} for name, part in sections.items()})
     if "machine" not in sections:
-        raise SystemExit("nothing was measured yet: run without --write and --only")
+        if not networks:
+            raise SystemExit("nothing was measured yet: run without --write and --only")
+        replace_part(networks)
+        print("docs/performance.md: the part on networks is written")
+        return
     profiles = stored("profiles") or {"how": how, "data": {}}
     if wanted:
         known = profiles["data"] if profiles["how"] == how else {}
         profiles = {"how": how, "data": measure_profiles(sections, known)}
         store("profiles", profiles)
-    write_page(sections, profiles["data"])
+    write_page(sections, profiles["data"], networks)
     print("docs/performance.md and its figures are written")
 
 

@@ -1,4 +1,5 @@
-"""A PyTorch module trained by FedBuff, brought in two ways: wrapped by `fb.torch.Module`, and as one's own function.
+"""A PyTorch module trained by FedBuff, brought in three ways, with their speeds: its layers compiled by
+`fb.torch.network`, wrapped by `fb.torch.Module`, and as one's own function.
 
 Run it with `python examples/torch_module.py`, after `pip install "fedbuff[torch]"`. Forty clients hold small pictures
 of a line that lies, stands or leans; each has mostly one kind. A small convolutional network tells them apart.
@@ -19,11 +20,11 @@ import fedbuff as fb
 N_CLIENTS, N_ROWS, SIDE = 40, 60, 10
 LOCAL = fb.LocalSGD(steps=5, lr=0.05, batch_size=16, momentum=0.5)
 
+Problem = fb.Network | fb.torch.Module | fb.Callback
+
 
 def make_model() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 8, kernel_size=5), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 3)
-    )
+    return nn.Sequential(nn.Conv2d(1, 8, kernel_size=5), nn.ReLU(), nn.MaxPool2d(6), nn.Flatten(), nn.Linear(8, 3))
 
 
 def draw(rng: np.random.Generator, labels: np.ndarray) -> np.ndarray:
@@ -58,23 +59,25 @@ def make_function(wrapped: fb.torch.Module, X: np.ndarray, y: np.ndarray) -> fb.
     )  # fmt: skip
 
 
-def make_problems(seed: int = 0) -> dict[str, fb.torch.Module | fb.Callback]:
+def make_problems(seed: int = 0) -> dict[str, Problem]:
+    """All three start from the same weights; the first two also draw the same batches."""
     rng = np.random.default_rng(seed)
     clients = np.repeat(np.arange(N_CLIENTS), N_ROWS)
     y = np.concatenate([rng.choice(3, N_ROWS, p=np.roll([0.8, 0.1, 0.1], client % 3)) for client in range(N_CLIENTS)])
     X = draw(rng, y)
     wrapped = fb.torch.Module(make_model, X, y, clients)
-    return {"wrapped module": wrapped, "own function": make_function(wrapped, X, y)}
+    compiled = fb.torch.network(wrapped.to_torch(wrapped.init()), X, y, clients)
+    return {"compiled": compiled, "wrapped module": wrapped, "own function": make_function(wrapped, X, y)}
 
 
-def train(problem: fb.torch.Module | fb.Callback, server_steps: int = 60, threads: int | None = None) -> fb.Result:
+def train(problem: Problem, server_steps: int = 60, threads: int | None = None) -> fb.Result:
     strategy = fb.FedBuff(buffer_size=5)
     delays = fb.DelayModel(N_CLIENTS, compute=fb.Exponential(1.0), client_speed=fb.LogNormal(0.0, 0.7))
     schedule = fb.schedule(delays, strategy, concurrency=15, server_steps=server_steps, seed=0)
     return fb.replay(
         problem,
         schedule,
-        LOCAL if isinstance(problem, fb.torch.Module) else None,
+        None if isinstance(problem, fb.Callback) else LOCAL,
         seed=0,
         threads=threads,
         eval_every=server_steps,

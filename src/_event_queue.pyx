@@ -87,7 +87,7 @@ cdef class EventQueue:
         return self.size_raw()
 
     def __reduce__(self):
-        raise TypeError("an event queue does not pickle")
+        raise TypeError("event queue: it does not pickle")
 
     def __repr__(self):
         return f"<{type(self).__name__}: {len(self)} events>"

@@ -64,7 +64,7 @@ cdef class LocalSGD:
         return result
 
     def __reduce__(self):
-        raise TypeError("it does not pickle; make another one of the problem")
+        raise TypeError("local: it does not pickle; make another one of the problem")
 
     def __repr__(self):
         return f"<{type(self).__name__}: {self.n_clients} clients, {self.dim} {self.dtype} weights>"

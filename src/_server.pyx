@@ -197,7 +197,7 @@ cdef class Server:
 
     def _prepare(self, rule, w, unit):
         if self.server != NULL:
-            raise TypeError("a server is made once; make another one")
+            raise TypeError("server: it is made once; make another one")
         self.rule = rule
         self.unit = unit
         self.dtype = w.dtype
@@ -567,7 +567,7 @@ cdef class Server:
         check(fb_server_restore(&c, self.dtype_code, self.dim, &state, &self.server))
 
     def __reduce__(self):
-        raise TypeError("a server does not pickle; use save and load")
+        raise TypeError("server: it does not pickle; use save and load")
 
     def __repr__(self):
         return (
@@ -594,7 +594,7 @@ cdef class DeltaBuffer:
     def __init__(self, dim, dtype=np.float64, *, unit=None):
         n = checked_dim(dim)
         if self.buffer != NULL:
-            raise TypeError("a buffer is made once; make another one")
+            raise TypeError("buffer: it is made once; make another one")
         self.dtype = model_dtype("dtype", dtype)
         self.unit = unit_of(unit, None)
         self.dim = n
@@ -695,7 +695,7 @@ cdef class DeltaBuffer:
         return self.count
 
     def __reduce__(self):
-        raise TypeError("a buffer does not pickle")
+        raise TypeError("buffer: it does not pickle")
 
     def __repr__(self):
         return f"<{type(self).__name__}: {self.count} deltas of {self.dim} {self.dtype} weights>"

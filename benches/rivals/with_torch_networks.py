@@ -12,39 +12,69 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from .networks import ARCHITECTURES, LR, N_CLIENTS, batches_of, check_answer, initial_model, rows_of
+from .networks import (
+    ARCHITECTURES,
+    LR,
+    N_CLIENTS,
+    Layer,
+    Shape,
+    after,
+    batches_of,
+    check_answer,
+    initial_model,
+    read_answer,
+    rows_of,
+)
+
+Turn = Callable[[], dict[str, Any]]
 
 
-def module_of(name: str) -> nn.Sequential:
-    architecture = ARCHITECTURES[name]
-    (channels, height, width), modules = architecture.shape, []
-    for kind, *n in architecture.layers:
+class Residual(nn.Module):
+    def __init__(self, body: nn.Module, around: nn.Module) -> None:
+        super().__init__()
+        self.body, self.around = body, around
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x) + self.around(x)
+
+
+class Mean(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean((2, 3))
+
+
+def sequence(layers: tuple[Layer, ...], shape: Shape) -> nn.Sequential:
+    modules: list[nn.Module] = []
+    for layer in layers:
+        kind, *given = layer
         if kind == "conv":
-            modules.append(nn.Conv2d(channels, n[0], n[1], padding=n[2], stride=n[3]))
-            channels, height, width = n[0], *((size + 2 * n[2] - n[1]) // n[3] + 1 for size in (height, width))
-        elif kind == "pool":
-            modules.append(nn.MaxPool2d(n[0]))
-            height, width = height // n[0], width // n[0]
-        elif kind == "dense":
-            modules.append(nn.Linear(channels, n[0]))
-            channels = n[0]
-        elif kind == "flatten":
-            modules.append(nn.Flatten())
-            channels = channels * height * width
+            out, kernel, padding, stride = given
+            modules.append(nn.Conv2d(shape[0], out, kernel, padding=padding, stride=stride))
+        elif kind == "residual":
+            modules.append(Residual(sequence(given[0], shape), sequence(given[1], shape)))
         else:
-            modules.append(nn.ReLU())
+            make = {
+                "pool": nn.MaxPool2d,
+                "norm": lambda groups: nn.GroupNorm(groups, shape[0]),  # noqa: B023, called at once
+                "dense": lambda outputs: nn.Linear(shape[0], outputs),  # noqa: B023
+                "relu": nn.ReLU,
+                "flatten": nn.Flatten,
+                "mean": Mean,
+            }
+            modules.append(make[kind](*given))
+        shape = after(layer, shape)
     return nn.Sequential(*modules)
 
 
 class Trainer:
-    def __init__(self, name: str, batch: int, last_channels: bool) -> None:
-        X, y = rows_of(name)
+    def __init__(self, name: str, batch: int, last_channels: bool, dtype: torch.dtype = torch.float32) -> None:
+        architecture, (X, y) = ARCHITECTURES[name], rows_of(name)
         self.format = torch.channels_last if last_channels else torch.contiguous_format
-        self.X = [torch.from_numpy(rows).contiguous(memory_format=self.format) for rows in X]
+        self.X = [torch.from_numpy(rows).to(dtype).contiguous(memory_format=self.format) for rows in X]
         self.y = torch.from_numpy(y)
         self.batches = torch.from_numpy(batches_of(batch))
-        self.net = module_of(name).to(memory_format=self.format)
-        self.w0 = torch.from_numpy(initial_model(name))
+        self.net = sequence(architecture.layers, architecture.shape).to(dtype).to(memory_format=self.format)
+        self.w0 = torch.from_numpy(initial_model(name)).to(dtype)
         assert len(self.w0) == sum(p.numel() for p in self.net.parameters())
         self.names = [key for key, _ in self.net.named_parameters()]
 
@@ -90,7 +120,7 @@ class Trainer:
         return step
 
 
-def network(name: str, batch: str, variant: str = "module") -> Callable[[], dict[str, Any]]:
+def network(name: str, batch: str, variant: str = "module") -> Turn:
     """module, functional and compile; module-last and so on have the channels last in memory."""
     torch.set_num_threads(1)
     how, _, last = variant.partition("-")
@@ -114,3 +144,32 @@ def network(name: str, batch: str, variant: str = "module") -> Callable[[], dict
         return {"amount": 1}
 
     return run
+
+
+def network_loss(name: str, variant: str = "module") -> Turn:
+    """The loss over all rows, a client's at a time; module-last has the channels last, compile is compiled."""
+    torch.set_num_threads(1)
+    how, _, last = variant.partition("-")
+    trainer = Trainer(name, 1, last == "last")
+    vector_to_parameters(trainer.w0.clone(), trainer.net.parameters())
+    net = trainer.net.to(memory_format=trainer.format).eval()
+    scores = torch.compile(net) if how == "compile" else net
+
+    def run() -> dict[str, Any]:
+        with torch.no_grad():
+            losses = [cross_entropy(scores(X), y).item() for X, y in zip(trainer.X, trainer.y, strict=True)]
+        return {"amount": 1, "loss": float(np.mean(losses))}
+
+    return run
+
+
+def network_rounding(name: str, batch: str) -> Turn:
+    """The rounding errors of an update in float32, relative to its norm: fedbuff's, and PyTorch's."""
+    torch.set_num_threads(1)
+    exact = Trainer(name, int(batch), False, torch.float64).by_module(1).numpy()
+    updates = {
+        "ours": read_answer(name, int(batch)),
+        "theirs": Trainer(name, int(batch), False).by_module(1).numpy(),
+    }
+    errors = {who: float(np.linalg.norm(made - exact) / np.linalg.norm(exact)) for who, made in updates.items()}
+    return lambda: {"amount": 1, **errors}

@@ -51,7 +51,7 @@ double copy_seconds(const py::object& x, const py::object& out, bool past_caches
   return seconds_of(repeats, [&] { kernels().of<T>().limits.copy(dim, from, past_caches, to); });
 }
 
-// Seconds and operations: a round is another number of them at every level.
+// Seconds and operations; how many operations a round has depends on the level.
 template <class T>
 std::pair<double, double> multiply_add_seconds(std::int64_t rounds) {
   const Limits<T>& limits = kernels().of<T>().limits;

@@ -11,232 +11,17 @@
 #include "clients/custom.hpp"
 #include "gil.hpp"
 #include "numpy_views.hpp"
+#include "python_sum.hpp"
+#include "python_work.hpp"
 #include "read_rule.hpp"
-#include "rule_arrays.hpp"
 #include "read_run.hpp"
 #include "replay/replay.hpp"
 #include "replay/run.hpp"
-#include "replay/stopwatch.hpp"
+#include "rule_arrays.hpp"
 
 namespace fedbuff::bind {
 
 namespace {
-
-// A Python function as a client's work, called with the GIL. `call` and `check` are those of
-// fedbuff.backends.spec.ClientFunction.
-template <class T>
-class PythonWork : public ClientWork<T> {
- public:
-  PythonWork(const py::object& function, py::ssize_t dim)
-      : call_(function.attr("call")), check_(function.attr("check")), dim_(dim) {}
-  ~PythonWork() override {
-    const GilHeld held;
-    forget();
-  }
-
-  std::size_t scratch_bytes() const override { return 0; }
-
-  // For the garbage collector: a function may lead back to the replay.
-  int visit(visitproc visit, void* arg) const {
-    Py_VISIT(call_.ptr());
-    Py_VISIT(check_.ptr());
-    return 0;
-  }
-  virtual void forget() { call_ = check_ = py::object(); }
-
- protected:
-  // The numbers of what the function returned, of this shape; `checked` keeps an array alive that was made of it.
-  const T* numbers(const py::object& delta, std::initializer_list<py::ssize_t> shape, py::object& checked) const {
-    if (is_array_of<T>(delta, shape)) {
-      return static_cast<const T*>(py::reinterpret_borrow<py::array>(delta).data());
-    }
-    py::tuple wanted(shape.size());
-    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
-      wanted[axis] = *(shape.begin() + axis);
-    }
-    checked = call(check_, delta, wanted, py::dtype::of<T>());
-    return input<T>(checked, "delta", shape);
-  }
-
-  py::object call_, check_;
-  py::ssize_t dim_;
-};
-
-// function(client, task, w) returns the delta.
-//
-// w is a view of the engine's memory. If something still refers to it or to a view of it after the call, it becomes the
-// owner of that memory, which the engine does not use again.
-template <class T>
-class CallbackWork final : public PythonWork<T> {
- public:
-  using PythonWork<T>::PythonWork;
-
-  double flops() const override { return 4e9 * seconds_; }
-
-  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
-    const GilHeld held;
-    Stopwatch watch;
-    for (std::int64_t i = 0; i < n_tasks; ++i) {
-      run_one(tasks[i]);
-    }
-    seconds_ += 0.1 * (watch.lap() / static_cast<double>(n_tasks) - seconds_);
-  }
-
- private:
-  using Owner = std::shared_ptr<const void>;
-
-  void run_one(const ClientTask<T>& task) {
-    auto* owner = new Owner;
-    const py::capsule base(owner, [](void* memory) { delete static_cast<Owner*>(memory); });
-    py::array_t<T> model(this->dim_, task.w, base);
-    make_read_only(model);
-    try {
-      const py::object delta = call(this->call_, task.row->client, task.row->task, model);
-      py::object checked;
-      std::copy_n(this->numbers(delta, {this->dim_}, checked), this->dim_, task.delta_out);
-    } catch (...) {
-      keep_if_shown(task, model, *owner);  // an error's traceback has it
-      throw;
-    }
-    keep_if_shown(task, model, *owner);
-  }
-
-  static void keep_if_shown(const ClientTask<T>& task, const py::array& model, Owner& owner) {
-    if (model.ref_count() > 1) {
-      owner = task.store->keep(task.row->version);
-    }
-  }
-
-  double seconds_ = 1;  // of one task; changed with the GIL
-};
-
-// function(clients, tasks, W) returns the deltas of a group, row by row. W is a copy of the models, the function's own:
-// its memory is used again where nobody has it after the call.
-template <class T>
-class GroupWork final : public PythonWork<T> {
- public:
-  GroupWork(const py::object& function, py::ssize_t dim, std::int64_t most)
-      : PythonWork<T>(function, dim), most_(most) {}
-  ~GroupWork() override {
-    const GilHeld held;
-    spare_.clear();
-  }
-
-  double flops() const override { return 1e9; }  // a group at a time
-  std::int64_t most_in_group() const override { return most_; }
-
-  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
-    const GilHeld held;
-    const py::ssize_t dim = this->dim_, n = n_tasks;
-    py::array_t<std::int64_t> clients(n), numbers(n);
-    for (py::ssize_t i = 0; i < n; ++i) {
-      clients.mutable_data()[i] = tasks[i].row->client;
-      numbers.mutable_data()[i] = tasks[i].row->task;
-    }
-    py::array_t<T> memory = take_memory();
-    py::array_t<T> models({n, dim}, memory.data(), memory);
-    T* to = memory.mutable_data();
-    copied(n * dim, [&] {
-      for (py::ssize_t i = 0; i < n; ++i) {
-        std::copy_n(tasks[i].w, dim, to + i * dim);
-      }
-    });
-    const py::object deltas = call(this->call_, clients, numbers, models);
-    py::object checked;
-    const T* from = this->numbers(deltas, {n, dim}, checked);
-    copied(n * dim, [&] {
-      for (py::ssize_t i = 0; i < n; ++i) {
-        std::copy_n(from + i * dim, dim, tasks[i].delta_out);
-      }
-    });
-    if (models.ref_count() == 1 && memory.ref_count() == 2 && deltas.ptr() != models.ptr()) {
-      spare_.push_back(std::move(memory));
-    }
-  }
-
-  void forget() override {
-    PythonWork<T>::forget();
-    spare_.clear();
-  }
-
- private:
-  py::array_t<T> take_memory() {
-    if (spare_.empty()) {
-      return py::array_t<T>({static_cast<py::ssize_t>(most_), this->dim_});
-    }
-    py::array_t<T> memory = std::move(spare_.back());
-    spare_.pop_back();
-    return memory;
-  }
-
-  // Copies so many numbers; without the GIL where that takes long.
-  template <class Body>
-  static void copied(py::ssize_t n, Body body) {
-    if (n < kMany) {
-      body();
-    } else {
-      const GilReleased released;
-      body();
-    }
-  }
-
-  static constexpr py::ssize_t kMany = 1 << 16;
-  std::int64_t most_;
-  std::vector<py::array_t<T>> spare_;
-};
-
-template <class T>
-std::unique_ptr<PythonWork<T>> read_function(const py::object& function, py::ssize_t dim) {
-  const auto batch = function.attr("batch").cast<std::int64_t>();
-  if (batch > 0) {
-    return std::make_unique<GroupWork<T>>(function, dim, batch);
-  }
-  return std::make_unique<CallbackWork<T>>(function, dim);
-}
-
-// The fields of fedbuff.backends.spec.SumSpec.
-SumConfig read_sums(const py::object& sums) {
-  SumConfig c;
-  c.modulus = sums.attr("modulus").cast<int>();
-  c.range = sums.attr("range").cast<double>();
-  c.step = sums.attr("step").cast<double>();
-  c.stochastic = sums.attr("stochastic").cast<bool>();
-  c.weight_unit = sums.attr("weight_unit").cast<double>();
-  c.clip = sums.attr("clip").cast<double>();
-  c.deviation = sums.attr("deviation").cast<double>();
-  c.system_noise = sums.attr("system_noise").cast<bool>();
-  c.seed = sums.attr("seed").cast<std::uint64_t>();
-  return c;
-}
-
-// Python objects that make a sum: add(client, task, version, step, weight, factor, delta) and finish(step, sum_out).
-template <class T>
-class PythonSum final : public SecureSum<T> {
- public:
-  PythonSum(py::object roles, py::ssize_t dim) : roles_(std::move(roles)), dim_(dim) {}
-  ~PythonSum() override {
-    const GilHeld held;
-    roles_ = py::object();
-  }
-
-  std::int64_t add(const ReplayRow& row, const T* delta, std::uint64_t weight, double factor) override {
-    const GilHeld held;
-    const py::array_t<T> update(dim_, delta);  // a copy: a role, or an error's traceback, may keep it
-    return call(roles_.attr("add"), row.client, row.task, row.version, row.step, weight, factor, update)
-        .template cast<std::int64_t>();
-  }
-
-  void finish(std::int64_t step, T* sum_out) override {
-    const GilHeld held;
-    const py::array_t<T> sum(dim_);
-    call(roles_.attr("finish"), step, sum);
-    std::copy_n(sum.data(), dim_, sum_out);
-  }
-
- private:
-  py::object roles_;
-  py::ssize_t dim_;
-};
 
 template <class T>
 CustomProblem<T> read_custom(std::uintptr_t gradient, std::uintptr_t context, py::ssize_t dim,
@@ -361,7 +146,7 @@ class BoundReplay {
 
   void record_gradients(std::int64_t every, std::int64_t offset) {
     if (problem_ == nullptr) {
-      throw py::value_error("only a built-in problem's gradients can be recorded");
+      throw py::value_error("problem: expected a built-in one, whose gradients can be recorded");
     }
     replay_->record_gradients(problem_->problem(), every, offset);
   }

@@ -1,4 +1,4 @@
-// All that the bindings know of NumPy: arrays come in as views, never as copies, and the checks name the argument.
+// NumPy arrays as views, never as copies, with errors that name the argument. No other header knows NumPy.
 #pragma once
 
 #include <pybind11/numpy.h>

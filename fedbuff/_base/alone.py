@@ -1,4 +1,4 @@
-"""Methods that one call at a time may run, from any thread: a second one raises, it does not wait."""
+"""Methods of which one call runs at a time, from any thread: a second call raises and does not wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Owner = TypeVar("Owner")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-_RUNNER = "_runner"  # the attribute that an object has while a call is under way
+_RUNNER = "_runner"  # an object has this attribute while a call runs
 
 
 def busy_error() -> ValueError:
@@ -31,7 +31,7 @@ def _marked(marks: dict[str, Any], function: Callable[..., Result], *args: Any, 
 
 
 def alone(method: Callable[Concatenate[Owner, Arguments], Result]) -> Callable[Concatenate[Owner, Arguments], Result]:
-    """A method that raises where another one of these is under way on the same object.
+    """A method that raises while another method with this decorator runs on the same object.
 
     An interrupt at any moment leaves the object free: the mark is set in one operation, and only its owner removes it.
     """

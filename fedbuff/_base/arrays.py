@@ -93,7 +93,7 @@ def as_vector(name: str, value: Any, dim: int, dtype: np.dtype[np.floating]) -> 
 
 
 def as_units(name: str, value: Any, dim: int) -> NDArray[np.signedinteger[Any]]:
-    """The same for whole numbers: a vector (dim) of int32 or int64."""
+    """As `as_vector`, for whole numbers: a vector (dim) of int32 or int64."""
     array = as_array(name, value)
     if array.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
         raise TypeError(f"{name}: expected int32 or int64, which count units, got {array.dtype}")
@@ -159,8 +159,8 @@ def all_finite(array: NDArray[Any]) -> bool:
 
 
 def pick_lists(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of lists that lie end to end, row i from offsets[i] to offsets[i + 1]: where the values of some rows are, in the
-    order of the rows, and the offsets of what that gives."""
+    """For lists stored end to end, list i from offsets[i] to offsets[i + 1]: the places of the values of these lists,
+    in their order, and the offsets of the result."""
     sizes = np.diff(offsets)[rows]
     moved = np.concatenate(([0], np.cumsum(sizes)))
     return np.repeat(offsets[rows] - moved[:-1], sizes) + np.arange(moved[-1]), moved

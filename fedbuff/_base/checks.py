@@ -20,6 +20,7 @@ __all__ = [
     "flag",
     "instance",
     "integer",
+    "is_number",
     "list_of",
     "mapping",
     "number",
@@ -103,6 +104,15 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}: expected True or False, got {type(value).__name__}")
     return bool(value)
+
+
+def is_number(text: str) -> bool:
+    """Whether `float` takes the text."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def integer(name: str, value: Any) -> int:

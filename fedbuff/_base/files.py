@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import little_endian
-from .checks import path_of, shortened, shown
+from .checks import is_number, path_of, shortened, shown
 
 __all__ = [
     "FileError",
@@ -99,7 +99,7 @@ def replacing(path: PathLike) -> Iterator[Path]:
     """Gives a path beside `path` to write to; renames it to `path` at the end, or removes it after an error.
 
     The file beside is new, of an unpredictable name, and locked while it is written: two that save to one path do not
-    meet, and the last to finish wins. What a killed process left beside `path` is removed by the next save.
+    disturb each other, and the last to finish wins. The next save removes what a killed process left beside `path`.
     """
     target = path_of("path", path)
     beside, lock = _create_beside(target)
@@ -136,7 +136,7 @@ _OF_STORAGE = {
 
 @contextmanager
 def naming(path: PathLike, *others: PathLike) -> Iterator[None]:
-    """An error of the storage that names no file, or one of the others, names this one, which was to be written."""
+    """Makes an error of the storage name this file, which was to be written, whatever file it named."""
     try:
         yield
     except OSError as error:
@@ -231,26 +231,18 @@ _FORMULA = "=+-@\t\r\n"  # a spreadsheet takes a cell that begins so for a formu
 
 
 def guarded(text: str) -> str:
-    """A text as a cell of a CSV file that no spreadsheet runs: behind an apostrophe where it begins as a formula does.
+    """A text as a cell of a CSV file: an apostrophe comes before what a spreadsheet would take for a formula.
 
     >>> from fedbuff._base.files import guarded, unguarded
     >>> guarded("=1+1"), unguarded("'=1+1"), guarded("phone-7"), guarded("-7")
     ("'=1+1", '=1+1', 'phone-7', '-7')
     """
-    return f"'{text}" if text.lstrip("'")[:1] in {*_FORMULA} and not _is_number(text) else text
+    return f"'{text}" if text.lstrip("'")[:1] in {*_FORMULA} and not is_number(text) else text
 
 
 def unguarded(text: str) -> str:
     """The text that `guarded` made such a cell of."""
     return text[1:] if text.startswith("'") and text.lstrip("'")[:1] in {*_FORMULA} else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def write_npz(path: PathLike, arrays: Mapping[str, Any], *, compressed: bool = False) -> None:
@@ -393,7 +385,7 @@ def check_parquet(path: PathLike, what: str = "a whole Parquet file") -> Any:
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
             if not 0 <= group.num_rows <= metadata.num_rows:
                 raise ValueError(f"a row group declares {group.num_rows} rows, the file {metadata.num_rows}")
-            # Not its columns: pyarrow ends the process where their metadata are damaged. Its reader does not.
+            # The metadata of columns are left to the reader: asked for here, damaged ones make pyarrow end the process.
         declared = 8 * metadata.num_rows * metadata.num_columns
         if declared > max(SMALL, MOST_EXPANSION * size):
             raise ValueError(f"it declares {metadata.num_rows} rows in {size} bytes")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 __all__ = ["PickledArray", "loads", "loads_arrays"]
 
-_NESTED = 10_000  # tuples that hold other containers; each may be a level, and hashing one takes a C frame a level
+_NESTED = 10_000  # tuples that hold containers; hashing nested tuples takes a C stack frame for each level
 
 _FIXED, _LINE, _COUNTED = range(3)  # how an opcode's argument ends
 _SCALAR, _TUPLE, _PUT, _GET, _MEMOIZE, _NEUTRAL, _MARK, _OTHER = range(8)  # what an opcode does, as far as we look
@@ -119,7 +119,7 @@ def _check(data: bytes) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Containers and numbers have opcodes of their own; only these two still come by name in old protocols."""
+    """Only these two types come by name, in old protocols; other containers and numbers have opcodes of their own."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("builtins", "__builtin__") and name in ("set", "frozenset"):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 __all__ = ["map_in_threads", "split"]
 
-_LINE = 16  # numbers of a cache line, of the shortest kind
+_LINE = 16  # the most numbers in a cache line
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -21,7 +21,7 @@ def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item], th
     >>> map_in_threads(lambda x: x * x, range(4), threads=2)
     [0, 1, 4, 9]
 
-    The first error, and Ctrl-C, come back here once the items at work are done; no other item is begun.
+    After an error or Ctrl-C no other item is begun; it is raised when the running items are done.
     """
     if threads == 1:
         return [function(item) for item in items]
@@ -35,7 +35,7 @@ def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item], th
 
 
 def split(n: int, parts: int) -> list[slice]:
-    """0..n in so many parts, beginning at cache lines; fewer where n is small.
+    """0..n cut into at most so many slices, each beginning at a cache line.
 
     >>> from fedbuff._base.threads import split
     >>> split(100, 2)

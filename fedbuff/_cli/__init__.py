@@ -82,7 +82,7 @@ def cli(ctx: click.Context, cflags: bool, libs: bool, cmakedir: bool) -> None:
 
 @contextmanager
 def _sigterm_as_ctrl_c(seen: list[int]) -> Iterator[None]:
-    """SIGTERM raises what Ctrl-C does, and is noted: what was done is kept. Only the main thread can ask for it."""
+    """Makes SIGTERM raise KeyboardInterrupt, so that results so far are kept, and notes it. In the main thread only."""
 
     def handle(number: int, frame: object) -> NoReturn:
         seen.append(number)

@@ -50,7 +50,7 @@ allow_code_option = click.option(
 
 
 def several(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Several options as one decorator, in the order that help shows them."""
+    """One decorator of several options, in the order of the help."""
 
     def decorate(function: Function) -> Function:
         for option in reversed(options):
@@ -116,7 +116,7 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
 
 
 def _reading_option(name: str, **options: Any) -> Callable[[Function], Function]:
-    """An option that is no argument of the command: `read_source` finds it in the context."""
+    """An option that is stored in the context, where `read_source` finds it, and is no argument of the command."""
     return click.option(name, expose_value=False, callback=_keep, **options)
 
 
@@ -184,7 +184,7 @@ def read_source(path: Path, columns: Sequence[str], unit: str, log: bool) -> Tra
     """A trace or an arrival log from a file."""
     names = pairs("--column", columns)
     options = reading_options("missing", "delimiter", "client", *(() if log else ("tasks",)))
-    if "client" in options:  # an integer where a file's column would be one
+    if "client" in options:  # an integer where the column of a file would hold integers
         options["client"] = labels_from_text([options["client"]], np.zeros(1, np.int64)).ids[0].item()
     if log:
         return read_arrival_log(path, columns=names, unit=unit, **options)
@@ -246,7 +246,7 @@ class Timing:
     def options(self) -> dict[str, Any]:
         names = ["concurrency", "server_steps", "max_time", "arrivals", "timeout", "selection", "max_uses", "queues"]
         if self.strategy == "fedavg":
-            names.remove("concurrency")  # it is the size of a round
+            names.remove("concurrency")  # for FedAvg it is the size of a round
         names += ["server_time", "uplink"]
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 

@@ -82,7 +82,7 @@ def trace(file: Path, columns: tuple[str, ...], unit: str, log: bool, output: Pa
 
 
 def of_schedules(name: str, text: str, draw: Callable[..., Any], *options: Callable[..., Any]) -> None:
-    """Adds a command that draws one schedule or several; what its own options say goes to `draw`."""
+    """Adds a command that draws one schedule or several; the values of its own options are passed to `draw`."""
 
     @plot.command(name, help=text)
     @click.argument("sources", type=EXISTING, nargs=-1, required=True)
@@ -137,7 +137,7 @@ def timeline(found: list[Found], local_steps: int | None) -> Any:
     source = first.delays()
     if isinstance(source, ArrivalLog):
         source = None
-    known = first.local_steps if source is not None else None  # without the parts there are no local steps to see
+    known = first.local_steps if source is not None else None  # local steps are drawn within the parts of a task
     return plots.schedule(first.schedule, source, local_steps=local_steps or known or 1)
 
 

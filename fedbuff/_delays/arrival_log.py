@@ -51,7 +51,7 @@ class ArrivalLog(Immutable):
         clients: int | Sequence[Any] | NDArray[Any] | None = None,
     ) -> None:
         if version is None and start_time is None:
-            raise ValueError("version, start_time: give one of them, or both")
+            raise ValueError("version, start_time: expected one of them, or both, got none")
         codes, ids = code_clients(client, clients)
         arrive = float_column("arrive_time", arrive_time, codes.size)
         start = None if start_time is None else float_column("start_time", start_time, codes.size)
@@ -131,7 +131,7 @@ class ArrivalLog(Immutable):
     def as_trace(self, end: End = "wrap") -> Trace:
         """How long each client's tasks took, as a trace that any strategy and concurrency can be asked about."""
         if self.start_time is None:
-            raise ValueError("the log has no start times: nobody knows how long its tasks took")
+            raise ValueError("start_time: the log has none, so that nobody knows how long its tasks took")
         ids = self.client_ids[self.client]
         return Trace(ids, total=self.arrive_time - self.start_time, clients=self.client_ids, end=end)
 

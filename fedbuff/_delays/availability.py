@@ -26,9 +26,9 @@ class Availability(Immutable):
 
     Client i has windows offsets[i]:offsets[i + 1] of `begin` and `end`; one without windows never works. With `period`
     (a float, or a float64 array of one for each client where they differ) the windows repeat: a client at time t is as
-    at t mod its period, and windows that touch across its end are one. `policy` says what becomes of a task outside its
-    window: it waits to start and then runs on ("wait"), also stops while the client is away and goes on later
-    ("pause"), or is lost when the window closes ("abort").
+    at t mod its period, and a window that ends with the period goes on in one that begins with it. `policy` says what
+    becomes of a task outside its window: it waits to start and then runs on ("wait"), also stops while the client is
+    away and goes on later ("pause"), or is lost when the window closes ("abort").
     """
 
     n_clients: int

@@ -63,7 +63,7 @@ Reasons = Callable[[int], str]
 
 
 def bad_rows(groups: Iterable[tuple[NDArray[np.int64], Reasons]], hint: str = "") -> TraceError | None:
-    """The error about all rows (from 0, sorted) of all groups, or None; reasons(i) is about the i-th of its group."""
+    """The error about the rows (from 0, sorted) of all groups, or None. reasons(i) is about row i of its group."""
     found = [(rows, reasons) for rows, reasons in groups if rows.size]
     if not found:
         return None

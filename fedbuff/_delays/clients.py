@@ -47,7 +47,7 @@ def code_clients(
     if not isinstance(client, Labels):
         values = to_array("client", client)
         if values.dtype.kind == "O" and all(isinstance(label, str) for label in values.flat):
-            nul = [row for row, label in enumerate(values.flat) if "\0" in label]  # NumPy's strings end at one
+            nul = [row for row, label in enumerate(values.flat) if "\0" in label]  # NumPy's strings end at NUL
             refuse_rows(np.array(nul, np.int64), lambda row: f"client {values.flat[row]!r} has a NUL character")
             values = values.astype(np.str_)
         if values.dtype.kind not in "iuU":
@@ -84,10 +84,12 @@ def code_clients(
         sorted_order = np.argsort(known, kind="stable")
         ordered = known[sorted_order]
         if np.any(ordered[1:] == ordered[:-1]):
-            raise ValueError(f"clients has {label_text(ordered[1:][ordered[1:] == ordered[:-1]][0])} twice")
+            raise ValueError(
+                f"clients: expected each id once, got {label_text(ordered[1:][ordered[1:] == ordered[:-1]][0])} twice"
+            )
         if (known.dtype.kind == "U") != (client.ids.dtype.kind == "U"):
             row_ids, given = client.ids.dtype, known.dtype
-            raise TypeError(f"client ids are {row_ids} in the rows and {given} in clients")
+            raise TypeError(f"client: expected ids of type {given}, as in clients, got {row_ids}")
         place = np.minimum(np.searchsorted(ordered, client.ids), known.size - 1)
         number = np.where(ordered[place] == client.ids, sorted_order[place], -1)
     # A copy only where the numbering changes; 10^7 rows cost 30 ms
@@ -96,7 +98,7 @@ def code_clients(
         ids, found = client.ids, client.codes
         refuse_rows(np.flatnonzero(codes < 0), lambda row: f"client {label_text(ids[found[row]])} is unknown")
     if known.size >= 2**31:
-        raise ValueError(f"{known.size} clients are too many: at most 2^31 - 1")
+        raise ValueError(f"clients: expected at most 2^31 - 1, got {known.size}")
     return codes, known.copy()
 
 

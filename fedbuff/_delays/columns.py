@@ -70,8 +70,8 @@ class Table:
 def in_file(
     error: TraceError, rows: Sequence[int], path: str | os.PathLike[str] | None, text: TextFile | None
 ) -> TraceError:
-    """The error with these data rows (from 1), of a file, instead of its own, and their lines; one that names its file
-    already, as it is."""
+    """The error with these data rows (from 1) of a file instead of its own, and with their lines. An error that names
+    its file stays as it is."""
     if error.path is not None:
         return error
     lines: Sequence[int | None] = [None] * len(rows) if text is None or not rows else text.lines_of(rows)
@@ -189,7 +189,7 @@ def _plain_labels(column: Column) -> Column:
 
 
 def _without_guard(column: Column) -> Column:
-    """Labels as they were before they became cells that no spreadsheet runs."""
+    """Labels without the apostrophe that `guarded` puts before formulas."""
     if not isinstance(column, Labels) or column.ids.dtype.kind not in "OU":
         return column
     plain = [unguarded(label) for label in column.ids.tolist()]

@@ -55,7 +55,7 @@ class Distribution(Immutable):
             object.__setattr__(self, field.name, _number(type(self).__name__, field.name, getattr(self, field.name)))
         self._validate()
         if not math.isfinite(self._largest()):
-            raise ValueError(f"{self!r} can draw delays beyond what a float64 holds")
+            raise ValueError(f"{self!r}: expected delays that a float64 holds, got larger ones")
 
     def _validate(self) -> None:
         """Refuses parameters that mean nothing, or that could give a negative delay."""

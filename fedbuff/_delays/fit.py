@@ -49,9 +49,9 @@ def fit(samples: ArrayLike, families: Sequence[str] | None = None) -> list[Fit]:
             distribution, cdf = _FAMILIES[name](ordered)
         except ValueError as error:
             if families is not None:
-                raise ValueError(f"{name} cannot be fitted: {error}") from error
+                raise ValueError(f"samples: {name} cannot be fitted: {error}") from error
             continue
-        distance = 0.0 if name == "constant" else _distance(ordered, cdf(ordered))  # the one with a jump
+        distance = 0.0 if name == "constant" else _distance(ordered, cdf(ordered))  # it has a jump
         fits.append(Fit(distribution, distance))
     return sorted(fits, key=lambda found: found.ks)
 
@@ -101,7 +101,7 @@ def _truncated_normal(x: Samples) -> tuple[Distribution, Cdf]:
     special = optional("scipy.special", "fit", "fitting")
     log_ndtr, ndtr = special.log_ndtr, special.ndtr
 
-    _refuse_equal(x)  # their deviation may round to more than 0
+    _refuse_equal(x)  # the deviation of equal numbers may round to more than 0
     mean, deviation = float(x.mean()), float(x.std())
 
     def cost(point: NDArray[np.float64]) -> float:

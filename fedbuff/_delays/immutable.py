@@ -47,7 +47,7 @@ def digest(*arrays: NDArray[Any] | None) -> str:
 
 
 def update_hash(state: Any, array: NDArray[Any]) -> None:
-    """Adds the bytes of a contiguous array to a hash, so many at a time that signals are heard in between."""
+    """Adds the bytes of a contiguous array to a hash, in blocks, so that signals are handled in between."""
     content = array.reshape(-1).view(np.uint8)
     for begin in range(0, content.size, _HASH_BLOCK):
         state.update(content[begin : begin + _HASH_BLOCK].data)
@@ -102,7 +102,7 @@ def write_columns(beside: Path, form: str, columns: Mapping[str, NDArray[Any]], 
     elif form == "parquet":
         pa = optional("pyarrow", "parquet", "writing Parquet")
         pq = optional("pyarrow.parquet", "parquet", "writing Parquet")
-        with beside.open("wb") as file:  # not pyarrow's own, whose errors lose their number
+        with beside.open("wb") as file:  # errors of pyarrow's own files have no number
             pq.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), file)
     else:
         import csv

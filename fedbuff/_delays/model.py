@@ -90,7 +90,7 @@ class DelayModel(Immutable):
                 raise TypeError(f"DelayModel: availability: expected an Availability, got {shown(self.availability)}")
             if self.availability.n_clients != n_clients:
                 raise ValueError(
-                    f"DelayModel: availability is for {self.availability.n_clients} clients, the model has {n_clients}"
+                    f"DelayModel: availability: expected {n_clients} clients, got {self.availability.n_clients}"
                 )
 
     def delay(self, client: int, task: int, seed: int = 0) -> TaskDelay:

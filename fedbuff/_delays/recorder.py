@@ -76,11 +76,11 @@ class Recorder:
             client = self._checked(client)
             if client in self._open:
                 raise ValueError(
-                    f"client {client!r} started a task at {self._open[client][0]} that has not arrived; "
+                    f"client {client!r}: its task that started at {self._open[client][0]} has not arrived; "
                     "where it is lost, call cancelled(client) first"
                 )
             if self._versioned is not None and self._versioned != (version is not None):
-                raise ValueError(f"client {client!r}: give a version to every start or to none")
+                raise ValueError(f"client {client!r}: version: expected one at every start or at none")
             number = -1 if version is None else _version(client, version)
             now = self._tick()
             self._versioned, self._text = version is not None, isinstance(client, str)
@@ -153,13 +153,13 @@ class Recorder:
             raise TypeError(f"client: expected an int or a string, got {type(client).__name__}")
         if self._known is not None:
             if client not in self._known:
-                raise ValueError(f"client {client!r} is unknown")
+                raise ValueError(f"client: expected one of the given clients, got {client!r}")
             return client
         if not isinstance(client, str) and not 0 <= client < 2**63:
             raise ValueError(f"client: expected an int from 0 to 2**63 - 1, got {client}")
         if client == "":
-            raise ValueError("client: the id is empty")
-        if isinstance(client, str) and "\0" in client:  # NumPy's strings end at one
+            raise ValueError("client: expected an id, got an empty text")
+        if isinstance(client, str) and "\0" in client:  # NumPy's strings end at a NUL character
             raise ValueError(f"client {client!r}: expected an id without NUL characters")
         if self._text is not None and self._text != isinstance(client, str):
             raise TypeError(f"client {client!r}: expected ids that are all ints or all strings")
@@ -169,13 +169,13 @@ class Recorder:
         try:
             return self._open.pop(client)
         except (KeyError, TypeError):
-            raise ValueError(f"client {client!r} {what} without a start") from None
+            raise ValueError(f"client {client!r}: it {what} without a start") from None
 
     def _tick(self) -> float:
         now = float(self._clock())
         if not self._now <= now < np.inf:
             why = "before 0" if now < 0 else f"after {self._now}"
-            raise ValueError(f"clock: it gave {now} {why}; times must be finite, from 0, and never go back")
+            raise ValueError(f"clock: expected finite times from 0 that never go back, got {now} {why}")
         self._now = now
         return now
 
@@ -207,7 +207,7 @@ def _version(client: Client, version: int) -> int:
     except AttributeError:
         raise TypeError(f"client {client!r}: version: expected an int, got {type(version).__name__}") from None
     if number < 0:
-        raise ValueError(f"client {client!r}: version {number} is negative")
+        raise ValueError(f"client {client!r}: version: expected an int >= 0, got {number}")
     return number
 
 

@@ -77,7 +77,7 @@ def labels_from_text(ids: Iterable[Any], codes: NDArray[Any]) -> Labels:
         if all(-(2**63) <= value < 2**63 for value in values):
             return Labels(codes.astype(np.int64), np.array(values, dtype=np.int64))
     for code, label in enumerate(text):
-        if "\0" in label:  # NumPy's strings end at one
+        if "\0" in label:  # NumPy's strings end at a NUL character
             rows = np.flatnonzero(codes == code)
             row = int(rows[0]) + 1 if rows.size else None
             raise TraceError(f"the label {label!r} has a NUL character", row)

@@ -88,7 +88,7 @@ class Trace(Immutable):
         ids found, sorted.
         """
         if (compute is None) == (total is None):
-            raise ValueError("compute, total: give exactly one of them")
+            raise ValueError("compute, total: expected exactly one of them")
         if total is not None and not (download is None and upload is None):
             raise ValueError("total: it contains download and upload; give compute with them")
         choice("end", end, ("wrap", "stop"))
@@ -108,7 +108,7 @@ class Trace(Immutable):
         offsets = offsets_of(codes, ids.size)
         if end == "wrap" and np.any(offsets[1:] == offsets[:-1]):
             missing = ids[int(np.argmax(offsets[1:] == offsets[:-1]))]
-            raise ValueError(f"client {label_text(missing)} has no rows to repeat; with end='stop' it takes no part")
+            raise ValueError(f"end: client {label_text(missing)} has no rows to repeat; end='stop' leaves it out")
         order = row_order(codes, numbers, offsets, ids, tasks)
         given_columns: dict[str, NDArray[Any]] = {**times} if flags is None else {**times, "ok": flags}
         columns = dict(zip(given_columns, reordered(list(given_columns.values()), order), strict=True))
@@ -129,7 +129,7 @@ class Trace(Immutable):
             if not isinstance(availability, Availability):
                 raise TypeError(f"availability: expected an Availability, got {type(availability).__name__}")
             if availability.n_clients != ids.size:
-                raise ValueError(f"availability is for {availability.n_clients} clients, the trace has {ids.size}")
+                raise ValueError(f"availability: expected {ids.size} clients, got {availability.n_clients}")
         for name, array in {"client_ids": ids, "offsets": offsets, **columns, "ok": ok}.items():
             object.__setattr__(self, name, frozen(array))
         object.__setattr__(self, "n_clients", int(ids.size))
@@ -204,7 +204,7 @@ class Trace(Immutable):
                 raise ValueError(f"{name}: expected one factor or {self.n_clients}, got shape {values.shape}")
             scaled = getattr(self, name) * (np.repeat(values, np.diff(self.offsets)) if values.ndim else values)
             if scaled.size and not (scaled.min() >= 0 and scaled.max() < np.inf):
-                raise ValueError(f"the factor of {name} makes delays that are negative or not finite")
+                raise ValueError(f"{name}: expected a factor that leaves delays finite and not negative")
             changed[name] = scaled
         return self._with(**changed)
 
@@ -253,7 +253,8 @@ class Trace(Immutable):
         total, sizes = self.total, np.diff(self.offsets)
         parts = {name: getattr(self, name) for name in PARTS}
         mean = np.add.reduceat(total, self.offsets[:-1][sizes > 0]) / sizes[sizes > 0]
-        variance = float(total.var()) if total.min() < total.max() else 0.0  # that of equal numbers rounds above 0
+        # That of equal numbers may round to more than 0.
+        variance = float(total.var()) if total.min() < total.max() else 0.0
         between = float(np.average((mean - total.mean()) ** 2, weights=sizes[sizes > 0]))
         return {
             "n_clients": self.n_clients,

@@ -36,9 +36,9 @@ from .rates import Row, Turn, best_rate, best_rates, fixed_amount, in_threads, l
 def aggregate_rates(
     dims: Sequence[int], buffer_size: int = 10, dtype: DTypeLike = np.float32, threads: int = 1, seconds: float = 0.3
 ) -> list[Row]:
-    """`fedbuff.aggregate` of K deltas, K + 2 vectors moved, beside reading the same K + 1 vectors and nothing more.
+    """`fedbuff.aggregate` of K deltas, K + 2 vectors moved, beside a loop that only reads K + 1 vectors.
 
-    The limit is what the rate would be if the rest took no time. With several threads each has its part of the vectors.
+    The limit is the rate if all but the reading took no time. With several threads each has its part of the vectors.
     """
     rows = []
     for dim in dims:

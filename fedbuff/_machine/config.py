@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 import sys
-from pathlib import Path
 from typing import Any
 
 from .. import backends
 from .._version import __version__
 
-__all__ = ["config", "cpu_name", "show_config"]
+__all__ = ["config", "show_config"]
 
 
 def config() -> dict[str, Any]:
@@ -30,16 +28,6 @@ def config() -> dict[str, Any]:
         "level used": None if compiled is None else compiled.level(),
         "threads": backends.default_threads(),
     }
-
-
-def cpu_name() -> str:
-    """The model name of this machine's CPU, or its architecture where the system does not name the model."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def show_config() -> None:

@@ -1,4 +1,4 @@
-"""What this machine can do: bytes read, written and copied in a second, multiply-adds, and NumPy's BLAS."""
+"""Limits of this machine: bytes read, written and copied per second, multiply-adds, and NumPy's BLAS."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _bandwidth(n_bytes: int, threads: int, dtype: np.dtype[Any], shared: bool, s
 
 
 def clock_rate(seconds: float = 0.05) -> float:
-    """Clock cycles per second of the core at work, by additions of which each waits for the one before it."""
+    """Clock cycles per second, by a chain of additions in which each waits for the one before it."""
     additions = compiled_for("clock").limits(np.float32).additions
     return best_rate(long_enough([additions], float(additions(1)[1]), min(0.002, seconds)), seconds)
 

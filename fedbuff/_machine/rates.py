@@ -50,7 +50,7 @@ def in_threads(works: Sequence[Callable[[int], object]]) -> Callable[[int], obje
 
 
 def long_enough(works: Sequence[Callable[[int], object]], amount: float, seconds: float) -> Turn:
-    """A turn of all works at once, each told to repeat itself so often that the turn lasts about `seconds`."""
+    """A turn that runs all works at once, each repeated so often that the turn lasts about `seconds`."""
     run, repeats = in_threads(works), 1
     run(1)
     while True:

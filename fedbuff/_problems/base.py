@@ -27,7 +27,7 @@ from .._base.checks import (
     seed_of,
 )
 from ..backends.python.philox import Stream
-from ..backends.spec import BoundProblem, ProblemSpec
+from ..backends.spec import BoundProblem, LocalTask, ProblemSpec
 from .constants import Constants, constants_of
 from .local import LocalSGD
 
@@ -158,9 +158,7 @@ class Problem:
         task_number, key = count("task", task, low=0), seed_of(seed)
         if task_number >= 2**32:
             raise ValueError(f"task: expected an int below 2**32, got {task_number}")
-        self.bound.local_sgd(
-            spec, model, client=which, task=task_number, seed=key, batch=batch, rows=rows, delta_out=result
-        )
+        self.bound.local_sgd(spec, model, LocalTask(which, task_number, key, batch, rows), result)
         return result
 
     def __getstate__(self) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Custom:
         self._keep = (gradient, context)
         self._gradient = _address("gradient", gradient)
         if self._gradient == 0:
-            raise ValueError("gradient: its address is 0")
+            raise ValueError("gradient: expected the address of a function, got 0")
         self._context = _address("context", context)
         self.dim = count("dim", dim)
         self.dtype = model_dtype("dtype", dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,14 +52,15 @@ class Program(Protocol):
     def gradient(self, w: Floats, offsets: NDArray[np.int64], weight: NDArray[np.float64]) -> Floats:
         """The sum over clients of weight times the gradient of their mean loss."""
 
-    def n_correct(self, w: Floats, X: NDArray[Any], y: NDArray[Any]) -> int:
-        """How many rows are put in the right class."""
+    def n_correct(self, w: Floats, X: NDArray[Any], y: NDArray[Any], *, whole: bool) -> int:
+        """How many rows are put in the right class. whole: they are all the rows of one client."""
 
 
 class FrameworkProblem(PythonProblem):
     """A problem made of rows whose model, loss and gradient are another library's."""
 
     _program: Program | None
+    _by_client = False  # whether a row's score depends on whose it is
     _function: Callable[..., Any]  # what it was made of
 
     def _set(
@@ -185,11 +187,9 @@ class FrameworkProblem(PythonProblem):
         X, y = (self._X, self._y) if data is None else (np.asarray(data[0]), np.asarray(data[1]))
         if len(X) != len(y) or len(y) == 0:
             raise ValueError(f"data: expected as many targets as rows, at least one, got {len(y)} and {len(X)}")
-        model = self._model(w)
-        correct = [
-            self.program.n_correct(model, X[at : at + _ROWS_AT_ONCE], y[at : at + _ROWS_AT_ONCE])
-            for at in range(0, len(y), _ROWS_AT_ONCE)
-        ]
+        model, whole = self._model(w), data is None and self._by_client
+        cuts = self._offsets.tolist() if whole else [*range(0, len(y), _ROWS_AT_ONCE), len(y)]
+        correct = [self.program.n_correct(model, X[a:b], y[a:b], whole=whole) for a, b in pairwise(cuts)]
         return sum(correct) / len(y)
 
     def held_out(self, X: Any, y: Any) -> _HeldOut:

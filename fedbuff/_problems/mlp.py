@@ -53,7 +53,7 @@ class MLP(Classifier):
         choice("activation", activation, ("relu", "tanh"))
         sizes = tuple(count("hidden", size) for size in list_of("hidden", hidden, "a size for each hidden layer"))
         if len(sizes) > _MOST_HIDDEN:
-            raise ValueError(f"hidden: at most {_MOST_HIDDEN} layers, got {len(sizes)}")
+            raise ValueError(f"hidden: expected at most {_MOST_HIDDEN} layers, got {len(sizes)}")
         if is_csr(X):
             raise TypeError(f"X: {type(self).__name__} takes dense rows; pass X.toarray()")
         fields = self._prepare(X, y, clients, client_weights, copy, l2)
@@ -71,7 +71,7 @@ class MLP(Classifier):
     def _finish(self, fields: dict[str, Any], index: NDArray[Any], like: ProblemSpec | None = None) -> None:
         if like is not None:
             if fields["x"].shape[1] != like.sizes[0]:
-                raise ValueError(f"X: it has {fields['x'].shape[1]} features, this problem {like.sizes[0]}")
+                raise ValueError(f"X: expected {like.sizes[0]} features, got {fields['x'].shape[1]}")
             fields.update(sizes=like.sizes, intercept=like.intercept, activation=like.activation)
         sizes = fields["sizes"]
         dim = sum((n_in + fields["intercept"]) * n_out for n_in, n_out in pairwise(sizes))

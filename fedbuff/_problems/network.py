@@ -174,7 +174,7 @@ class Network(Classifier):
         """The same model over other rows, all of one client: to evaluate on data that nobody trains on."""
         shape = row_shape(X)
         if shape != self.shapes[0]:
-            raise ValueError(f"X: its rows have shape {shape}, those of this problem {self.shapes[0]}")
+            raise ValueError(f"X: expected rows of shape {self.shapes[0]}, got {shape}")
         return super().held_out(_as_rows(X, copy), y, copy=copy)
 
     def _like(self, other: Self) -> None:
@@ -202,7 +202,7 @@ def _as_rows(X: Any, copy: bool) -> NDArray[Any]:
     """X as (rows, features)."""
     array = as_array("X", X)
     if not copy and not array.flags.c_contiguous:
-        raise ValueError("X: with copy=False the rows must be C-contiguous and aligned")
+        raise ValueError("X: expected C-contiguous, aligned rows with copy=False")
     return array.reshape(len(array), -1)
 
 

@@ -86,13 +86,13 @@ def _curvature(
         )
     form = forms[array.shape[1:]]
     if not np.isfinite(array).all():
-        raise ValueError("curvature: not finite")
+        raise ValueError("curvature: expected finite numbers")
     if form == "dense":
         if not np.allclose(array, np.swapaxes(array, 1, 2), rtol=1e-6, atol=0):
-            raise ValueError("curvature: not symmetric")
+            raise ValueError("curvature: expected symmetric matrices")
         smallest = np.linalg.eigvalsh(array)
         if (smallest[:, 0] < -1e-6 * np.abs(smallest).max(axis=1)).any():
-            raise ValueError(f"curvature: not positive semidefinite, smallest eigenvalue {smallest.min():.3g}")
+            raise ValueError(f"curvature: expected eigenvalues >= 0, got {smallest.min():.3g}")
     elif array.min() < 0:
-        raise ValueError(f"curvature: not positive semidefinite, smallest entry {array.min():.3g}")
+        raise ValueError(f"curvature: expected numbers >= 0, got {array.min():.3g}")
     return form, array.reshape(len(array), -1)

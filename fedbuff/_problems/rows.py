@@ -41,7 +41,7 @@ class RowsProblem(Problem):
         if n_rows == 0 or n_features == 0:
             raise ValueError(f"X: expected at least one row and one feature, got shape {(n_rows, n_features)}")
         if n_features > INT32_MAX:
-            raise ValueError(f"X: at most {INT32_MAX} features, got {n_features}")
+            raise ValueError(f"X: expected at most {INT32_MAX} features, got {n_features}")
         self._group = Grouping(clients, n_rows, copy)
         shape = to_array("y", y).shape
         if shape != (n_rows,):
@@ -132,7 +132,7 @@ class Grouping:
         self.offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         if (np.diff(given) < 0).any():
             if not copy:
-                raise ValueError("clients: with copy=False the rows must be sorted by client")
+                raise ValueError("clients: expected rows sorted by client with copy=False")
             self.order = np.argsort(given, kind="stable")
 
 
@@ -151,7 +151,7 @@ def _dense_rows(X: Any, group: Grouping, copy: bool) -> NDArray[Any]:
     if copy:
         return aligned_copy(array, group.order)
     if not (array.flags.c_contiguous and array.flags.aligned):
-        raise ValueError("X: with copy=False the rows must be C-contiguous and aligned")
+        raise ValueError("X: expected C-contiguous, aligned rows with copy=False")
     return array
 
 
@@ -166,10 +166,10 @@ def _csr_fields(X: Any, group: Grouping, copy: bool) -> dict[str, Any]:
     n_rows, n_features = X.shape
     model_dtype("X", values.dtype)
     if starts.shape != (n_rows + 1,) or starts[0] != 0 or starts[-1] > len(values) or (np.diff(starts) < 0).any():
-        raise ValueError("X: indptr must rise from 0 to the number of stored values, one entry per row and one more")
+        raise ValueError("X: expected an indptr of n_rows + 1 numbers that rises from 0 to the number of stored values")
     values, columns = values[: starts[-1]], columns[: starts[-1]]
     if len(columns) != len(values):
-        raise ValueError(f"X: {len(values)} stored values but {len(columns)} columns")
+        raise ValueError(f"X: expected a column for each of {len(values)} stored values, got {len(columns)}")
     if columns.size and (columns.min() < 0 or columns.max() >= n_features):
         bad = int(np.argmax((columns < 0) | (columns >= n_features)))
         row = int(np.searchsorted(starts, bad, side="right")) - 1

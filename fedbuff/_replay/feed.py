@@ -140,10 +140,10 @@ class _Feed:
         if not isinstance(chunk, Schedule):
             raise TypeError(f"schedule: expected a Schedule or an iterator of them, got {type(chunk).__name__}")
         if chunk.n_clients != self._n_clients:
-            raise ValueError(f"schedule: a chunk has {chunk.n_clients} clients, the problem {self._n_clients}")
+            raise ValueError(f"schedule: expected chunks of {self._n_clients} clients, got {chunk.n_clients}")
         if chunk.first_step != first_step:
             raise ValueError(
-                f"schedule: a chunk begins at step {chunk.first_step}, the one before ended at {first_step}"
+                f"schedule: expected a chunk that begins at step {first_step}, got one at {chunk.first_step}"
             )
         if self._first is None:
             self._first = chunk

@@ -54,7 +54,7 @@ def algorithm(name: str, /, **options: Any) -> Strategy:
     parameters = _parameters(make)
     for option in options:
         if option not in parameters:
-            raise TypeError(f"{option}: {name} has no such option; it has {', '.join(parameters)}")
+            raise TypeError(f"{option}: expected an option of {name}: {', '.join(parameters)}")
     for option, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in options:
             raise TypeError(f"{option}: {name} needs it")

@@ -47,7 +47,7 @@ class FixedPoint:
             raise ValueError(f"modulus: expected 32 or 64, got {self.modulus!r}")
         most = 31 if self.modulus == 32 else 51
         if count("bits", self.bits, low=2) > most:
-            raise ValueError(f"bits: at most {most} with words of {self.modulus} bits, got {self.bits}")
+            raise ValueError(f"bits: expected at most {most} with words of {self.modulus} bits, got {self.bits}")
         choice("rounding", self.rounding, get_args(Rounding))
 
     @property

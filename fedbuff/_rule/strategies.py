@@ -287,7 +287,7 @@ class FedBuff:
         if self.restart is not None:
             choice("restart", self.restart, ("step",))
             if self.stop_stale is not None:
-                raise ValueError("stop_stale, restart: give one of them; restart stops every task at every step")
+                raise ValueError("stop_stale, restart: expected one of them; restart stops every task at every step")
         ticks = {"max_wait": self.max_wait is not None, "period": self.period is not None}
         others = {"trigger": self.trigger != "buffer"}
         for name in (name for name, given in (ticks | others).items() if given):
@@ -424,7 +424,7 @@ class FedAvg:
 
     def __post_init__(self) -> None:
         if (self.clients_per_round is None) == (self.rate is None):
-            raise ValueError("clients_per_round, rate: give exactly one of them")
+            raise ValueError("clients_per_round, rate: expected exactly one of them")
         if self.clients_per_round is not None:
             count("clients_per_round", self.clients_per_round)
         if self.rate is not None:

@@ -129,7 +129,8 @@ def _check_steps(s: Schedule) -> None:
     if s.buffer_size and fills:
         _refuse(count > s.buffer_size, f"more than {s.buffer_size} arrivals enter it", "step")
         if left.size >= s.buffer_size:
-            raise ValueError(f"{left.size} arrivals are left in a buffer of {s.buffer_size}")
+            last = left[s.buffer_size - 1]
+            raise ValueError(f"arrival {last}: it fills a buffer of {s.buffer_size}, and no step follows")
     if timing.get("trigger") == "every_client" and not triggered:
         _refuse(count < s.buffer_size, f"fewer than {s.buffer_size} arrivals enter it", "step")
         _refuse_unheard(s, step, s.client[used], float(timing.get("per_client", 1.0)))
@@ -178,7 +179,7 @@ def _check_staleness(s: Schedule) -> None:
         int(s.staleness[used].max(initial=0)), s.first_step + s.n_steps - int(s.in_flight_version.min(initial=2**62))
     )
     if s.tau != max(worst, 0):
-        raise ValueError(f"tau is {s.tau}, the largest staleness or age is {worst}")
+        raise ValueError(f"tau: expected {max(worst, 0)}, the largest staleness or age, got {s.tau}")
 
 
 def _check_starts(s: Schedule) -> None:
@@ -244,4 +245,5 @@ def _check_event_loop(s: Schedule) -> None:
         begun = np.sort(start)
         at_work = np.arange(1, begun.size + 1) - np.searchsorted(np.sort(end), begun, side="right")
         if at_work.size and at_work.max() > s.concurrency:
-            raise ValueError(f"{at_work.max()} tasks are at work at {begun[at_work.argmax()]}, above {s.concurrency}")
+            got = f"{at_work.max()} at {begun[at_work.argmax()]}"
+            raise ValueError(f"concurrency: expected at most {s.concurrency} tasks at work, got {got}")

@@ -23,7 +23,7 @@ def write_chrome_trace(
     """Writes .json or .json.gz: the tasks of every client, with their parts where given, and the server's steps."""
     form = file_format(path, {".json": "json", ".json.gz": "gzip"})
     if np.isnan(schedule.start_time).any():
-        raise ValueError("the schedule has no start times: it comes from a log without them")
+        raise ValueError("schedule: it has no start times, it comes from a log without them")
     with replacing(path) as beside, open_text(beside, compressed=form == "gzip") as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         file.write('{"name":"process_name","ph":"M","pid":0,"args":{"name":"server"}},\n')

@@ -29,7 +29,7 @@ class ScheduleWriter:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if file_format(path, FORMATS) != "parquet":
-            raise ValueError(f"{Path(path).name}: only .parquet can be written in chunks")
+            raise ValueError(f"{Path(path).name}: expected a .parquet file, which alone is written in chunks")
         self._pa = optional("pyarrow", "parquet", "writing Parquet")
         self._pq = optional("pyarrow.parquet", "parquet", "writing Parquet")
         self._replacing = replacing_bytes(path)
@@ -98,7 +98,7 @@ class ScheduleWriter:
 
     def _finish(self) -> None:
         if self._first is None or self._last is None:
-            raise ValueError("no chunk was written")
+            raise ValueError("schedule: no chunk was written")
         last = self._last
         flying = {name.removeprefix("in_flight_"): getattr(last, name) for name in IN_FLIGHT_COLUMNS}
         self._append("in_flight", last.in_flight_client.size, flying)

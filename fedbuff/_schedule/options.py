@@ -67,9 +67,9 @@ class ScheduleOptions:
             object.__setattr__(self, "server_time", _server_time(self.server_time))
         choice("in_flight", self.in_flight, ("redraw", "skip", "allow"))
         if self.start_rate is None and (self.start_process, self.in_flight) != ("constant", "redraw"):
-            raise ValueError("start_process and in_flight belong to the open loop: give start_rate")
+            raise ValueError("start_process, in_flight: they are for the open loop; give start_rate")
         if self.concurrency is not None and self.start_rate is not None:
-            raise ValueError("give concurrency (closed loop) or start_rate (open loop), not both")
+            raise ValueError("concurrency, start_rate: expected one of them (closed or open loop), got both")
 
     @property
     def has_end(self) -> bool:
@@ -96,6 +96,6 @@ def _probabilities(given: ArrayLike) -> NDArray[np.float64]:
         raise ValueError("selection: expected a probability per client, finite numbers >= 0")
     total = float(values.sum())
     if abs(total - 1.0) > 1e-9:
-        raise ValueError(f"selection: the probabilities sum to {total:.12g}, not to 1")
+        raise ValueError(f"selection: expected probabilities that sum to 1, got a sum of {total:.12g}")
     values.flags.writeable = False
     return values

@@ -64,7 +64,7 @@ class Request:
             self._check_log()
             return
         if not options.has_end:
-            raise ValueError("give server_steps, max_time or arrivals: something must end the schedule")
+            raise ValueError("server_steps, max_time, arrivals: expected at least one, to end the schedule, got none")
         self._rules = self._make_rules(source.n_clients)
         if options.max_time is not None and options.start_rate is None:
             self._refuse_timeless(source)
@@ -80,18 +80,18 @@ class Request:
         if self.kind == "fedavg":
             for name in ("concurrency", "start_rate"):
                 if getattr(self.options, name) is not None:
-                    raise ValueError(f"{name} is for FedBuff and FedAsync: FedAvg starts its own rounds")
+                    raise ValueError(f"{name}: FedAvg starts its own rounds; leave it out")
         if self.options.queues:
             self._check_queues()
         elif concurrency is not None and concurrency > n_clients:
-            raise ValueError(f"concurrency is {concurrency}: there are only {n_clients} clients")
+            raise ValueError(f"concurrency: expected an int up to the {n_clients} clients, got {concurrency}")
 
     def _check_queues(self) -> None:
         options = self.options
         if self.kind == "fedavg":
             raise ValueError("queues: FedAvg starts rounds of idle clients, and no task waits; use FedBuff or FedAsync")
         if isinstance(self.source, ArrivalLog):
-            raise ValueError("an arrival log is replayed as it happened: no queues")
+            raise ValueError("queues: an arrival log is replayed as it happened; leave it out")
         if options.concurrency is None and options.start_rate is None:
             raise ValueError("queues: every client is always at work on one task, and none waits; give concurrency")
         if options.in_flight != "redraw":
@@ -103,18 +103,20 @@ class Request:
 
     def _check_log(self) -> None:
         if self.kind == "fedavg":
-            raise ValueError("an arrival log has no rounds: use FedBuff or FedAsync, or a Trace")
+            raise ValueError("strategy: expected FedBuff or FedAsync, since an arrival log has no rounds, got FedAvg")
         options = self.options
         if options.concurrency is not None or options.start_rate is not None or options.timeout is not None:
-            raise ValueError("an arrival log is replayed as it happened: no concurrency, start_rate or timeout")
+            raise ValueError(
+                "concurrency, start_rate, timeout: an arrival log is replayed as it happened; leave them out"
+            )
         if options.server_time is not None or options.uplink is not None:
-            raise ValueError("an arrival log is replayed as it happened: no server_time or uplink")
+            raise ValueError("server_time, uplink: an arrival log is replayed as it happened; leave them out")
         if options.max_uses is not None or not isinstance(options.selection, str) or options.selection != "uniform":
-            raise ValueError("an arrival log is replayed as it happened: no selection or max_uses")
+            raise ValueError("selection, max_uses: an arrival log is replayed as it happened; leave them out")
         timing = timing_of(self.strategy)
         for name in ("distinct_clients", "refill", "stop_stale", "restart"):
             if name in timing:
-                raise ValueError(f"an arrival log is replayed as it happened: {name} would change it")
+                raise ValueError(f"{name}: an arrival log is replayed as it happened; leave it out")
         if timing.get("trigger") is not None and getattr(self.source, "step", None) is not None:
             raise ValueError("trigger: the log has recorded server steps, which it would change")
 
@@ -240,7 +242,7 @@ class Request:
             factor = self._speed if self._speed.size else np.ones(1)
             timeless = np.flatnonzero((factor == 0.0) | none[2])
         if timeless.size:
-            raise ValueError(f"max_time is never reached: the tasks of client {timeless[0]} take no time")
+            raise ValueError(f"max_time: it is never reached, since the tasks of client {timeless[0]} take no time")
 
     def _refuse_restarts_without_end(self, source: Trace | DelayModel) -> None:
         """A server step is never made where every tick of a period comes before any task can have ended."""

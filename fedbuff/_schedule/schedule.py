@@ -105,7 +105,7 @@ class Schedule:
                     raise TypeError(f"{name}: expected an array of {np.dtype(dtype)}, got {kind}")
                 length = array.size if length is None else length
                 if array.shape != (length,):
-                    raise ValueError(f"{name} has shape {array.shape} beside columns of length {length}")
+                    raise ValueError(f"{name}: expected shape ({length},), as the other columns, got {array.shape}")
                 array = array.copy() if copy else array
                 array.flags.writeable = False
                 state[name] = array
@@ -184,7 +184,7 @@ class Schedule:
         tasks that had started before that. Step and version numbers stay as they were.
         """
         if not isinstance(steps, slice) or steps.step not in (None, 1):
-            raise TypeError("a schedule is sliced by server step: schedule[a:b]")
+            raise TypeError("steps: expected a slice of server steps, schedule[a:b]")
         begin, end, _ = steps.indices(self.n_steps)
         end = max(begin, end)
         if (begin, end) == (0, self.n_steps):

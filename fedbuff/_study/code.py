@@ -1,4 +1,4 @@
-"""Functions that a configuration names as `where:name`: code that is not ours."""
+"""Functions that a configuration names as `where:name`: code of the user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load_function(folder: Path, text: str) -> Any:
     else:
         namespace = vars(importlib.import_module(where))
     if not callable(namespace.get(name)):
-        raise ValueError(f"{where} has no function {name}")
+        raise ValueError(f"{where}: no function {name}")
     return namespace[name]
 
 

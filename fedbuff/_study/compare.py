@@ -90,7 +90,7 @@ def compare(
     resume: bool = False,
     report: Callable[[str], object] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """Runs every variant into a folder of its own, and the best of each group into the table, and compare.json.
+    """Runs every variant in a folder of its own; the best of each group goes into the table and compare.json.
 
     All meet the same delays and batches, as those follow from the seed, the client and the task alone.
     """
@@ -98,7 +98,7 @@ def compare(
         raise ConfigError("compare: nothing to compare; write tables [[compare]] or give options")
     if folder.exists() and not resume:
         raise ValueError(f"{folder}: it is there already; give another folder, or go on with --resume")
-    for variant in (variant for group in groups for variant in group):  # nothing is made where one cannot run
+    for variant in (variant for group in groups for variant in group):  # all are checked before anything is written
         _check(variant, target)
     folder.mkdir(parents=True, exist_ok=True)
     rows = []

@@ -203,7 +203,7 @@ class StudyConfig:
         self._check_sections()
 
     def _check_sections(self) -> None:
-        """All that is cheap where the tables' objects are at hand."""
+        """The checks that need no file and are cheap once the objects of the tables exist."""
         _ = self.strategy, self.local, self.schedule_options, self.replay_options
         self._check_trace()
         if isinstance(self.strategy, FedAvg):
@@ -246,7 +246,7 @@ class StudyConfig:
         """These tables with other sections, which are shared and not copied; only what they can break is checked.
         A section that is None is left out.
 
-        `ready` holds values of the properties that need no second making, by name; `checked` says that the table
+        `ready` holds, by name, values of properties that are known already; `checked` says that the table
         [problem] is one that was checked before.
         """
         made = object.__new__(StudyConfig)
@@ -277,7 +277,7 @@ class StudyConfig:
     @cached_property
     def seeds(self) -> tuple[int, ...]:
         if "seed" in self.tables and "seeds" in self.tables:
-            raise ConfigError("seed: give seed or seeds, not both")
+            raise ConfigError("seed: expected seed or seeds, got both")
         given = self.tables.get("seeds", [self.tables.get("seed", 0)])
         return seeds_of(given, "seed" if "seed" in self.tables else "seeds")
 
@@ -397,7 +397,7 @@ class StudyConfig:
 
     @cached_property
     def held_out(self) -> HeldOut | None:
-        """Rows for the accuracy that no client has."""
+        """Rows that no client has, for the accuracy."""
         return self._problem_and_test[1]
 
     @cached_property
@@ -576,7 +576,7 @@ class StudyConfig:
         return ("loss", "accuracy") if has_accuracy else ("loss",)
 
     def check(self, schedule: Schedule) -> None:
-        """Refuses before any work what `make_replay` would refuse: delays for others, metrics that there are not."""
+        """Refuses what `make_replay` would refuse, before any work: delays of other clients, unknown metrics."""
         n_clients, stop = self.problem.n_clients, self.replay_options.stop
         if schedule.n_clients != n_clients:
             fix = "set trace.assign = true" if "file" in self.tables["trace"] else "make them equal"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._base.arrays import aligned_copy, all_finite
-from .._base.checks import count, number, share_of
+from .._base.checks import count, is_number, number, share_of
 from .._base.files import (
     FileError,
     file_format,
@@ -100,7 +100,7 @@ class RowReader:
             X, y = sample_digits()
             return Rows(X.astype(self.dtype, copy=False), y)
         if name.startswith(SAMPLE):
-            raise ValueError(f"data: {name} is unknown; there is {SAMPLE}digits")
+            raise ValueError(f"data: expected a file or {SAMPLE}digits, got {SAMPLE}{name}")
         file = folder / name
         if not file.exists():
             raise ValueError(f"data: {file} does not exist")
@@ -162,7 +162,7 @@ def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
     opened: Any = gzip.open if file.name.endswith(".gz") else open
     with reading(file, "a table of numbers"), opened(file, "rt", encoding="utf-8", newline="") as text:
         lines = [line for line in csv.reader(text) if line]
-    has_names = bool(lines) and not any(_is_number(field) for field in lines[0])
+    has_names = bool(lines) and not any(is_number(field) for field in lines[0])
     names = lines.pop(0) if has_names else [str(at) for at in range(len(lines[0]) if lines else 0)]
     if not lines:
         raise _wrong(file, " has no rows")
@@ -175,10 +175,10 @@ def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
     try:
         X = table[:, inside].astype(np.float64)
     except ValueError:
-        row, at = next((r, c) for r, line in enumerate(lines) for c in inside if not _is_number(line[c]))
+        row, at = next((r, c) for r, line in enumerate(lines) for c in inside if not is_number(line[c]))
         raise _wrong(file, f": row {row + 1}: {names[at]} {lines[row][at]!r} is not a number") from None
     y = table[:, chosen[0]]
-    if all(_is_number(value) for value in np.unique(y)):
+    if all(is_number(value) for value in np.unique(y)):
         y = y.astype(np.float64)
     return Rows(X, y, None if client_column is None else by_column(table[:, chosen[1]]))
 
@@ -190,14 +190,6 @@ def _column(file: Path, names: list[str], wanted: Any) -> int:
         return names.index(wanted)
     known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     raise _wrong(file, f" has no column {wanted!r}; it has {known}")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def hold_out(rows: Rows, share: float, seed: int) -> tuple[Rows, HeldOut]:

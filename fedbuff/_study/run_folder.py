@@ -210,7 +210,7 @@ def _run_seed(
     began = time.perf_counter()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # divergence: the result says it, and so does the log
+            warnings.simplefilter("ignore", RuntimeWarning)  # divergence is reported by the result and the log
             result = config.make_replay(schedule, seed, checkpoint=checkpoint, progress=progress)
     except BaseException as error:
         log(f"seed {seed}: {type(error).__name__}: {error}")
@@ -245,7 +245,7 @@ def _staleness(schedule: Schedule, steps: int) -> dict[str, float] | None:
 
 
 def _is_barely_begun(folder: Path) -> bool:
-    """Whether a run was killed in its first moments, before it had its configuration."""
+    """Whether a run was killed before its configuration was written."""
     first = ("provenance.json", "config.json")
     return folder.is_dir() and all(
         entry.name == first[0] or any(entry.match(f".{name}.*.part") for name in first) for entry in folder.iterdir()
@@ -275,7 +275,7 @@ def _differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> It
 
 
 class _Log:
-    """Lines with the time, appended to a file and told to whoever listens."""
+    """Lines with the time, appended to a file and given to `report`."""
 
     def __init__(self, path: Path, report: Callable[[str], object]) -> None:
         self._path, self._report = path, report

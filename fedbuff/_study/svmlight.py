@@ -126,7 +126,7 @@ def read_svmlight(
         raise error(f"zero_based: expected True, False or 'auto', got {shown(zero_based)}")
     width = None if n_features is None else count("n_features", n_features)
     if width is not None and width > _MOST_FEATURES:
-        raise ValueError(f"n_features: at most {_MOST_FEATURES}, got {width}")
+        raise ValueError(f"n_features: expected at most {_MOST_FEATURES}, got {width}")
     file = path_of("path", path)
     blocks = [_parse(text, line, kind, file) for text, line in _blocks_of_lines(file)]
     if not sum(block.target.size for block in blocks):
@@ -232,7 +232,7 @@ def _numbers(text: bytes, expected: int) -> NDArray[np.float64] | None:
         warnings.simplefilter("error")
         try:
             numbers = np.fromstring(cast(Any, text), dtype=np.float64, sep=" ")
-        except (DeprecationWarning, ValueError):  # it could not read to the end
+        except (DeprecationWarning, ValueError):  # something that is no number came before the end
             return None
     return numbers if numbers.size == expected else None
 

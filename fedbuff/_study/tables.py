@@ -94,8 +94,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 def merged(tables: Tables, changes: Mapping[str, Any]) -> Tables:
     """A copy of the tables with changes by path. A table is joined with the one there; one with another `kind` takes
-    its place, as the old kind's keys mean nothing to the new. So do `seed` and `seeds`. None, or the text "unset" (as
-    TOML has no None), removes a key; one that is not there may be removed too.
+    its place, since another kind has other keys. `seed` and `seeds` take each other's place too. None, or the text
+    "unset" (TOML has no None), removes a key; one that is not there may be removed too.
 
     >>> from fedbuff._study.tables import merged
     >>> merged({"strategy": {"kind": "fedbuff", "buffer_size": 10}}, {"strategy.buffer_size": 20})

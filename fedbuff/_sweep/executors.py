@@ -48,7 +48,7 @@ class MappedRows:
             try:
                 rows = self._workshop.rows(arm)
             except (ConfigError, OSError):
-                continue  # the error comes from the runs that need them
+                continue  # the runs that need them raise the error
             made[key] = str(Path(self._folder.name).resolve() / key)
             save_rows(Path(made[key]), rows)
         return made

@@ -45,7 +45,7 @@ class ParquetParts:
                 arrays.append(pa.array(values, self._type(kind)))
         fields = [pa.field(name, self._type(kind)) for name, kind in schema.items()]
         table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-        with path.open("wb") as file:  # not pyarrow's own, whose errors lose their number
+        with path.open("wb") as file:  # errors of pyarrow's own files have no number
             self._pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
     def read(self, path: Path, schema: Schema) -> dict[str, Column]:

@@ -38,7 +38,7 @@ def arms_of(grid: Mapping[str, Sequence[Any]] | None, configs: Sequence[Mapping[
     """The changes of every arm; one without any where there is neither grid nor configs."""
     if configs is not None:
         if grid is not None:
-            raise TypeError("grid: give grid or configs, not both")
+            raise TypeError("grid: expected grid or configs, got both")
         configs = list_of("configs", configs, "a list of changes")
         if not all(isinstance(one, Mapping) for one in configs) or not configs:
             raise TypeError("configs: expected a list of changes, each a dictionary by key path")
@@ -134,5 +134,5 @@ def _kind(values: Sequence[Any]) -> Kind:
     if types == {int} and all(abs(value) < 2**63 for value in values):
         return "int"
     if any(type(value) is int and abs(value) > 2**53 for value in values):
-        return "text"  # a float would be another number
+        return "text"  # float64 would round it
     return "float" if types & {int, float} and types <= {int, float, type(None)} else "text"

@@ -1,4 +1,4 @@
-"""`SweepResults`: what a sweep came to, one row per run."""
+"""`SweepResults`: the results of a sweep, one row per run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SweepResults:
         if name not in self._columns:
             if name not in self._store.schema:
                 raise KeyError(f"{name!r}: the results have {', '.join(self.columns)}")
-            # By id, not by place: the folder may have gained runs since.
+            # By id, since the folder may have gained rows meanwhile.
             found = self._store.read(["run", name])
             row_of = {found["run"][row]: row for row in range(len(found["run"]))}
             rows = np.array([row_of[run] for run in self.column("run")], np.int64)

@@ -1,4 +1,4 @@
-"""Rows of a sweep's results: what a run came to, packed or by itself, and why it failed."""
+"""Rows of a sweep's results: of runs in the core, of runs by `replay`, and of failed runs."""
 
 from __future__ import annotations
 

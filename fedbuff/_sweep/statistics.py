@@ -229,7 +229,7 @@ def _values(results: SweepResults, metric: str, notes: list[str]) -> list[dict[i
     """By arm, the metric's last value by seed; what is left out goes to the notes."""
     instance("metric", metric, str, "the name of a metric")
     if metric not in results.columns or metric in ("run", "status", "error", "exit_reason", "model_sha256"):
-        raise ValueError(f"metric: the results have no numbers {metric!r}; columns: {', '.join(results.columns)}")
+        raise ValueError(f"metric: expected a column of numbers, of {', '.join(results.columns)}, got {metric!r}")
     column, seeds = np.asarray(results.column(metric), np.float64), results.column("seed").tolist()
     found = []
     for rows, label in zip(_kept(results, notes), arm_labels(results.arms), strict=True):
@@ -293,7 +293,7 @@ def bands(
         histories = [results.history(row) for row in rows]
         for history in histories:
             if metric not in history:
-                raise ValueError(f"metric: the histories have {', '.join(history) or 'no rows'}, not {metric!r}")
+                raise ValueError(f"metric: expected one of {', '.join(history) or 'no columns'}, got {metric!r}")
         if not histories:
             continue
         x = _places([history[axis] for history in histories]) if at is None else to_array("at", at, np.float64)
@@ -301,7 +301,7 @@ def bands(
         mean, low, high = interval(y, level, method)
         made.append(Band(label, number_, len(rows), x, mean, low, high))
     if not made:
-        raise ValueError("the sweep has no run that came to an end")
+        raise ValueError("results: the sweep has no run that came to an end")
     return made
 
 
@@ -364,6 +364,6 @@ def first_at(history: Mapping[str, NDArray[Any]], metric: str, target: float, ax
     """Where a history first reaches the target, and True; or where it ends, and False."""
     instance("metric", metric, str, "the name of a metric")
     if metric not in history:
-        raise ValueError(f"metric: the histories have {', '.join(history) or 'no rows'}, not {metric!r}")
+        raise ValueError(f"metric: expected one of {', '.join(history) or 'no columns'}, got {metric!r}")
     at = first_reached(history, metric, target)
     return float(history[axis][-1 if at is None else at]), at is not None

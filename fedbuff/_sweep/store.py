@@ -1,4 +1,4 @@
-"""What a sweep has found, run by run: columns in memory, or parts in a folder that each appear whole.
+"""The rows of a sweep: columns in memory, or parts in a folder, each of which is written whole or not at all.
 
 OUT/sweep.json       what was asked: base tables, arms, seeds; and on what it ran
 OUT/parts/           one data set: part-<number>.parquet (or .npz), of many runs each, and failed.parquet
@@ -51,7 +51,7 @@ class MemoryStore:
         self._seen: set[str] = set()
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Keeps the rows of runs that it does not have: Ctrl-C may come in the middle, and they come once more."""
+        """Keeps the rows of runs that it does not have yet: after Ctrl-C in this call the caller gives them again."""
         for row in rows:
             if row["run"] not in self._seen:
                 self._seen.add(row["run"])
@@ -98,7 +98,7 @@ def read_about(out: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _is_left(entry: Path) -> bool:
-    """Whether a kill in the first moments of a sweep leaves this in its folder."""
+    """Whether a sweep that was killed before its first row leaves this in its folder."""
     return (
         entry.name == "lock"
         or entry.match(_BESIDE)
@@ -240,14 +240,14 @@ class FolderStore:
         shutil.rmtree(self.path / _OLD, ignore_errors=True)
 
     def _folder(self) -> Path:
-        """Where the parts are; beside their place only after a kill."""
+        """The folder of the parts; after a kill it may be the new one beside their place."""
         marker = self.path / _NEW / _GENERATION
         if marker.is_file() and marker.read_bytes() == str(self.about.get("generation")).encode():
             return marker.parent
         return self.path / "parts"
 
     def _recover(self) -> None:
-        """Finishes, or takes back, what a kill left."""
+        """Completes or undoes a change of the folder that a kill interrupted."""
         if self._folder().name == _NEW:
             self._put_in_place()
         elif (self.path / _OLD).is_dir() and not (self.path / "parts").is_dir():
@@ -302,7 +302,7 @@ class FolderStore:
             try:
                 self.flush()
             finally:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)  # at once, also where a process has the descriptor too
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # unlocks now, even if another process holds the descriptor too
                 self._drop()
 
     def _drop(self) -> None:

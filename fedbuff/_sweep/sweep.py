@@ -250,7 +250,8 @@ class _Sweep:
                     elif isinstance(error, BrokenExecutor | CancelledError):
                         raise error
                     elif len(pairs) > 1:
-                        batches.give_back(pairs)  # one of them killed its worker: each alone, so that it fails alone
+                        # A run killed its worker: each run gets a batch of its own, so that no other fails with it.
+                        batches.give_back(pairs)
                     else:
                         arm, _ = pairs[0]
                         keep([_failed_row(pairs[0], explain(self._request.changes[arm], error))])

@@ -154,7 +154,7 @@ def tune(
 
 
 def _own_folder(path: Path) -> Path:
-    """Refuses a folder that holds anything but rungs, what was found with them, and what a kill left of that."""
+    """Refuses a folder that holds anything but the files of a search, complete or interrupted by a kill."""
     entries = [entry for entry in path.iterdir() if not entry.match(".tune.json.*.part")] if path.is_dir() else []
     names = {entry.name for entry in entries}
     foreign = [name for name in sorted(names) if not name.startswith("rung-") and name != "tune.json"]
@@ -184,12 +184,12 @@ def _arms(
         raise TypeError(f"grid: it has {twice[0]} already, leave it out there or here")
     arms = arms_of({**(grid or {}), **given}, None)
     if len(arms) < 2:
-        raise ConfigError("grid: tuning needs two arms or more; give a grid, buffer_sizes or concurrencies")
+        raise ConfigError("grid: expected two arms or more; give a grid, buffer_sizes or concurrencies")
     return arms
 
 
 def _check_arm(config: StudyConfig, arm: Mapping[str, Any]) -> None:
-    """Refuses what the whole search must not have; an arm that cannot be fails alone, in its rung."""
+    """Refuses errors of the whole search; an arm with an error of its own fails alone, in its rung."""
     try:
         tables = merged(config.tables, arm)
         privacy = privacy_of(table_of(tables, "strategy"))
@@ -249,7 +249,7 @@ class _Search:
     def order(self, results: SweepResults) -> list[int]:
         """The arms of a rung, the best first; equals in the order of the grid."""
         if not np.any(results.column("status") == "done"):
-            raise ConfigError(f"no arm could run; the first: {results.failed[0]['error']}")
+            raise ConfigError(f"grid: no arm could run; the first: {results.failed[0]['error']}")
         scores = self.scores(results)
         return sorted(range(len(scores)), key=lambda at: (*scores[at]["key"], at))
 

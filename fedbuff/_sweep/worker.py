@@ -1,4 +1,4 @@
-"""The runs of a sweep where they are made: a worker's arms, what they share, and one row per run.
+"""The runs of a sweep in one process: arms, the objects that they share, and a row for each run.
 
 The arms of a sweep differ from the base in a few tables. So tables are made, hashed and turned into objects one by one,
 and once: arms with the same table [problem] share the problem, and so on. Runs of small problems take as long as their
@@ -34,7 +34,7 @@ from .._schedule.schedule import Schedule
 from .._study.config import StudyConfig, at_replay
 from .._study.data import Rows, load_rows
 from .._study.tables import ConfigError
-from ..backends.spec import METRICS, PROBLEM_METRICS, CompiledBackend, PackedArm, PackedEnd, PackedRuns
+from ..backends.spec import METRICS, PROBLEM_METRICS, ArmSpec, CompiledBackend, PackedArm, PackedEnd, PackedRuns
 from .arms import Arms, Changes, Pair, Section, digest, text_of
 from .columns import Row
 from .rows import explain, packed_row, row_of
@@ -62,7 +62,7 @@ _TRACE_BYTES = 64 * 2**20  # of resampled delays that are held at once
 
 
 class Workshop:
-    """Configurations of arms, with everything that equal tables make shared between them."""
+    """Configurations of arms. Arms with an equal table share the object that is made of it."""
 
     def __init__(self, arms: Arms, mapped: Mapping[str, str] | None = None) -> None:
         self.arms = arms
@@ -77,7 +77,7 @@ class Workshop:
         self._packed: dict[int, tuple[Any, tuple[str, ...]]] = {}  # with their metrics
         self._tables: dict[bytes, NDArray[np.float64]] = {}  # staleness weights, by the table [strategy]
         self._by_client: dict[tuple[Any, ...], NDArray[Any]] = {}  # weights and batch sizes
-        # What the base has built already; and what is built of its tables here is the base's too.
+        # Objects that the base has built are used here, and the base gets those that are built of its tables.
         self._of_base = {name: self._key_of(arms.base_sections, parts) for name, parts in _MADE_OF.items()}
         self._keep(arms.base, self._of_base)
 
@@ -173,7 +173,7 @@ class Workshop:
     def _run_packed(
         self, pairs: Sequence[Pair], threads: int, cancel: NDArray[np.uint8]
     ) -> tuple[list[Row], list[Pair]]:
-        """Runs that share the rules of their schedules in the core; their rows, and the pairs that go one by one."""
+        """Runs the pairs that can be packed in the core, along one plan; their rows, and the other pairs."""
         rows: list[Row] = []
         others: list[Pair] = []
         by_seed: dict[int, list[int]] = {}
@@ -197,7 +197,7 @@ class Workshop:
         return rows, others
 
     def _run_seeds(self, by_seed: Mapping[int, list[int]], threads: int, cancel: NDArray[np.uint8]) -> list[Row]:
-        """The rows of packed arms for each seed, one crossing for all."""
+        """The rows of packed arms for each seed, by one call of the core."""
         first = self.ready(next(iter(by_seed.values()))[0])
         pairs = [(arm, seed) for seed, chosen in by_seed.items() for arm in chosen]
         try:
@@ -239,7 +239,7 @@ class Workshop:
         return runs
 
     def _packed_arm(self, arm: int) -> tuple[Any, tuple[str, ...]]:
-        """An arm as the core takes it, and its metrics; None where it cannot be packed. What it lacks is raised."""
+        """An arm as the core takes it, and its metrics; None where it cannot be packed. Raises where it cannot run."""
         known = self._packed.get(arm)
         if known is not None:
             return known
@@ -262,18 +262,19 @@ class Workshop:
         key = sections["problem"].key
         e = self._shared_array((key, rule.weighting, rule.weight_scale), lambda: update_weights(rule, problem, ()))
         test: Any = config.held_out_rows if "accuracy" in config.metrics else None
-        return _compiled().packed_arm(
-            rule,
-            problem.bound,
-            None if test is None else test.bound,
-            local.plan(problem),
-            self._table(sections["strategy"].key, rule, _TABLE_SIZE if rule_is_known(rule) else 0),
-            e,
-            WINDOW_BYTES,
-            options.eval_every or 0,
-            list(config.metrics),
-            options.stop,
+        spec = ArmSpec(
+            rule=rule,
+            problem=problem.bound,
+            held_out=None if test is None else test.bound,
+            local=local.plan(problem),
+            s=self._table(sections["strategy"].key, rule, _TABLE_SIZE if rule_is_known(rule) else 0),
+            e=e,
+            window_bytes=WINDOW_BYTES,
+            eval_every=options.eval_every or 0,
+            metrics=config.metrics,
+            stop=options.stop,
         )
+        return _compiled().packed_arm(spec)
 
     def _shared_array(self, key: tuple[Any, ...], make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         made = self._by_client.get(key)
@@ -284,7 +285,7 @@ class Workshop:
         return made
 
     def _table(self, key: bytes, rule: Rule, size: int) -> NDArray[np.float64]:
-        """Staleness weights, at least so many. A function of the user's own is asked for no more than are needed."""
+        """Staleness weights, at least so many. A user's function is called for those that are needed only."""
         table = self._tables.get(key, np.empty(0))
         if len(table) < size:
             end = max(size, _TABLE_SIZE, 2 * len(table)) if rule_is_known(rule) else size
@@ -293,7 +294,7 @@ class Workshop:
         return table
 
     def _lengthen(self, arm: int, size: int) -> None:
-        """The arm is packed again, with so many staleness weights."""
+        """Packs the arm again, with so many staleness weights."""
         with at_replay():
             self._table(self.arms.sections(arm)["strategy"].key, rule_of(self.config(arm).strategy), size)
         self._packed.pop(arm, None)
@@ -338,23 +339,23 @@ def _can_be_packed(config: StudyConfig) -> bool:
 
 
 def _seeds_at_once(config: StudyConfig) -> int:
-    """For how many seeds the delays are held at once: where each has its own, a bounded number of bytes."""
+    """For how many seeds delays are held at once: where each seed has its own, as many as fit a bound of bytes."""
     if not config.delays_by_seed or not isinstance(config.source, Trace):
         return _MOST_PACKED
     return max(1, _TRACE_BYTES // (8 * (len(PARTS) + 1) * max(1, config.source.n_rows)))
 
 
 def _timing(strategy: Any) -> dict[str, Any]:
-    """The half of a strategy that a schedule follows from."""
+    """The fields of a strategy that a schedule depends on."""
     return {"kind": strategy.kind, **timing_of(strategy)}
 
 
 class _Cancelled(Exception):
-    """The sweep was interrupted: this run is not wanted any more."""
+    """The sweep was interrupted, and this run is cancelled."""
 
 
 class _Watch:
-    """In the place of a progress bar: looks ten times a second whether the run is still wanted."""
+    """A progress bar that draws nothing and asks ten times a second whether the run is cancelled."""
 
     def __init__(self, cancel: NDArray[np.uint8]) -> None:
         self._cancel = cancel
@@ -374,7 +375,7 @@ class _Watch:
 class Setup:
     """What a worker process needs beside the runs themselves.
 
-    sweep  no other sweep has it: arms are known by their number in one
+    sweep  an id of the sweep, since the numbers of arms mean something within one sweep only
     rows   folders with the data of problems, by its key
     """
 

@@ -115,7 +115,7 @@ def plan(
     if not isinstance(local, LocalSGD):
         raise TypeError(f"local: expected fedbuff.LocalSGD, got {type(local).__name__}")
     if schedule.n_clients != problem.n_clients:
-        raise ValueError(f"schedule: it has {schedule.n_clients} clients, the problem {problem.n_clients}")
+        raise ValueError(f"schedule: expected the problem's {problem.n_clients} clients, got {schedule.n_clients}")
     made = make_plan(problem, local, start_of(problem, w0), heterogeneity, Arrivals.of(schedule))
     require_inside(made.outside, allow_outside)
     return made

@@ -66,7 +66,7 @@ def rate(
     if over in fixed:
         raise TypeError(f"{over}: it is swept, leave it out")
     if len(values) < 2:
-        raise ValueError("values: a slope needs at least two")
+        raise ValueError("values: expected at least two, for a slope")
     scaled = over in ("n", "heterogeneity")
     if scaled == isinstance(problem, Problem):
         wanted = "a function of the value" if scaled else "a Problem"
@@ -93,7 +93,7 @@ def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]
     centered = x - x.mean()
     spread = float(centered @ centered)
     if spread == 0.0:
-        raise ValueError("values: a slope needs two that differ")
+        raise ValueError("values: expected two that differ, for a slope")
     slope = float(centered @ y) / spread
     rest = y - y.mean() - slope * centered
     return slope, math.sqrt(float(rest @ rest) / max(len(x) - 2, 1) / spread)

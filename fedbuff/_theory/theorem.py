@@ -76,7 +76,7 @@ class Condition:
         return self.value <= self.limit
 
 
-MOST_STEPS = 2**1000  # a formula may ask for more server steps than anyone can make
+MOST_STEPS = 2**1000  # no result is larger, so that exact arithmetic ends
 
 
 def _positive(name: str, value: float) -> float:
@@ -164,7 +164,7 @@ def terms(
     heterogeneity: Heterogeneity,
     outside: tuple[str, ...] = (),
 ) -> Bound:
-    """The bound of arguments that were checked; a variance may be infinite here."""
+    """The bound of checked arguments; a variance may be infinite."""
     root = math.sqrt(L) / math.sqrt(T)
     apart = n * gamma2 if heterogeneity == "average" else gamma2
     return Bound(
@@ -264,7 +264,7 @@ def conditions(
     count("tau", tau, low=0)
     _positive("kappa", kappa)
     if (T is None) == (eta is None):
-        raise ValueError("T, eta: give exactly one of them, and T=None with eta")
+        raise ValueError("T, eta: expected exactly one of them; with eta, T=None")
     step = _positive("eta", eta) if eta is not None else step_sizes(L, 0 if T is None else T, Q, 1).eta
     grown = 1.0 + 4.0 * step * kappa * L
     phi = 8.0 * step**2 * Q**2 * (1 + 2 * Q) * (1.0 + kappa**2)

@@ -34,14 +34,14 @@ from .theorem import (
 
 Batch = int | Sequence[int] | NDArray[np.integer[Any]] | None
 _CONFIDENCE = 0.99
-_LEAST_POINTS = 2000  # models at which the gradient is evaluated, where every one would cost too much
+_LEAST_POINTS = 2000  # models at which the gradient is evaluated, for problems where evaluating all costs too much
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
     """The bound beside the measured mean over t of |grad f(w^t)|^2: its mean over seeds, and a 99 % interval.
 
-    A run that left the finite numbers counts as infinite.
+    A run that diverged counts as infinite.
     """
 
     plan: Plan
@@ -62,7 +62,7 @@ class Verification:
 
     @property
     def looseness(self) -> float:
-        """How many times the bound is what was measured."""
+        """The bound divided by what was measured."""
         return self.bound.total / self.measured if self.measured > 0 else math.inf
 
 
@@ -112,7 +112,7 @@ def verify(
     start = start_of(problem, w0)
     chosen = list(range(count("seeds", seeds, low=2))) if isinstance(seeds, int) else [*seeds]
     if len(chosen) < 2:
-        raise ValueError("seeds: an interval needs at least two")
+        raise ValueError("seeds: expected at least two, for an interval")
     extra = () if strategy is None else _other_rule(strategy)
     make = schedule
     if make is None:
@@ -131,7 +131,7 @@ def verify(
             raise TypeError("K, tau, T: they are the schedule's, leave them out")
         every = [Arrivals.of(make(seed)) for seed in chosen]
         if len({one.T for one in every}) > 1:
-            raise ValueError("schedule: its schedules have different numbers of server steps")
+            raise ValueError("schedule: expected schedules of as many server steps each, got different numbers")
         arrivals = max(every, key=lambda one: one.tau)
     made = make_plan(problem, local, start, heterogeneity, arrivals, extra)
     _require_known(made, allow_estimates)

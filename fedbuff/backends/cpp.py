@@ -33,14 +33,15 @@ from .._core import (
 )
 from .._event_queue import EventQueue
 from .._local_sgd import LocalSGD
-from .._rule.strategies import Rule
 from .._server import DeltaBuffer, Server
 from .spec import (
+    ArmSpec,
     BoundProblem,
     EngineSpec,
     Limits,
     LocalPlan,
     LocalSpec,
+    LocalTask,
     PackedArm,
     PackedRun,
     PackedRuns,
@@ -121,19 +122,8 @@ class _Bound:
         self.gradient = self.problem.gradient
         self.count_correct = self.problem.count_correct
 
-    def local_sgd(
-        self,
-        local: LocalSpec,
-        w: Vector,
-        *,
-        client: int,
-        task: int,
-        seed: int,
-        batch: int,
-        rows: NDArray[np.int64] | None,
-        delta_out: Vector,
-    ) -> None:
-        self.problem.local_sgd(local, w, client, task, seed, batch, rows, delta_out)
+    def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
+        self.problem.local_sgd(local, w, *task, delta_out)
 
     def local_handle(self, plan: LocalPlan, seed: int) -> int:
         """The address of a new fb_local, whose owner destroys it; this problem must outlive it."""
@@ -178,22 +168,14 @@ def _core_problem(bound: BoundProblem) -> _core.ProblemF32 | _core.ProblemF64:
     return bound.problem
 
 
-def packed_arm(
-    rule: Rule,
-    problem: BoundProblem,
-    held_out: BoundProblem | None,
-    local: LocalPlan,
-    s: NDArray[np.float64],
-    e: NDArray[np.float64],
-    window_bytes: int,
-    eval_every: int,
-    metrics: list[str],
-    stop: object | None,
-) -> PackedArm:
-    core = _core_problem(problem)
+def packed_arm(spec: ArmSpec) -> PackedArm:
+    core = _core_problem(spec.problem)
     kind = _core.PackedArmF32 if isinstance(core, _core.ProblemF32) else _core.PackedArmF64
-    test = None if held_out is None else _core_problem(held_out)
-    return kind(rule, core, test, local, s, e, window_bytes, eval_every, metrics, stop)
+    test = None if spec.held_out is None else _core_problem(spec.held_out)
+    return kind(
+        spec.rule, core, test, spec.local, spec.s, spec.e, spec.window_bytes, spec.eval_every, list(spec.metrics),
+        spec.stop,
+    )  # fmt: skip
 
 
 class _PackedRuns:

@@ -29,6 +29,7 @@ from .spec import (
     BoundProblem,
     EncodeNumbers,
     LocalSpec,
+    LocalTask,
     Moments,
     Plan,
     ProblemSpec,
@@ -89,18 +90,8 @@ class _Problem(ABC):
     def count_correct(self, begin: int, end: int, w: Vector) -> int: ...
 
     @_quiet
-    def local_sgd(
-        self,
-        local: LocalSpec,
-        w: Vector,
-        *,
-        client: int,
-        task: int,
-        seed: int,
-        batch: int,
-        rows: Rows | None,
-        delta_out: Vector,
-    ) -> None:
+    def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
+        client, number, seed, batch, rows = task
         momentum = self.scalar(local.momentum)
         weight_decay, prox = self.scalar(local.weight_decay), self.scalar(local.prox)
         model = w.copy()
@@ -108,9 +99,9 @@ class _Problem(ABC):
         for step in range(local.steps):
             chosen = None if rows is None else rows[step]
             if local.steps_per_pass > 0 and batch > 0:
-                chosen = self.rows_of_pass(local.steps_per_pass, client, task, step, seed, batch)
+                chosen = self.rows_of_pass(local.steps_per_pass, client, number, step, seed, batch)
             lr = self.scalar(local.lr * local.lr_factors[step] if len(local.lr_factors) > 0 else local.lr)
-            direction = self.step_gradient(model, client, task, step, seed, batch, chosen)
+            direction = self.step_gradient(model, client, number, step, seed, batch, chosen)
             if weight_decay:
                 direction = direction + weight_decay * model
             if prox:
@@ -467,8 +458,8 @@ def _chances(seed: int, first: int, second: int, stream: int, n: int) -> NDArray
     counter = np.empty((block.size, 4), np.uint32)
     counter[:, 0], counter[:, 1], counter[:, 2] = first, second, block >> 28
     counter[:, 3] = stream << 28 | block & 0xFFFFFFF
-    chances: NDArray[np.float64] = (philox(seed, counter).reshape(-1)[:n] + 0.5) / 2.0**32
-    return chances
+    words = philox(seed, counter).reshape(-1)[:n].astype(np.float64)
+    return (words + 0.5) / 2.0**32
 
 
 @_quiet

@@ -107,6 +107,16 @@ class LocalSpec:
     scale: float = 1.0  # of the delta
 
 
+class LocalTask(NamedTuple):
+    """What the batches of one task are drawn by."""
+
+    client: int
+    task: int
+    seed: int
+    batch: int  # 0: all rows
+    rows: NDArray[np.int64] | None = None  # (steps, batch), within the client: the batches themselves
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalPlan:
     """The tasks of all clients. Arrays have one number per client, or one for all."""
@@ -168,22 +178,11 @@ class SumRoles(Protocol):
 class BoundProblem(Protocol):
     """A problem, made ready for one backend."""
 
-    def local_sgd(
-        self,
-        local: LocalSpec,
-        w: Vector,
-        *,
-        client: int,
-        task: int,
-        seed: int,
-        batch: int,
-        rows: NDArray[np.int64] | None,
-        delta_out: Vector,
-    ) -> None:
+    def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
         """delta_out = local.scale (w - (w after local.steps steps)).
 
-        batch 0 is the exact local gradient. `rows` (steps, batch) gives the batches as row numbers within the client;
-        otherwise they are `batch_rows`, or, with steps_per_pass n > 0, step q takes rows at q % n * batch and after, as
+        batch 0 is the exact local gradient. `task.rows` gives the batches as row numbers within the client; without it
+        they are `batch_rows`, or, with steps_per_pass n > 0, step q takes rows at q % n * batch and after, as
         many as there are, of pass q // n in the order of python/shuffle.py. A quadratic has no rows: its gradient of
         step q is A (w - c) plus, for batch > 0, sqrt(noise_variance / (dim * batch)) times `normals` of (client,
         task, q, GradientNoise).
@@ -814,6 +813,22 @@ class PackedEnd(IntEnum):
 PackedRun = tuple[int, int, int, int, int, float, float, Vector, NDArray[np.float64], BaseException | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArmSpec:
+    """An arm of a sweep: what its runs train, evaluate and stop at."""
+
+    rule: Rule
+    problem: BoundProblem
+    held_out: BoundProblem | None  # for the accuracy
+    local: LocalPlan
+    s: NDArray[np.float64]  # weights by staleness
+    e: NDArray[np.float64]  # weights by client
+    window_bytes: int
+    eval_every: int
+    metrics: tuple[str, ...]
+    stop: RunLimits | None
+
+
 class PackedArm(Protocol):
     """An arm of a sweep, ready for `PackedRuns`; it has nothing to call."""
 
@@ -855,20 +870,7 @@ class CompiledBackend(Backend, Protocol):
     ) -> None:
         """out = sum_i weight[i] times client i's full gradient at w, by the compiled function at this address."""
 
-    def packed_arm(
-        self,
-        rule: Rule,
-        problem: BoundProblem,
-        held_out: BoundProblem | None,
-        local: LocalPlan,
-        s: NDArray[np.float64],
-        e: NDArray[np.float64],
-        window_bytes: int,
-        eval_every: int,
-        metrics: list[str],
-        stop: object | None,
-    ) -> PackedArm:
-        """s: weights by staleness; e: weights by client; stop: a `fedbuff.Stop`."""
+    def packed_arm(self, spec: ArmSpec) -> PackedArm: ...
 
     def packed_runs(self, threads: int, cancel: NDArray[np.uint8]) -> PackedRuns:
         """Runs end early once cancel[0] is not 0."""

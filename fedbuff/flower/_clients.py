@@ -40,7 +40,7 @@ def load_app(reference: str) -> ClientApp:
     for part in name.split("."):
         app = getattr(app, part)
     if not callable(app):
-        raise TypeError(f"client_app: {reference} is no ClientApp but {type(app).__name__}")
+        raise TypeError(f"client_app: expected a ClientApp, got {reference} of type {type(app).__name__}")
     return app  # type: ignore[no-any-return]
 
 
@@ -49,7 +49,7 @@ def handle(app: ClientApp, message: Message, context: Context) -> Message:
     try:
         reply = app(message, context)
         if not isinstance(reply, Message):
-            raise TypeError(f"the ClientApp returned {type(reply).__name__}, not a Message")
+            raise TypeError(f"client_app: expected a Message from it, got {type(reply).__name__}")
     except Exception:
         return Message(Error(RAISED, traceback.format_exc()), reply_to=message)
     return reply

@@ -194,9 +194,9 @@ class _Program(Program):
             total += np.asarray(self._gradient(w, rows, share))
         return total.astype(w.dtype)
 
-    def n_correct(self, w: Floats, X: NDArray[Any], y: NDArray[Any]) -> int:
+    def n_correct(self, w: Floats, X: NDArray[Any], y: NDArray[Any], *, whole: bool) -> int:
         if self._scores is None:
-            raise ValueError("predict: the accuracy needs it")
+            raise ValueError("predict: expected a function, which the accuracy needs, got None")
         return int((np.asarray(self._scores(w, X)).argmax(axis=1) == y).sum())
 
 

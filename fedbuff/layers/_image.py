@@ -44,7 +44,7 @@ class Conv2d(Layer):
             if self.padding != "same":
                 raise ValueError(f"padding: expected an int, two, or 'same', got {self.padding!r}")
             if self.stride != (1, 1):
-                raise ValueError(f"padding: 'same' needs stride 1, got stride {self.stride}")
+                raise ValueError(f"padding: expected stride 1 with 'same', got stride {self.stride}")
         else:
             _set(self, "padding", pair("padding", self.padding, low=0))
         _set(self, "groups", size("groups", self.groups))

@@ -46,7 +46,7 @@ def stack(layers: Sequence[Layer], shape: Shape, path: str = "layers", shapes: l
         if shapes is not None:
             shapes.append(shape)
     if len(records) > MOST_RECORDS:
-        raise ValueError(f"{path}: at most {MOST_RECORDS} layers, got {len(records)}")
+        raise ValueError(f"{path}: expected at most {MOST_RECORDS} layers, got {len(records)}")
     return Part(tuple(records), shape, tuple(weights))
 
 

@@ -128,7 +128,7 @@ def _together(seeds: Sequence[Columns], metric: str, against: str) -> tuple[NDAr
     """x, and the metric of each seed at it; the first seed's own points, as far as all reach."""
     for columns in seeds:
         if metric not in columns:
-            raise ValueError(f"metric: the history has {', '.join(columns)}, not {metric!r}")
+            raise ValueError(f"metric: expected one of {', '.join(columns)}, got {metric!r}")
     reach = min(float(columns[against][-1]) for columns in seeds)
     x = np.asarray(seeds[0][against])
     x = x[x <= reach]

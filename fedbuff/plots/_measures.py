@@ -132,7 +132,7 @@ def contribution(schedules: Schedule | Mapping[str, Schedule], *, ax: Any = None
     given = named(schedules)
     ratios = {name: schedule.summary()["participation_by_speed"] for name, schedule in given.items()}
     if not all(ratios.values()):
-        raise ValueError("the schedule does not say how fast its clients are: it has no start times, or no used rows")
+        raise ValueError("schedule: it has no start times, or no used rows, and does not say how fast its clients are")
     hatches = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "++++")
     counts = {len(heights) for heights in ratios.values()}
     for number, (name, heights) in enumerate(ratios.items()):
@@ -169,4 +169,4 @@ def _used(schedule: Schedule, column: str) -> NDArray[Any]:
 
 def _refuse_without_starts(schedule: Schedule) -> None:
     if np.isnan(schedule.start_time).any():
-        raise ValueError("the schedule has no start times: it comes from a log without them")
+        raise ValueError("schedule: it has no start times, it comes from a log without them")

@@ -21,7 +21,7 @@ __all__ = ["Module"]
 
 Floats = NDArray[np.floating[Any]]
 Loss = Literal["cross_entropy", "binary_cross_entropy", "squared_error"]
-Buffers = Literal["refuse", "average", "constant"]
+Buffers = Literal["refuse", "average", "constant", "per_client"]
 
 
 class Module(FrameworkProblem):
@@ -39,7 +39,8 @@ class Module(FrameworkProblem):
               of outputs and targets that gives the mean over its rows
     buffers   what becomes of BatchNorm's statistics and other buffers. "refuse": a module with some is refused;
               "average": they are numbers of the model like its weights, so the server averages what the clients have;
-              "constant": they stay as model_fn made them, and a training that changes one is an error
+              "per_client", for BatchNorm: each client has its own, those of its rows under the model at hand, and sends
+              none; "constant": they stay as model_fn made them, and a training that changes one is an error
     device    where the module and the rows are
     batch     how many tasks are run together, by torch.func.vmap; None: one at a time
     workers   how many processes run the tasks, one thread each; 0: this one
@@ -73,6 +74,7 @@ class Module(FrameworkProblem):
             raise TypeError(f"device: expected a name such as 'cpu', got {type(device).__name__}")
         self._function, self._loss, self._buffers, self._device = model_fn, loss, buffers, device
         self._set(X, y, clients, client_weights, batch, workers, copy)
+        self._by_client = buffers == "per_client"
         if loss == "cross_entropy":
             self._y = _labels(self._y)
         self._make_first_program()
@@ -83,12 +85,19 @@ class Module(FrameworkProblem):
         return f"{super().digest} {loss} {self._buffers}"
 
     def _make_program(self) -> _Program:
-        return _Program(self._function, self._X, self._y, self._loss, self._buffers, self._device, self.batch)
+        return _Program(
+            self._function, self._X, self._y, self._offsets, self._loss, self._buffers, self._device, self.batch
+        )
 
-    def to_torch(self, w: Any) -> Any:
-        """A module of its own with the weights of w; `.state_dict()` of it saves them."""
+    def to_torch(self, w: Any, client: int | None = None) -> Any:
+        """A module of its own with the weights of w; `.state_dict()` of it saves them.
+
+        client  with buffers="per_client", whose buffers it has; None: the means over the clients
+        """
+        if client is not None and not self._by_client:
+            raise ValueError(f"client: expected None, since buffers={self._buffers!r} gives all clients the same")
         program: Any = self.program
-        return program.exported(self._model(w))
+        return program.exported(self._model(w), None if client is None else self._client(client))
 
     def from_torch(self, source: Any) -> Floats:
         """The vector of a module, or of a state_dict, with the names and shapes of model_fn's."""
@@ -115,6 +124,7 @@ class _Program(Program):
         model_fn: Callable[[], Any],
         X: NDArray[Any],
         y: NDArray[Any],
+        offsets: NDArray[np.int64],
         loss: str | Callable[[Any, Any], Any],
         buffers: str,
         device: str,
@@ -130,6 +140,8 @@ class _Program(Program):
         self._names = [name for name, p in self._module.named_parameters() if p.requires_grad]
         self._parameters = [p for p in self._module.parameters() if p.requires_grad]
         self._carried = self._check_buffers(buffers, batch)
+        self._offsets = offsets.tolist()
+        self._norms = self._batch_norms() if buffers == "per_client" else []
         self._constant = {name: b.clone() for name, b in self._module.named_buffers()} if buffers == "constant" else {}
         self.dtype = self._check_dtype()
         self.n_weights = sum(p.numel() for p in self._parameters)
@@ -161,15 +173,25 @@ class _Program(Program):
             shown = ", ".join(list(named)[:3]) + (", ..." if len(named) > 3 else "")
             raise ValueError(
                 f"buffers: the module has {shown}, which are no weights; pass buffers='average' to have the server "
-                "average them, 'constant' to keep them as they are, or use GroupNorm in the place of BatchNorm"
+                "average them, 'per_client' to give each client its own, 'constant' to keep them as they are, or use "
+                "GroupNorm in the place of BatchNorm"
             )
+        if named and batch is not None and buffers != "constant":
+            raise ValueError("buffers: tasks of a batch cannot change them; leave batch out")
         if buffers != "average":
             return []
-        if named and batch is not None:
-            raise ValueError("buffers: tasks of a batch cannot change them; leave batch out")
         if wrong := [name for name, b in named.items() if b.dtype == self.torch.bool or b.is_complex()]:
             raise ValueError(f"buffers: {wrong[0]} is {named[wrong[0]].dtype}, which cannot be averaged")
         return list(named.values())
+
+    def _batch_norms(self) -> list[Any]:
+        """The modules whose statistics are each client's own; there must be no other buffers."""
+        kind = self.torch.nn.modules.batchnorm._BatchNorm
+        norms = {name: module for name, module in self._module.named_modules() if isinstance(module, kind)}
+        for name, _ in self._module.named_buffers():
+            if name.rpartition(".")[0] not in norms:
+                raise ValueError(f"buffers: {name} is no statistic of a BatchNorm, which 'per_client' is for")
+        return list(norms.values())
 
     def _check_dtype(self) -> np.dtype[np.floating[Any]]:
         dtypes = {p.dtype for p in self._parameters}
@@ -220,10 +242,11 @@ class _Program(Program):
     def start(self, seed: int) -> Floats:
         return self.imported(self._made(seed).state_dict(keep_vars=True))
 
-    def exported(self, w: Floats) -> Any:
+    def exported(self, w: Floats, client: int | None) -> Any:
         module = self._made(0)
-        with self._lock:
-            self._load(w)
+        with self._evaluated(w):
+            if self._norms:
+                self._take_statistics(client)
             state = {name: tensor.detach().clone() for name, tensor in self._module.state_dict().items()}
         module.load_state_dict(state)
         return module
@@ -308,10 +331,31 @@ class _Program(Program):
 
     @contextmanager
     def _evaluated(self, w: Floats) -> Iterator[None]:
+        """Whole clients go through the module: BatchNorms of each client's own take the statistics of its rows."""
         with self._alone(0):
             self._load(w)
             self._module.eval()
+            for norm in self._norms:
+                norm.train()
             yield
+
+    def _take_statistics(self, client: int | None) -> None:
+        """Has the BatchNorms hold the statistics of a client's rows, or the means over clients of theirs."""
+        torch = self.torch
+        which = range(len(self._offsets) - 1) if client is None else [client]
+        momenta = [norm.momentum for norm in self._norms]
+        try:
+            for norm in self._norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # the mean of all batches
+                norm.train()
+            with torch.no_grad():
+                for one in which:
+                    self._module(self._X[self._offsets[one] : self._offsets[one + 1]])
+        finally:
+            for norm, momentum in zip(self._norms, momenta, strict=True):
+                norm.momentum = momentum
+                norm.eval()
 
     def loss(self, w: Floats, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
         with self._evaluated(w), self.torch.no_grad():
@@ -327,8 +371,10 @@ class _Program(Program):
             out[: self.n_weights] = self._gradient.cpu().numpy()
             return out
 
-    def n_correct(self, w: Floats, X: NDArray[Any], y: NDArray[Any]) -> int:
+    def n_correct(self, w: Floats, X: NDArray[Any], y: NDArray[Any], *, whole: bool) -> int:
         with self._evaluated(w), self.torch.no_grad():
+            if self._norms and not whole:
+                self._take_statistics(None)
             outputs = self._module(_tensor(self.torch, X, self._device))
             if self._binary:
                 found = (outputs.reshape(-1) > 0).cpu().numpy()

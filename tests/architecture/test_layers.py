@@ -275,6 +275,12 @@ def test_python_imports_point_one_way() -> None:
         ("fedbuff/_study/config.py", "from .. import _theory"),
         ("fedbuff/_study/config.py", "def later():\n    from .._core import dot"),
         ("fedbuff/backends/python/server.py", "from .. import reference"),
+        ("fedbuff/layers/_stack.py", "from .._problems import network"),
+        ("fedbuff/datasets/_npz.py", "from .._study import data"),
+        ("fedbuff/torch/_module.py", "def later():\n    from ..jax import Loss"),
+        ("fedbuff/jax/_loss.py", "from .._schedule.schedule import Schedule"),
+        ("fedbuff/secure/_client.py", "def later():\n    from fedbuff._replay import feed"),
+        ("fedbuff/flower/_run.py", "from .._study import config"),
     ],
 )
 def test_a_planted_import_is_found(path: str, line: str) -> None:
@@ -298,6 +304,37 @@ def test_nothing_heavy_at_the_top(path: str) -> None:
 PYTHON_FOLDERS = [f"fedbuff/{name}" for names in PYTHON_LAYERS for name in names if (PACKAGE / name).is_dir()]
 
 
+def used_folders(folder: str) -> set[str]:
+    """The folders beside this one, and the modules, that its files use."""
+    if folder.startswith("csrc"):
+        texts = cpp_texts(folder)
+        named = {name.split("/")[0] for text in texts.values() for name in includes(text)}
+        return named & set(CORE_LAYERS) - {Path(folder).name}
+    texts = {path: text for path, text in python_texts().items() if path.startswith(f"{folder}/")}
+    parts = [name.split(".") for path, text in texts.items() for name, _ in imports(path, text)]
+    return {name[1] for name in parts if name[0] == "fedbuff" and len(name) > 1} - {Path(folder).name}
+
+
 @pytest.mark.parametrize("folder", [*(f"csrc/core/{name}" for name in CORE_LAYERS), *PYTHON_FOLDERS])
-def test_every_folder_says_what_lives_there(folder: str) -> None:
-    assert len((ROOT / folder / "README.md").read_text().splitlines()) >= 3
+def test_every_folder_says_what_lives_there_and_what_it_uses(folder: str) -> None:
+    text = (ROOT / folder / "README.md").read_text()
+    assert text.startswith("# ") and "Does not belong here: " in text
+    uses = re.search(r"^Uses: (.*?)^Does not belong here: ", text, re.MULTILINE | re.DOTALL)
+    assert uses is not None
+    if "everything" not in uses[1]:
+        said = {name.strip("/").split("/")[0] for name in re.findall(r"`([^`]+)`", uses[1])}
+        assert used_folders(folder) <= said
+
+
+def test_paths_of_the_architecture_page_exist() -> None:
+    paths = [path.relative_to(ROOT) for path in tracked_paths()]
+    text = (ROOT / "docs/architecture.md").read_text()
+    named = re.findall(r"`([\w.*/-]+(?:/|\.(?:py|pyx|cpp|hpp|inl|h|js|md)))`", text)
+    assert len(named) > 50
+    assert [name for name in named if not any(path.match(name.rstrip("/")) for path in paths)] == []
+
+
+def tracked_paths() -> Iterator[Path]:
+    for folder in ("benches", "csrc", "docs", "examples", "fedbuff", "src", "tests"):
+        yield ROOT / folder
+        yield from (ROOT / folder).rglob("*")

@@ -47,6 +47,7 @@ from fedbuff.backends.spec import (
     EngineSpec,
     LocalPlan,
     LocalSpec,
+    LocalTask,
     Plan,
     ProblemSpec,
     QuantizeNumbers,
@@ -138,9 +139,7 @@ def step_gradient(spec: ProblemSpec, w: Array, client: int, rows: Array | None, 
     given_rows = None if rows is None or spec.family == "quadratic" else rows[np.newaxis]
     batch = 0 if given_rows is None else given_rows.size
     problem, model = reference.bind(exact), w.astype(np.float64)
-    problem.local_sgd(
-        LocalSpec(1, 1.0), model, client=client, task=0, seed=0, batch=batch, rows=given_rows, delta_out=delta
-    )
+    problem.local_sgd(LocalSpec(1, 1.0), model, LocalTask(client, 0, 0, batch, given_rows), delta)
     return delta + noise
 
 
@@ -211,6 +210,7 @@ def check_local_sgd(
 
     steepest = max(float(np.abs(gradient(q, w0)).max()) for q in range(steps)) + weight_decay + 0.01
     lr = 2.0 ** math.floor(math.log2(np.abs(w0).min() / (8 * steps * steepest)))
+    given = batches if explicit else None
     with case.use() as backend:
         problem = backend.bind(spec)
         states = [w0]
@@ -219,12 +219,8 @@ def check_local_sgd(
             problem.local_sgd(
                 LocalSpec(q, lr, momentum, weight_decay, prox, local.lr_factors[:q], per_pass),
                 w0,
-                client=client,
-                task=task,
-                seed=seed,
-                batch=batch,
-                rows=np.array(batches[:q]) if explicit and batches is not None else None,
-                delta_out=delta,
+                LocalTask(client, task, seed, batch, None if given is None else np.array(given[:q])),
+                delta,
             )
             assume(np.all(np.abs(delta) <= np.abs(w0) / 2))  # so that the state can be had from the delta exactly
             states.append(w0 - delta)
@@ -282,7 +278,7 @@ def test_local_sgd_of_passes(
     if case.backend == "numba" and (batch > 0 or halving):
         with case.use() as backend, pytest.raises(ValueError, match=r"^local: (epochs|lr_by_step) is not in the numba"):
             bound = backend.bind(spec)
-            bound.local_sgd(local, w0, client=client, task=task, seed=seed, batch=batch, rows=None, delta_out=w0.copy())
+            bound.local_sgd(local, w0, LocalTask(client, task, seed, batch), w0.copy())
         return
     check_local_sgd(case, spec, w0, local, client, task, seed, batch, False)
 
@@ -297,9 +293,7 @@ def test_local_sgd_from_zero(case: Case, dtype: str, data: st.DataObject, seed: 
     w = np.zeros(spec.dim, dtype)
     delta = np.empty_like(w)
     with case.use() as backend:
-        backend.bind(spec).local_sgd(
-            LocalSpec(1, 0.5), w, client=0, task=0, seed=seed, batch=0, rows=None, delta_out=delta
-        )
+        backend.bind(spec).local_sgd(LocalSpec(1, 0.5), w, LocalTask(0, 0, seed, 0), delta)
     rows = rows_of(spec, 0)
     limit = bounds(spec, w, rows)
     want = 0.5 * step_gradient(spec, w, 0, None, np.zeros(spec.dim))

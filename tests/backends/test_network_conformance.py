@@ -19,7 +19,7 @@ from test_conformance import check_local_sgd, check_objective, rows_of, seeds, s
 
 import fedbuff as fb
 from fedbuff.backends import reference
-from fedbuff.backends.spec import LocalSpec, ProblemSpec
+from fedbuff.backends.spec import LocalSpec, LocalTask, ProblemSpec
 
 L = fb.layers
 Array = NDArray[Any]
@@ -78,9 +78,7 @@ def test_local_sgd_from_zero(case: Any, dtype: str, spec: ProblemSpec) -> None:
     spec = cast(spec, dtype)
     delta = np.full(spec.dim, np.nan, dtype)
     with case.use() as backend:
-        backend.bind(spec).local_sgd(
-            LocalSpec(1, 0.5), np.zeros(spec.dim, dtype), client=0, task=0, seed=0, batch=0, rows=None, delta_out=delta
-        )
+        backend.bind(spec).local_sgd(LocalSpec(1, 0.5), np.zeros(spec.dim, dtype), LocalTask(0, 0, 0, 0), delta)
     rows = rows_of(spec, 0)
     want = 0.5 * step_gradient(spec, np.zeros(spec.dim), 0, None, np.zeros(spec.dim))
     terms = bounds(spec, np.zeros(spec.dim), rows).gradient
@@ -124,12 +122,11 @@ def test_dropout(case: Any, dtype: str, batch: int) -> None:
     spec = spec_of(layers, x, [4, 5], "softmax")
     w = (0.5 * np.random.default_rng(2).standard_normal(spec.dim)).astype(dtype)
     for rows in (None, np.array([[1, 1, 0, 4, 1, 2][:batch]] * 3)):
-        task: dict[str, Any] = {"client": 1, "task": 2**32 - 1, "seed": 2**64 - 3, "batch": batch}
-        task["rows"] = rows if batch else None
+        task = LocalTask(1, 2**32 - 1, 2**64 - 3, batch, rows if batch else None)
         got, want = np.empty_like(w), np.empty(spec.dim)
         with case.use() as backend:
-            backend.bind(spec).local_sgd(LocalSpec(3, 0.5), w, **task, delta_out=got)
-        reference.bind(cast(spec, np.float64)).local_sgd(LocalSpec(3, 0.5), wide(w), **task, delta_out=want)
+            backend.bind(spec).local_sgd(LocalSpec(3, 0.5), w, task, got)
+        reference.bind(cast(spec, np.float64)).local_sgd(LocalSpec(3, 0.5), wide(w), task, want)
         assert np.linalg.norm(got - want) <= 1e3 * np.finfo(dtype).eps * np.linalg.norm(w)
 
 
@@ -170,8 +167,8 @@ def test_networks_of_papers(case: Any, dtype: str, name: str) -> None:
     with case.use() as backend:
         problem = backend.bind(spec)
         value = problem.gradient(w, gradient, 2)
-        problem.local_sgd(LocalSpec(1, 2.0**-3), 0 * w, client=1, task=0, seed=0, batch=11, rows=rows, delta_out=delta)
-        problem.local_sgd(LocalSpec(1, 1.0), w, client=1, task=0, seed=0, batch=11, rows=rows, delta_out=delta)
+        problem.local_sgd(LocalSpec(1, 2.0**-3), 0 * w, LocalTask(1, 0, 0, 11, rows), delta)
+        problem.local_sgd(LocalSpec(1, 1.0), w, LocalTask(1, 0, 0, 11, rows), delta)
     want = np.empty(spec.dim)
     truth = reference.bind(cast(spec, np.float64))
     want_value = truth.gradient(wide(w), want, 1)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from cases import every_dtype
 
-from fedbuff.backends.spec import LocalSpec, ProblemSpec
+from fedbuff.backends.spec import LocalSpec, LocalTask, ProblemSpec
 
 backend = pytest.importorskip("fedbuff.backends.numba")
 net = pytest.importorskip("fedbuff.backends.numba.net")
@@ -47,7 +47,7 @@ def test_one_compilation_per_dtype(dtype: str) -> None:
         rows.flags.writeable = not frozen
         out = np.empty(6, dtype)
         for given in (None, rows):
-            problem.local_sgd(LocalSpec(2, 0.1), w, client=0, task=0, seed=1, batch=3, rows=given, delta_out=out)
+            problem.local_sgd(LocalSpec(2, 0.1), w, LocalTask(0, 0, 1, 3, given), out)
         problem.client_gradient(0, w, out)
         problem.gradient(w, None, 1)
         for start in (None, w):
@@ -100,7 +100,7 @@ def test_the_gil_is_released() -> None:
     w, out = np.zeros(400, np.float32), np.empty(400, np.float32)
 
     def call(steps: int) -> None:
-        problem.local_sgd(LocalSpec(steps, 0.1), w, client=0, task=0, seed=0, batch=0, rows=None, delta_out=out)
+        problem.local_sgd(LocalSpec(steps, 0.1), w, LocalTask(0, 0, 0, 0), out)
 
     call(1)
     worker = threading.Thread(target=call, args=(1000,))

@@ -17,7 +17,7 @@ from tolerance import Backward, Ulp
 
 from fedbuff.backends import reference
 from fedbuff.backends.python.philox import Stream
-from fedbuff.backends.spec import EncodeNumbers, LocalSpec, ProblemSpec, QuantizeNumbers
+from fedbuff.backends.spec import EncodeNumbers, LocalSpec, LocalTask, ProblemSpec, QuantizeNumbers
 
 Array = NDArray[Any]
 
@@ -126,9 +126,7 @@ def test_full_batch_on_a_quadratic_has_a_closed_form(spec: ProblemSpec, seed: in
     w, eta, dim = start(spec, seed), 0.125, spec.dim
     for client in range(spec.n_clients):
         delta = np.empty(dim)
-        reference.bind(spec).local_sgd(
-            LocalSpec(steps, eta), w, client=client, task=0, seed=0, batch=0, rows=None, delta_out=delta
-        )
+        reference.bind(spec).local_sgd(LocalSpec(steps, eta), w, LocalTask(client, 0, 0, 0), delta)
         curvature = spec.curvature[client if len(spec.curvature) > 1 else 0]
         matrix = curvature.reshape(dim, dim) if spec.curvature_form == "dense" else np.eye(dim) * curvature
         away = w - spec.center[client]
@@ -147,9 +145,7 @@ def test_rows_given_are_rows_drawn(spec: ProblemSpec, seed: int, batch: int) -> 
     rows = np.array([reference.batch_rows(seed, 0, 3, q, n_rows, batch) for q in range(3)])
     drawn, told = np.empty(spec.dim), np.empty(spec.dim)
     for out, given_rows in ((drawn, None), (told, rows)):
-        reference.bind(spec).local_sgd(
-            LocalSpec(3, 0.1, 0.9), w, client=0, task=3, seed=seed, batch=batch, rows=given_rows, delta_out=out
-        )
+        reference.bind(spec).local_sgd(LocalSpec(3, 0.1, 0.9), w, LocalTask(0, 3, seed, batch, given_rows), out)
     np.testing.assert_array_equal(drawn, told)
 
 
@@ -168,9 +164,9 @@ def test_every_row_once_is_the_full_gradient() -> None:
     )
     problem, w = reference.bind(spec), np.array([0.1, 0.2, -0.3])
     full, batch = np.empty(3), np.empty(3)
-    problem.local_sgd(LocalSpec(1, 0.5), w, client=0, task=0, seed=0, batch=0, rows=None, delta_out=full)
+    problem.local_sgd(LocalSpec(1, 0.5), w, LocalTask(0, 0, 0, 0), full)
     rows = np.arange(5)[np.newaxis]
-    problem.local_sgd(LocalSpec(1, 0.5), w, client=0, task=0, seed=0, batch=5, rows=rows, delta_out=batch)
+    problem.local_sgd(LocalSpec(1, 0.5), w, LocalTask(0, 0, 0, 5, rows), batch)
     np.testing.assert_array_equal(full, batch)
 
 

@@ -161,3 +161,62 @@ def test_bars_of_sizes_and_scale() -> None:
     assert (cost.got, cost.low, cost.high, cost.run, cost.met) == (1.2, 1.1, 1.3, runs[1], False)
     assert [fall.got, fall.low, fall.high] == pytest.approx([0.3 / 0.5, 0.2 / 0.6, 0.4 / 0.4])
     assert not fall.met and fall.what.startswith("middle") and fall.run == "ours replay 10000"
+
+
+def test_a_contender_with_an_environment() -> None:
+    from compare import Contender, parts_of
+
+    text = "FEDBUFF_ISA=baseline OTHER_WORD= ours network W6 32"
+    assert parts_of(text) == ({"FEDBUFF_ISA": "baseline", "OTHER_WORD": ""}, ["ours", "network", "W6", "32"])
+    assert parts_of("heapq schedule 5 a=b") == ({}, ["heapq", "schedule", "5", "a=b"])
+    one = Contender("OTHER_WORD=x heapq schedule 5 100")
+    try:
+        assert b"OTHER_WORD=x" in Path(f"/proc/{one.pid}/environ").read_bytes().split(b"\0")
+    finally:
+        one.close()
+
+
+def test_networks_of_the_benches() -> None:
+    import ours
+    from rivals import networks
+
+    for name in networks.ARCHITECTURES:
+        w = networks.initial_model(name)
+        assert ours.network_of(name).dim == len(w)
+    assert networks.after_all(networks.ARCHITECTURES["ResNet-8"].layers, (3, 32, 32)) == (10, 1, 1)
+
+
+def measured_network(ours: float, theirs: float) -> dict[str, Any]:
+    """What network_report.measure gives, were the slower of two rivals' rate half of `theirs`."""
+
+    def duel(name: str, one: str, two: str) -> dict[str, Any]:
+        rates = {name: ours, one: theirs, two: theirs / 2}
+        return {"rates": rates, "ratios": {each: 3 * [ours / rates[each]] for each in (one, two)}}
+
+    part = duel(
+        "ours network W6 32", "torch_networks network W6 32 compile-last", "torch_networks network W6 32 module"
+    )
+    names = ("batch 32", "batch 10", "loss", "avx2", "baseline")
+    errors = {f"rounding {batch}": {"ours": 3e-7, "theirs": 1e-7} for batch in (32, 10)}
+    setting = {"cpu": "a CPU", "cores": 2, "level used": "avx2"}
+    return {"setting": setting, **dict.fromkeys(names, part), **errors}
+
+
+def test_the_part_on_networks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import network_report
+    import page
+
+    assert network_report.page({"W1": {"x": 1}}) == ""
+    text = network_report.page({"W6": measured_network(100.0, 25.0)})
+    assert text.startswith("## Networks\n") and "6 of 7 bars are met" in text
+    name = network_report.NAMES["W6"]
+    assert f"| {name} | 32 | 10.0 | 40.0 | torch.compile, channels last | 4.00 (4.00 to 4.00) | 3.5 | met |" in text
+    assert f"| {name} | 10 | 10.0 | 40.0 | torch.compile, channels last | 4.00 (4.00 to 4.00) | 5 | missed |" in text
+    assert f"| {name} | 32 | 3.0e-07 | 1.0e-07 | 3.00 | 4 | met |" in text
+
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    page.PAGE.write_text("# Performance\n\nWords.\n\n## One\n\n1\n\n## Last\n\n9\n")
+    page.replace_part("## Networks\n\nold")
+    page.replace_part("## Networks\n\nnew")
+    assert page.PAGE.read_text() == "# Performance\n\nWords.\n\n## One\n\n1\n\n## Networks\n\nnew\n\n## Last\n\n9\n"
+    assert page._part("Networks") == "## Networks\n\nnew" and page._part("Two") == ""

@@ -259,8 +259,13 @@ BAD_ROWS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("weights unknown", {"client_weights": "size"}, ValueError, "client_weights: expected one of equal, samples"),
     ("weights short", {"client_weights": [1.0]}, ValueError, "client_weights: expected 2 numbers"),
     ("weights zero", {"client_weights": [0.0, 0.0]}, ValueError, "client_weights: expected finite numbers >= 0"),
-    ("unsorted in place", {"clients": [1, 0, 1, 0], "copy": False}, ValueError, "clients: with copy=False"),
-    ("strided in place", {"X": np.ones((4, 6))[:, ::2], "copy": False}, ValueError, "X: with copy=False"),
+    (
+        "unsorted in place",
+        {"clients": [1, 0, 1, 0], "copy": False},
+        ValueError,
+        "clients: expected rows sorted by client",
+    ),
+    ("strided in place", {"X": np.ones((4, 6))[:, ::2], "copy": False}, ValueError, "X: expected C-contiguous"),
 ]
 
 
@@ -299,18 +304,18 @@ def test_rows_accepted(family: str) -> None:
         (lambda: fb.Softmax(X, [1, 1, 1, 1], CLIENTS), ValueError, "y: expected at least two classes"),
         (lambda: fb.MLP(X, Y, CLIENTS, hidden=(0,)), ValueError, "hidden: "),
         (lambda: fb.MLP(X, Y, CLIENTS, hidden=(2.5,)), TypeError, "hidden: "),  # type: ignore[arg-type]
-        (lambda: fb.MLP(X, Y, CLIENTS, hidden=(2,) * 16), ValueError, "hidden: at most 15"),
+        (lambda: fb.MLP(X, Y, CLIENTS, hidden=(2,) * 16), ValueError, "hidden: expected at most 15"),
         (lambda: fb.MLP(X, Y, CLIENTS, activation="elu"), ValueError, "activation: "),  # type: ignore[arg-type]
         (lambda: fb.Quadratic([[1.0]]), TypeError, "centers: expected an array"),
         (lambda: fb.Quadratic(np.ones((2, 2), int)), TypeError, "centers: "),
         (lambda: fb.Quadratic(np.ones(3)), ValueError, "centers: expected shape"),
         (lambda: fb.Quadratic(np.empty((0, 3))), ValueError, "centers: expected shape"),
         (lambda: fb.Quadratic(with_nan(np.ones((3, 2)), 1, 0)), ValueError, "centers: client 1 is not finite"),
-        (lambda: fb.Quadratic(np.ones((3, 2)), -1.0), ValueError, "curvature: not positive semidefinite"),
-        (lambda: fb.Quadratic(np.ones((3, 2)), [[0, 1], [1, 0]]), ValueError, "curvature: not positive semidefinite"),
-        (lambda: fb.Quadratic(np.ones((3, 2)), [[1, 1], [0, 1]]), ValueError, "curvature: not symmetric"),
+        (lambda: fb.Quadratic(np.ones((3, 2)), -1.0), ValueError, "curvature: expected numbers >= 0"),
+        (lambda: fb.Quadratic(np.ones((3, 2)), [[0, 1], [1, 0]]), ValueError, "curvature: expected eigenvalues >= 0"),
+        (lambda: fb.Quadratic(np.ones((3, 2)), [[1, 1], [0, 1]]), ValueError, "curvature: expected symmetric matrices"),
         (lambda: fb.Quadratic(np.ones((3, 2)), np.ones(5)), ValueError, "curvature: expected a number"),
-        (lambda: fb.Quadratic(np.ones((3, 2)), np.nan), ValueError, "curvature: not finite"),
+        (lambda: fb.Quadratic(np.ones((3, 2)), np.nan), ValueError, "curvature: expected finite numbers"),
         (lambda: fb.Quadratic(np.ones((3, 2)), 1.0, per_client=True), ValueError, "curvature: per_client=True"),
         (lambda: fb.Quadratic(np.ones((3, 2)), noise_variance=-1), ValueError, "noise_variance: "),
         (lambda: fb.LocalSGD(steps=0, lr=0.1), ValueError, "steps: "),
@@ -381,11 +386,11 @@ class Csr:
         (Csr([1.0, 2.0], [0, 5], [0, 1, 2], (2, 3)), "X: row 1 has column 5, of 3"),
         (Csr([1.0, 2.0], [0, -1], [0, 1, 2], (2, 3)), "X: row 1 has column -1, of 3"),
         (Csr([1.0, np.nan], [0, 1], [0, 1, 2], (2, 3)), "X: row 1 is not finite"),
-        (Csr([1.0, 2.0], [0, 1], [0, 1], (2, 3)), "X: indptr must rise"),
-        (Csr([1.0, 2.0], [0, 1], [0, 2, 1], (2, 3)), "X: indptr must rise"),
-        (Csr([1.0, 2.0], [0, 1], [1, 1, 2], (2, 3)), "X: indptr must rise"),
-        (Csr([1.0, 2.0], [0, 1], [0, 1, 9], (2, 3)), "X: indptr must rise"),
-        (Csr([1.0, 2.0], [0], [0, 1, 2], (2, 3)), "X: 2 stored values but 1 columns"),
+        (Csr([1.0, 2.0], [0, 1], [0, 1], (2, 3)), "X: expected an indptr of n_rows + 1 numbers"),
+        (Csr([1.0, 2.0], [0, 1], [0, 2, 1], (2, 3)), "X: expected an indptr of n_rows + 1 numbers"),
+        (Csr([1.0, 2.0], [0, 1], [1, 1, 2], (2, 3)), "X: expected an indptr of n_rows + 1 numbers"),
+        (Csr([1.0, 2.0], [0, 1], [0, 1, 9], (2, 3)), "X: expected an indptr of n_rows + 1 numbers"),
+        (Csr([1.0, 2.0], [0], [0, 1, 2], (2, 3)), "X: expected a column for each of 2 stored values, got 1"),
     ],
 )
 def test_csr_refusals(rows: Csr, text: str) -> None:

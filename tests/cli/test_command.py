@@ -465,9 +465,9 @@ def test_compare_tables_and_the_best_of_tried(fedbuff: Run, folder: Path) -> Non
         ("trace convert delays.csv out.xlsx", r"fedbuff: path: expected a name that ends in"),
         ("trace convert delays.csv no/out.csv", r"fedbuff: no/.*: No such file or directory"),
         ("trace generate x.csv --clients 3 --compute expo:1", r"fedbuff: Invalid value for '--compute'"),
-        ("trace generate x.csv --clients 0", r"DelayModel: n_clients: expected an int from 1 to 2\^31 - 1, got 0"),
-        ("schedule delays.csv", r"fedbuff: give server_steps, max_time or arrivals"),
-        ("schedule delays.csv --server-steps 3 -C 9", r"fedbuff: concurrency is 9: there are only 3 clients"),
+        ("trace generate x.csv --clients 0", r"fedbuff: DelayModel: n_clients: expected an int from 1 to .*, got 0"),
+        ("schedule delays.csv", r"fedbuff: server_steps, max_time, arrivals: expected at least one"),
+        ("schedule delays.csv --server-steps 3 -C 9", r"fedbuff: concurrency: expected an int up to the 3 clients"),
         ("schedule run.toml --set schedule.server_stps=3", r"fedbuff: schedule\.server_stps: unknown key"),
         ("replay run.toml -o run --set strategy.buffer_size=0", r"fedbuff: strategy\.buffer_size: expected an int"),
         ("replay run.toml -o run --set trace.assign=false", r"fedbuff: trace: it is for 3 clients, the problem has 6"),
@@ -481,13 +481,13 @@ def test_compare_tables_and_the_best_of_tried(fedbuff: Run, folder: Path) -> Non
         ("compare run.toml -o run", r"fedbuff: compare: nothing to compare"),
         ("compare run.toml -o run -K 2,x", r"fedbuff: Invalid value for '--buffer-size'.*: '2,x'"),
         ("compare run.toml -o run -K 2,0", r"fedbuff: strategy\.buffer_size: expected an int >= 1"),
-        ("compare run.toml -o run -K 2 -C 9", r"fedbuff: schedule\.concurrency is 9: there are only 6 clients"),
+        ("compare run.toml -o run -K 2 -C 9", r"fedbuff: schedule\.concurrency: expected an int up to the 6 clients"),
         ("compare run.toml -o run --clients-per-round 2", r"fedbuff: clients_per_round: expected fedavg among"),
         ("compare run.toml -o run --strategy fedavg -K 2", r"fedbuff: buffer_size: FedAvg has no buffer"),
         ("schedule run.toml --set schedule.concurency=unset", r"fedbuff: schedule\.concurency: unknown key; did you m"),
         ("compare run.toml -o run -K 2 --target speed=3", r"fedbuff: target\.speed: unknown key"),
         ("tune run.toml -o run -K 1,2", r"fedbuff: target: missing"),
-        ("tune run.toml -o run --target accuracy=0.9", r"fedbuff: grid: tuning needs two arms or more"),
+        ("tune run.toml -o run --target accuracy=0.9", r"fedbuff: grid: expected two arms or more"),
         ("tune run.toml -o run -K 1,2 --target accuracy=0.9 --eta 1", r"fedbuff: eta: expected an int >= 2"),
         ("tune run.toml -o run -K 1,2 --target accuracy=0.9 --seeds x", r"fedbuff: Invalid value for --seeds"),
         ("plot sweep . -o s.svg", r"fedbuff: \.: "),
@@ -524,7 +524,7 @@ def test_tune(fedbuff: Run, folder: Path) -> None:
 
 def test_a_traceback_on_request(fedbuff: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDBUFF_TRACEBACK", "1")
-    with pytest.raises(ValueError, match="give server_steps"):
+    with pytest.raises(ValueError, match="server_steps, max_time, arrivals: expected at least one"):
         from fedbuff._cli import main
 
         main(["schedule", "delays.csv"])

@@ -96,7 +96,7 @@ def test_log_keeps_order_and_checks_it() -> None:
         ),
         (lambda: fb.ArrivalLog([0, 1], [1.0, np.nan], version=[0, 0]), "row 2: arrive_time is NaN"),
         (lambda: fb.ArrivalLog([0, 7], [1.0, 2.0], version=[0, 0], clients=2), "row 2: client 7 is unknown"),
-        (lambda: fb.ArrivalLog([0], [1.0]), "version, start_time: give one of them"),
+        (lambda: fb.ArrivalLog([0], [1.0]), "version, start_time: expected one of them"),
     ],
 )
 def test_bad_logs_are_refused(make, message) -> None:

@@ -127,7 +127,7 @@ def test_delay_model_checks_what_it_is_given() -> None:
         fb.DelayModel(0)
     with pytest.raises(TypeError):
         fb.DelayModel(2.0)
-    with pytest.raises(ValueError, match="availability is for 2"):
+    with pytest.raises(ValueError, match="availability: expected 3 clients, got 2"):
         fb.DelayModel(3, availability=fb.Availability([0], [0.0], [1.0], n_clients=2))
 
 

@@ -64,39 +64,39 @@ def test_misuse_names_the_client() -> None:
     clock = Clock()
     recorder = fb.Recorder(clock=clock)
     refused(recorder.log, ValueError, "nothing has arrived yet: the log would be empty")
-    refused(lambda: recorder.arrived(3), ValueError, "client 3 arrived without a start")
+    refused(lambda: recorder.arrived(3), ValueError, "client 3: it arrived without a start")
     recorder.started(3, version=0)
     refused(
         lambda: recorder.started(3, version=0),
         ValueError,
-        "client 3 started a task at 0.0 that has not arrived; where it is lost, call cancelled(client) first",
+        "client 3: its task that started at 0.0 has not arrived; where it is lost, call cancelled(client) first",
     )
-    refused(lambda: recorder.started(4), ValueError, "client 4: give a version to every start or to none")
-    refused(lambda: recorder.started(4, -1), ValueError, "client 4: version -1 is negative")
+    refused(lambda: recorder.started(4), ValueError, "client 4: version: expected one at every start or at none")
+    refused(lambda: recorder.started(4, -1), ValueError, "client 4: version: expected an int >= 0, got -1")
     refused(lambda: recorder.started(4, 1.0), TypeError, "client 4: version: expected an int, got float")  # type: ignore[arg-type]
     refused(lambda: recorder.started("x", 0), TypeError, "client 'x': expected ids that are all ints or all strings")
     refused(lambda: recorder.started(-1, 0), ValueError, "client: expected an int from 0 to 2**63 - 1, got -1")
     refused(lambda: recorder.started(1.5, 0), TypeError, "client: expected an int or a string, got float")  # type: ignore[arg-type]
-    refused(lambda: recorder.cancelled(4), ValueError, "client 4 was cancelled without a start")
+    refused(lambda: recorder.cancelled(4), ValueError, "client 4: it was cancelled without a start")
     clock.now = -1.0
-    why = "; times must be finite, from 0, and never go back"
-    refused(lambda: recorder.arrived(3), ValueError, "clock: it gave -1.0 before 0" + why)
+    why = "clock: expected finite times from 0 that never go back, got "
+    refused(lambda: recorder.arrived(3), ValueError, why + "-1.0 before 0")
     clock.now = 2.0
     recorder.arrived(3)  # the refused call left the task open
-    refused(lambda: recorder.arrived(3), ValueError, "client 3 arrived without a start")
+    refused(lambda: recorder.arrived(3), ValueError, "client 3: it arrived without a start")
     clock.now = 1.0
-    refused(lambda: recorder.started(3, 0), ValueError, "clock: it gave 1.0 after 2.0" + why)
+    refused(lambda: recorder.started(3, 0), ValueError, why + "1.0 after 2.0")
     assert len(recorder) == 1 and recorder.in_flight == []
 
 
 def test_known_clients() -> None:
     recorder = fb.Recorder(["b", "a"])
-    refused(lambda: recorder.started("c"), ValueError, "client 'c' is unknown")
+    refused(lambda: recorder.started("c"), ValueError, "client: expected one of the given clients, got 'c'")
     recorder.started(np.str_("a"))
     recorder.arrived("a")
     assert recorder.log().client.tolist() == [1] and recorder.log().n_clients == 2
-    refused(lambda: fb.Recorder(2).started(2), ValueError, "client 2 is unknown")
-    refused(lambda: fb.Recorder().started(""), ValueError, "client: the id is empty")
+    refused(lambda: fb.Recorder(2).started(2), ValueError, "client: expected one of the given clients, got 2")
+    refused(lambda: fb.Recorder().started(""), ValueError, "client: expected an id, got an empty text")
     refused(lambda: fb.Recorder().started(True), TypeError, "client: expected an int or a string, got bool")
 
 
@@ -163,9 +163,9 @@ def test_goes_on_with_an_earlier_log() -> None:
     log = second.log()
     assert log.client.tolist() == [0, 1, 0] and log.arrive_time.tolist() == [2.0, 3.0, 4.5]
     assert log.version is not None and log.version.tolist() == [0, 0, 1]
-    with pytest.raises(ValueError, match="give a version to every start or to none"):
+    with pytest.raises(ValueError, match="version: expected one at every start or at none"):
         second.started(1)
-    with pytest.raises(ValueError, match="clock: it gave"):
+    with pytest.raises(ValueError, match="clock: expected finite times"):
         fb.Recorder(clock=lambda: 1.0, log=first.log()).started(0, version=1)
 
 
@@ -185,5 +185,5 @@ def test_a_log_that_does_not_fit_is_refused() -> None:
         fb.Recorder(log="log.csv")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="log: expected one with start times"):
         fb.Recorder(log=fb.ArrivalLog([0], [1.0], version=[0]))
-    with pytest.raises(ValueError, match="client 5 is unknown"):
+    with pytest.raises(ValueError, match="client: expected one of the given clients, got 5"):
         fb.Recorder(clients=2, log=fb.ArrivalLog([5], [1.0], start_time=[0.0]))

@@ -61,7 +61,7 @@ def test_clients_fixes_ids_and_their_order() -> None:
 
 def test_total_is_compute() -> None:
     assert fb.Trace([0], total=[2.0], wait=[1.0]).compute.tolist() == [2.0]
-    with pytest.raises(ValueError, match="compute, total: give exactly one of them"):
+    with pytest.raises(ValueError, match="compute, total: expected exactly one of them"):
         fb.Trace([0], [1.0], total=[2.0])
     with pytest.raises(ValueError, match="total: it contains"):
         fb.Trace([0], total=[2.0], upload=[1.0])
@@ -304,7 +304,7 @@ def test_a_log_is_a_trace_of_its_durations() -> None:
     log = fb.ArrivalLog(["b", "a", "b"], [1.0, 3.0, 4.5], start_time=[0.0, 0.5, 2.0])
     trace = log.as_trace()
     assert trace.client_ids.tolist() == ["a", "b"] and trace.total.tolist() == [2.5, 1.0, 2.5] and trace.end == "wrap"
-    with pytest.raises(ValueError, match="no start times"):
+    with pytest.raises(ValueError, match="start_time: the log has none"):
         fb.ArrivalLog([0, 0], [1.0, 2.0], version=[0, 0]).as_trace()
 
 

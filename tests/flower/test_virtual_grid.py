@@ -125,7 +125,7 @@ def test_bad_arguments_are_named() -> None:
         ((small_app.app, MODEL, 13), {}, ValueError, "n_clients: expected at most 12, as delays has, got 13"),
         ((small_app.app, MODEL), {"processes": 2}, TypeError, "client_app: expected its name"),
         (("small_app", MODEL), {}, ValueError, 'client_app: expected "module:attribute"'),
-        (("small_app:DIM", MODEL), {}, TypeError, "client_app: small_app:DIM is no ClientApp but int"),
+        (("small_app:DIM", MODEL), {}, TypeError, "client_app: expected a ClientApp, got small_app:DIM of type int"),
         ((17, MODEL), {}, TypeError, "client_app: expected a ClientApp or its name, got int"),
         ((small_app.app, fb.DelayModel(1, availability=windows)), {}, ValueError, "delays: expected some without"),
     ]:

@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,24 @@ def test_the_page(framework: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Of PyTorch's, as the example has it: an own function's bits depend on their number."""
+    torch = pytest.importorskip("torch", reason="examples/torch_module.py needs torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_the_example() -> None:
-    pytest.importorskip("torch", reason="examples/torch_module.py needs torch")
     example = runpy.run_path(str(ROOT / "examples" / "torch_module.py"))
-    for problem in example["make_problems"]().values():
-        run = example["train"](problem, server_steps=15, threads=2)
+    runs = {}
+    for name, problem in example["make_problems"]().items():
+        run = runs[name] = example["train"](problem, server_steps=15, threads=2)
         assert run.history["loss"][-1] < 0.9 * run.history["loss"][0]
         assert run.history["accuracy"][-1] > 0.5  # of three classes
         again = example["train"](problem, server_steps=15, threads=1)
         np.testing.assert_array_equal(again.w, run.w)
+    np.testing.assert_allclose(runs["compiled"].w, runs["wrapped module"].w, rtol=1e-3, atol=1e-4)

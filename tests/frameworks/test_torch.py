@@ -175,6 +175,82 @@ def test_buffers_are_never_dropped() -> None:
     fb.replay(shifted, SCHEDULE, LOCAL)
 
 
+def test_buffers_per_client() -> None:
+    """Local steps do not use a BatchNorm's statistics; a client's loss takes those of its own rows."""
+    problem, averaged = make(normed, buffers="per_client"), make(normed, buffers="average")
+    n = problem.dim
+    assert n == sum(p.numel() for p in normed().parameters())
+    w = problem.init(2)
+    delta = problem.delta(w, 3, LOCAL, task=1)
+    np.testing.assert_array_equal(delta, averaged.delta(averaged.init(2), 3, LOCAL, task=1)[:n])
+    order, ends = np.argsort(CLIENTS, kind="stable"), np.cumsum(np.bincount(CLIENTS))
+    rows = np.split(order, ends[:-1])
+    module = problem.to_torch(w)
+    module.train()
+    with torch.no_grad():
+        outputs = [module(torch.from_numpy(X[mine])) for mine in rows]
+    losses = [float(nn.functional.cross_entropy(o, torch.from_numpy(Y[m]))) for o, m in zip(outputs, rows, strict=True)]
+    assert problem.loss(w) == pytest.approx(np.mean(losses), rel=1e-12)
+    assert problem.client_loss(5, w) == pytest.approx(losses[5], rel=1e-12)
+    right = sum(int((o.argmax(1).numpy() == Y[m]).sum()) for o, m in zip(outputs, rows, strict=True))
+    assert problem.accuracy(w) == right / N_ROWS
+    way = np.random.default_rng(1).standard_normal(n) * 1e-6
+    slope = (problem.loss(w + way) - problem.loss(w - way)) / 2
+    assert problem.grad(w) @ way == pytest.approx(slope, rel=1e-6)
+
+
+def test_statistics_of_a_client_and_their_means() -> None:
+    problem = make(normed, buffers="per_client")
+    w = fb.replay(problem, SCHEDULE, LOCAL, seed=4).w
+    hidden = problem.to_torch(w)[0]
+    means = []
+    for client in range(N_CLIENTS):
+        own = problem.to_torch(w, client=client)
+        with torch.no_grad():
+            before = hidden(torch.from_numpy(X[np.equal(CLIENTS, client)]))
+        np.testing.assert_allclose(own[1].running_mean, before.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(own[1].running_var, before.var(0), rtol=1e-12)
+        assert own[1].momentum == 0.1
+        means.append(own[1].running_var.numpy())
+    shared = problem.to_torch(w)
+    np.testing.assert_allclose(shared[1].running_var, np.mean(means, axis=0), rtol=1e-12)
+    with torch.no_grad():
+        found = shared.eval()(torch.from_numpy(X)).argmax(1).numpy()
+    assert problem.accuracy(w, (X, Y)) == problem.held_out(X, Y).accuracy(w) == (found == Y).mean()
+    np.testing.assert_array_equal(problem.from_torch(shared), w)
+
+
+def test_buffers_per_client_depend_on_nothing_else(tmp_path: Path) -> None:
+    problem = make(normed, buffers="per_client")
+    options: dict[str, Any] = {"seed": 2, "eval_every": 5, "metrics": ("loss", "accuracy", "grad_norm_sq")}
+    whole = fb.replay(problem, SCHEDULE, LOCAL, threads=1, **options)
+    threaded = fb.replay(problem, SCHEDULE, LOCAL, threads=3, **options)
+    np.testing.assert_array_equal(threaded.w, whole.w)
+    assert threaded.history["loss"].tolist() == whole.history["loss"].tolist()
+    part = fb.Replay(problem, SCHEDULE, LOCAL, seed=2)
+    part.run(6)
+    part.save(tmp_path / "r.npz")
+    again = fb.Replay.load(tmp_path / "r.npz", pickle.loads(pickle.dumps(problem)), SCHEDULE)
+    again.run()
+    np.testing.assert_array_equal(again.w, whole.w)
+    there = make(normed, buffers="per_client", workers=2)
+    np.testing.assert_array_equal(fb.replay(there, SCHEDULE, LOCAL, seed=2).w, whole.w)
+    there.close()
+
+
+def test_buffers_per_client_are_for_batch_norm() -> None:
+    with pytest.raises(ValueError, match=r"buffers: shift is no statistic of a BatchNorm, which 'per_client' is for"):
+        make(Shifted, buffers="per_client")
+    with pytest.raises(ValueError, match="buffers: tasks of a batch cannot change them"):
+        make(normed, buffers="per_client", batch=4)
+    with pytest.raises(ValueError, match="client: expected None, since buffers='refuse' gives all clients the same"):
+        make().to_torch(make().init(), client=0)
+    problem = make(normed, buffers="per_client")
+    with pytest.raises(IndexError, match="client: there are 12 clients, got 12"):
+        problem.to_torch(problem.init(), client=12)
+    assert make(buffers="per_client", batch=4).dim == make().dim  # there is nothing to keep
+
+
 def test_frozen_weights_stay() -> None:
     def half() -> Any:
         module = mlp()
@@ -213,6 +289,7 @@ def test_in_a_configuration(tmp_path: Path) -> None:
     tables = {
         "problem": {
             "kind": "torch", "model": "mine.py:make", "options": {"hidden": 4}, "data": "rows.npz", "test": 0.2,
+            "buffers": "per_client",
             "partition": {"kind": "iid", "n_clients": 8},
         },
         "trace": {"kind": "model", "n_clients": 8, "compute": {"kind": "exponential", "scale": 1.0}},

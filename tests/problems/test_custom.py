@@ -109,7 +109,7 @@ def test_a_code_ends_the_replay_with_the_client() -> None:
     ("change", "error", "text"),
     [
         ({"gradient": "x"}, TypeError, "gradient: expected an address"),
-        ({"gradient": 0}, ValueError, "gradient: its address is 0"),
+        ({"gradient": 0}, ValueError, "gradient: expected the address of a function, got 0"),
         ({"dim": 0}, ValueError, "dim: "),
         ({"n_samples": [1, 0]}, ValueError, "n_samples: client 1"),
         ({"n_samples": 3}, TypeError, "n_samples: "),

@@ -111,6 +111,7 @@ def test_threads_and_pieces_do_not_show(dtype: str) -> None:
 
 def test_the_reference_agrees() -> None:
     from fedbuff.backends import reference
+    from fedbuff.backends.spec import LocalTask
 
     made = problem()
     for momentum in (0.0, 0.9):
@@ -118,9 +119,7 @@ def test_the_reference_agrees() -> None:
         for client in range(N):
             got, want = np.empty(DIM), np.empty(DIM)
             for bound, out in ((made.bound, got), (reference.bind(made._spec), want)):
-                bound.local_sgd(
-                    plan.task(client, 0), np.ones(DIM), client=client, task=0, seed=0, batch=0, rows=None, delta_out=out
-                )
+                bound.local_sgd(plan.task(client, 0), np.ones(DIM), LocalTask(client, 0, 0, 0), out)
             np.testing.assert_allclose(got, want, rtol=1e-14)
 
 

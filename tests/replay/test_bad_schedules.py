@@ -116,7 +116,7 @@ def test_chunks_of_two_schedules_are_refused_by_name() -> None:
     ours, others = list(stream()), list(stream(seed=2))
     for mixed, what in (
         ([ours[0], others[1]], "its seed is 2, that of the first chunk is 1"),
-        ([ours[0], ours[2]], "a chunk begins at step"),
+        ([ours[0], ours[2]], "expected a chunk that begins at step"),
         ([ours[0], fb.schedule(DELAYS, fb.FedBuff(3, max_staleness=9), 8, server_steps=30, seed=1)[
             ours[1].first_step :]], "it was made with another strategy"),
     ):  # fmt: skip
@@ -129,7 +129,7 @@ def test_chunks_of_two_schedules_are_refused_by_name() -> None:
     state |= {name: state[name] + moved * (state[name] >= 0) for name in ("step", "version")}
     with pytest.raises(ValueError, match="schedule: the chunk at step"):
         fb.replay(PROBLEM, iter([ours[0], fb.Schedule(**state)]), LOCAL, **OPTIONS)
-    with pytest.raises(ValueError, match="schedule: a chunk has 5 clients, the problem 12"):
+    with pytest.raises(ValueError, match="schedule: expected chunks of 12 clients, got 5"):
         few = fb.schedule(fb.DelayModel(n_clients=5), STRATEGY, server_steps=5)
         fb.replay(PROBLEM, iter([few]), LOCAL, **OPTIONS)
 

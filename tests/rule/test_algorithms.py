@@ -38,14 +38,15 @@ def test_all_run(name: str) -> None:
     problem = fb.Quadratic(np.arange(8.0).reshape(4, 2))
     delays = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0))
     schedule = fb.schedule(delays, made, server_steps=40, seed=1)
-    run = fb.replay(problem, schedule, fb.LocalSGD(steps=2, lr=0.1), strategy=made, w0=np.full(2, 9.0))
+    local = fb.LocalSGD(steps=2, lr=0.1, method=made.rule.method)
+    run = fb.replay(problem, schedule, local, strategy=made, w0=np.full(2, 9.0))
     assert run.version == 40 and np.isfinite(run.w).all() and np.linalg.norm(run.w - [3, 4]) < np.linalg.norm([6, 5])
 
 
 def test_unknown_names_and_options() -> None:
     with pytest.raises(ValueError, match=r"^name: expected one of fedbuff, "):
         fb.algorithm("fedprox")
-    with pytest.raises(TypeError, match=r"^momentum: ca2fl has no such option; it has buffer_size, n_clients"):
+    with pytest.raises(TypeError, match=r"^momentum: expected an option of ca2fl: buffer_size, n_clients"):
         fb.algorithm("ca2fl", buffer_size=2, n_clients=4, momentum=0.9)
     with pytest.raises(TypeError, match=r"^n_clients: ca2fl needs it"):
         fb.algorithm("ca2fl", buffer_size=2)

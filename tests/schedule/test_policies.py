@@ -187,7 +187,7 @@ def test_a_log_has_triggers_and_nothing_that_would_change_what_happened() -> Non
         "stop_stale": FedBuff(2, stop_stale=2),
         "restart": FedBuff(2, restart="step"),
     }.items():
-        with pytest.raises(ValueError, match=f"arrival log is replayed as it happened: {name}"):
+        with pytest.raises(ValueError, match=f"{name}.*: an arrival log is replayed as it happened"):
             fb.schedule(log, strategy)
 
 
@@ -198,7 +198,7 @@ def test_a_log_has_triggers_and_nothing_that_would_change_what_happened() -> Non
         ({"refill": 0}, "refill: expected an int >= 1"),
         ({"stop_stale": 0}, "stop_stale: expected an int >= 1"),
         ({"restart": "round"}, "restart: expected"),
-        ({"restart": "step", "stop_stale": 3}, "stop_stale, restart: give one"),
+        ({"restart": "step", "stop_stale": 3}, "stop_stale, restart: expected one"),
         ({"period": 0.0}, "period: expected"),
         ({"trigger": "each"}, "trigger: expected"),
         ({"per_client": 2.0}, "per_client: "),
@@ -351,7 +351,11 @@ def test_a_selection_is_in_the_description() -> None:
     ("options", "error", "message"),
     [
         ({"selection": "fastest", "concurrency": 2}, ValueError, "selection: expected"),
-        ({"selection": [0.5, 0.4], "concurrency": 2}, ValueError, "selection: the probabilities sum to 0.9, not to 1"),
+        (
+            {"selection": [0.5, 0.4], "concurrency": 2},
+            ValueError,
+            "selection: expected probabilities that sum to 1",
+        ),
         ({"selection": [0.5, 0.5], "concurrency": 2}, ValueError, "selection: expected 5 probabilities"),
         ({"selection": [1.0, 0, 0, 0, 0], "concurrency": 2}, ValueError, "selection: only 1 clients"),
         ({"selection": [1.5, -0.5], "concurrency": 2}, ValueError, "selection: expected a probability per client"),

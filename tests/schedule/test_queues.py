@@ -142,7 +142,7 @@ def test_the_check_finds_tasks_out_of_turn() -> None:
         (FedBuff(2), {"queues": True, "concurrency": 2, "selection": "longest_idle"}, "queues: selection"),
         (FedBuff(2, distinct_clients=True), {"queues": True, "concurrency": 2}, "queues: distinct_clients"),
         (FedBuff(2), {"queues": 1, "concurrency": 2}, "queues: expected"),
-        (FedBuff(2), {"concurrency": 9}, "there are only 5 clients"),
+        (FedBuff(2), {"concurrency": 9}, "concurrency: expected an int up to the 5 clients"),
     ],
     ids=str,
 )
@@ -153,5 +153,5 @@ def test_refused_queues(strategy: Any, options: dict[str, Any], message: str) ->
 
 def test_a_log_has_no_queues() -> None:
     log = fb.ArrivalLog([0, 1], [1.0, 2.0], version=[0, 0])
-    with pytest.raises(ValueError, match="an arrival log is replayed as it happened: no queues"):
+    with pytest.raises(ValueError, match="queues: an arrival log is replayed as it happened; leave it out"):
         fb.schedule(log, FedBuff(1), queues=True)

@@ -248,7 +248,7 @@ def test_a_factory_makes_the_problem(tmp_path: Path) -> None:
     assert config.problem.dim == 3
     with pytest.raises(ConfigError, match=r"^problem\.options\.sise: unknown key; did you mean size\?$"):
         _ = config.changed({"problem": {**table, "options": {"sise": 3}}}).problem
-    with pytest.raises(ConfigError, match=r"^problem\.function: mine\.py has no function made$"):
+    with pytest.raises(ConfigError, match=r"^problem\.function: mine\.py: no function made$"):
         _ = config.changed({"problem": {**table, "function": "mine.py:made"}}).problem
 
 
@@ -265,7 +265,7 @@ def test_uniform_arrivals() -> None:
         ({"strategies": {}}, "strategies: unknown key; did you mean strategy?"),
         ({"strategy.buffer_size": "ten"}, "strategy.buffer_size: expected an int, got str"),
         ({"strategy": {"kind": "fedbuff2"}}, "strategy.kind: expected one of fedbuff, fedasync, fedavg, "),
-        ({"strategy": {"kind": "fedavg"}}, "strategy.clients_per_round, rate: give exactly one of them"),
+        ({"strategy": {"kind": "fedavg"}}, "strategy.clients_per_round, rate: expected exactly one of them"),
         ({"strategy.staleness": {"kind": "hinge", "slope": -1}}, "strategy.staleness.slope: expected a number >= 0"),
         ({"strategy.preset": "flsin"}, "strategy.preset: expected one of paper, nguyen,"),
         ({"local.lr": -1}, "local.lr: expected a number >= 0, got -1"),
@@ -275,7 +275,7 @@ def test_uniform_arrivals() -> None:
         ({"trace.upload": -1}, "trace.upload: Constant(value=-1.0): value: expected a number >= 0"),
         ({"trace": {"kind": "recorded"}}, "trace.file: missing"),
         ({"trace": {"kind": "recorded", "file": "no.csv"}}, "trace.file: no.csv does not exist"),
-        ({"schedule.concurrency": 5}, "schedule.concurrency is 5: there are only 2 clients"),
+        ({"schedule.concurrency": 5}, "schedule.concurrency: expected an int up to the 2 clients, got 5"),
         ({"schedule": {"server_stps": 3}}, "schedule.server_stps: unknown key; did you mean server_steps?"),
         ({"replay.metrics": ["los"]}, "replay.metrics: expected one of loss,"),
         ({"replay.eval_every": 0}, "replay.eval_every: expected an int >= 1, got 0"),
@@ -436,5 +436,5 @@ def test_the_check_of_a_schedule_builds_no_plan(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("fedbuff._schedule.plan.Request._make_plan", build)
     fb.StudyConfig(QUADRATIC).check_timing()
-    with pytest.raises(ConfigError, match=r"schedule.concurrency is 3: there are only 2 clients"):
+    with pytest.raises(ConfigError, match=r"schedule.concurrency: expected an int up to the 2 clients, got 3"):
         fb.StudyConfig(merged(QUADRATIC, {"schedule.concurrency": 3})).check_timing()

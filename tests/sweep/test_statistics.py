@@ -245,10 +245,10 @@ def test_one_seed_has_a_mean_and_no_interval() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda r: r.table("speed"), "metric: the results have no numbers 'speed'"),
-        (lambda r: r.table("error"), "metric: the results have no numbers 'error'"),
+        (lambda r: r.table("speed"), "metric: expected a column of numbers, .* got 'speed'"),
+        (lambda r: r.table("error"), "metric: expected a column of numbers, .* got 'error'"),
         (lambda r: r.table(level=2), "level: expected a share"),
-        (lambda r: r.band("accuracy"), "metric: the histories have step.* not 'accuracy'"),
+        (lambda r: r.band("accuracy"), "metric: expected one of step.* got 'accuracy'"),
         (lambda r: r.band(axis="seconds"), "axis: expected one of step, time, updates"),
         (lambda r: r.paired(0, 7), "b: there are 4 arms"),
         (lambda r: r.paired({"local.lr": 0.02}, 1), "a: 2 arms have"),

@@ -282,7 +282,7 @@ def test_an_impossible_arm_fails_alone(base: dict[str, Any]) -> None:
     assert repr(results).endswith("2 done, 6 failed>")
     errors = [row["error"] for row in results.failed]
     assert errors[0] == (
-        "schedule.concurrency is 1000: there are only 12 clients (with strategy.buffer_size = 2, "
+        "schedule.concurrency: expected an int up to the 12 clients, got 1000 (with strategy.buffer_size = 2, "
         "schedule.concurrency = 1000)"
     )
     assert errors[2].startswith("strategy.buffer_size: expected an int >= 1, got 0 (with strategy.buffer_size = 0,")
@@ -330,7 +330,7 @@ def test_an_arm_without_a_schedule_is_found_before_anything_runs(
     monkeypatch.setattr(Workshop, "run", lambda self, pairs, *rest: (ran.extend(pairs), run(self, pairs, *rest))[1])
     results = fb.sweep(base, {"schedule.concurrency": [1000, 4]}, seeds=[0])
     assert ran == [(1, 0)] and results.column("status").tolist() == ["failed", "done"]
-    assert results.failed[0]["error"].startswith("schedule.concurrency is 1000: there are only 12 clients")
+    assert results.failed[0]["error"].startswith("schedule.concurrency: expected an int up to the 12 clients, got 1000")
 
 
 @pytest.mark.parametrize("removed", [None, "unset"])
@@ -432,7 +432,7 @@ def test_a_run_that_diverges_is_done(base: dict[str, Any]) -> None:
         ({"grid": {"local.lr": []}}, ConfigError, "grid.local.lr: expected a list"),
         ({"grid": {"local.lr": [0.1, 0.1]}}, ConfigError, "grid: two arms are the same configuration"),
         ({"grid": [1]}, TypeError, "grid: expected lists by key path, got list"),
-        ({"grid": {"local.lr": [1]}, "configs": [{}]}, TypeError, "give grid or configs, not both"),
+        ({"grid": {"local.lr": [1]}, "configs": [{}]}, TypeError, "grid: expected grid or configs, got both"),
         ({"configs": []}, TypeError, "configs: expected a list of changes"),
         ({"configs": {"local.lr": 1}}, TypeError, "configs: expected a list of changes"),
         ({"seeds": []}, ConfigError, "seeds: expected a list of ints"),

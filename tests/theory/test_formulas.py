@@ -144,7 +144,7 @@ def test_bad_counts() -> None:
     with pytest.raises(ValueError, match=r"^heterogeneity: expected one of average, uniform"):
         theory.bound(1.0, 10_000, 1, 0, 5, 1.0, 1.0, 1.0, 1, "largest")  # type: ignore[arg-type]
     for arguments in ({"T": None}, {"T": 10, "eta": 0.1}):
-        with pytest.raises(ValueError, match=r"^T, eta: give exactly one"):
+        with pytest.raises(ValueError, match=r"^T, eta: expected exactly one"):
             theory.conditions(L=1.0, Q=1, tau=0, **arguments)  # type: ignore[arg-type]
 
 

@@ -25,7 +25,7 @@ static_assert(sizeof(std::size_t) >= 8, "sizes of the C ABI have 64 bits, and so
 
 namespace {
 
-// The one place where exceptions are caught: ours are about memory, the others come from the host's functions.
+// Exceptions are caught here only: the core throws for lack of memory, the host's functions may throw anything.
 template <class Body>
 fb_status guarded(Body body) {
   try {
@@ -41,7 +41,7 @@ fb_status guarded(Body body) {
   }
 }
 
-// What body(object) gives; `nothing` where there is no object, or it belongs to the process that forked this one.
+// The result of body(object); `nothing` where there is no object, or where a parent process made it before a fork.
 template <class Object, class Body, class Result>
 Result read(Object* object, Body body, Result nothing) {
   try {
@@ -161,7 +161,7 @@ void destroy(Handle** handle) {
   }
 }
 
-// The same, but leaves alone what threads of another process were using.
+// The same, but of an object of another process nothing is freed: its threads were using it.
 template <class Handle>
 void destroy_unless_lost(Handle** handle) {
   if (handle != nullptr && *handle != nullptr && (*handle)->is_lost()) {

@@ -50,7 +50,7 @@ class Local final : public fb_local {
   const LocalOptions options_;
 };
 
-constexpr double kTinyFlops = 2000;  // a task of less costs about as much as passing it to another core
+constexpr double kTinyFlops = 2000;  // passing a task to another core costs about as much as this
 
 template <class T>
 class LocalSgdWork final : public ClientWork<T> {
@@ -61,7 +61,7 @@ class LocalSgdWork final : public ClientWork<T> {
 
   void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) override {
     LocalTask<T> local[kMaxTasksPerRun];
-    for (std::int64_t i = 0; i < n_tasks; ++i) {  // with many clients these are not in the cache
+    for (std::int64_t i = 0; i < n_tasks; ++i) {  // prefetched: with many clients these are not in the cache
       __builtin_prefetch(&options_.batch[tasks[i].row->client]);
       if (problem_.offsets != nullptr) {
         __builtin_prefetch(problem_.offsets + tasks[i].row->client);

@@ -236,7 +236,7 @@ class Planner {
     }
   }
 
-  // The end of a residual block: the sum of its two ways.
+  // The end of a residual block: the sum of its two branches.
   void add_block(const LayerRecord& r) {
     if (blocks_.empty() || blocks_.back().body < 0) {
       fail("expected a residual block with a shortcut before it");
@@ -407,7 +407,7 @@ class Planner {
     made.n_operations = static_cast<std::int64_t>(plan_->operations.size());
   }
 
-  // On the way back the first operation on a tensor sets its gradient, and the others add theirs.
+  // Backward, the first operation on a tensor sets its gradient, and the others add theirs.
   void order_gradients() {
     std::vector<bool> seen(plan_->tensors.size());
     const auto visit = [&](std::int32_t t) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kMostParts = 64;
 constexpr std::int64_t kFewestParts = 8;                    // where there are as many clients and they fit at all
-constexpr std::int64_t kPartBytes = std::int64_t{1} << 21;  // of partial sums at most: more of them would cost time
+constexpr std::int64_t kPartBytes = std::int64_t{1} << 21;  // of partial sums at most, so that they stay in a cache
 constexpr std::int64_t kMostPartBytes = std::int64_t{1} << 28;
 
 std::int64_t count_parts(std::int64_t n_clients, std::int64_t dim) {
@@ -108,7 +108,7 @@ double Workspace<T>::gradient(const T* w, T* gradient_out, int threads, void (*a
   std::vector<double> value(static_cast<std::size_t>(parts));
   std::vector<char> finished(value.size());
   std::mutex mutex;
-  std::size_t next = 0;  // the first part that was not added to the others yet: whoever can adds it
+  std::size_t next = 0;  // the first part that was not added to the others yet
   const std::thread::id caller = std::this_thread::get_id();
   run_parallel(parts, threads, [&](std::int64_t part) {
     const auto at = static_cast<std::size_t>(part);

@@ -53,13 +53,13 @@ struct RowConfig {
   const T* current;
 };
 
-// Loops that do one thing as fast as the level can: what a kernel's speed is measured against.
+// Loops that do one thing as fast as the level can: the limits that kernels are compared with.
 template <class T>
 struct Limits {
   // The sum of n_streams vectors x[k] (dim), read side by side.
   T (*read)(std::int64_t dim, std::int64_t n_streams, const T* const* x);
 
-  // Writes value to out (dim), or copies x (dim) there; with past_caches by stores that leave no trace in the caches.
+  // Writes value to out (dim), or copies x (dim) there; with past_caches by stores that bypass the caches.
   void (*write)(std::int64_t dim, T value, bool past_caches, T* out);
   void (*copy)(std::int64_t dim, const T* x, bool past_caches, T* out);
 

@@ -2,15 +2,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-
-#include "kernels/delay_model.hpp"
-#include "kernels/kernels.hpp"
-#include "numbers/normal.hpp"
-#include "numbers/philox.hpp"
-#include "numbers/shuffle.hpp"
+#include "kernels/level_includes.hpp"
 
 // Everything above is compiled for any CPU; everything below for this level only.
 #if defined(__clang__)
@@ -21,9 +13,11 @@
 
 namespace fedbuff::avx2 {
 
+#include "kernels/level/arithmetic.inl"
 #include "kernels/level/simd_avx2.hpp"
 #include "kernels/level/event_scan.inl"
 #include "kernels/level/schedule_avx2.hpp"
+#include "kernels/level/philox_batch.inl"
 #include "kernels/level/kernels.inl"
 
 extern const KernelTable table;

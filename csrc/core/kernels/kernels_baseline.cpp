@@ -1,16 +1,9 @@
 // The kernels for every CPU of the architecture.
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-
-#include "kernels/delay_model.hpp"
-#include "kernels/kernels.hpp"
-#include "numbers/normal.hpp"
-#include "numbers/philox.hpp"
-#include "numbers/shuffle.hpp"
+#include "kernels/level_includes.hpp"
 
 namespace fedbuff::baseline {
 
+#include "kernels/level/arithmetic.inl"
 #include "kernels/level/simd_baseline.hpp"
 #include "kernels/level/event_scan.inl"
 #include "kernels/level/schedule_baseline.hpp"

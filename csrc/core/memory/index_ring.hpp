@@ -1,6 +1,7 @@
 // A first-in-first-out queue whose items keep their indices: [begin, end), index i in slot i modulo a power of two.
 //
 // push_back is O(1) amortised and may move the items; pop_front and access are O(1). Not thread-safe, but see View.
+// Memory does not shrink.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,8 @@ class IndexRing {
 
   Item& operator[](std::int64_t index) { return items_[slot(index)]; }
   const Item& operator[](std::int64_t index) const { return items_[slot(index)]; }
+  Item& front() { return (*this)[begin_]; }
+  Item& back() { return (*this)[end_ - 1]; }
 
   // The items at the time of construction, for threads that read them while another thread calls pop_front. The ring
   // must not grow or restart meanwhile.
@@ -35,10 +38,15 @@ class IndexRing {
   };
 
   void push_back(Item item) {
+    make_room();
+    items_[slot(end_++)] = std::move(item);
+  }
+
+  // The next push_back does not throw.
+  void make_room() {
     if (size() == static_cast<std::int64_t>(items_.size())) {
       grow();
     }
-    items_[slot(end_++)] = std::move(item);
   }
 
   void pop_front() {

@@ -143,7 +143,7 @@ void add_noise(const SumConfig& config, std::int64_t dim, std::int64_t step, T* 
     if (at == 0) {
       const auto bytes = static_cast<std::streamsize>(words.size() * sizeof(PhiloxBlock));
       if (!system.read(reinterpret_cast<char*>(words.data()), bytes)) {
-        throw std::runtime_error("the operating system gives no random numbers: /dev/urandom cannot be read");
+        throw std::runtime_error("privacy: the operating system gives no random numbers, /dev/urandom cannot be read");
       }
     }
     add_pair(words[at], config.deviation, dim - j, sum + j);

@@ -168,7 +168,7 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
       hearing_(plan.trigger, plan.n_clients, plan.per_client),
       always_ticks_(plan.step_period < kInfinity && (plan.restart || plan.refill == 0)) {
   if (plan.n_slots >= static_cast<std::int64_t>(Event::kMaxSlots) - 1) {
-    throw std::length_error("more than 67,108,862 tasks in flight: give a smaller concurrency");
+    throw std::length_error("concurrency: expected at most 67,108,862 tasks in flight");
   }
   entered_.assign(plan.distinct_clients ? static_cast<std::size_t>(plan.n_clients) : 0, -1);
   running_.resize(stops() ? static_cast<std::size_t>(plan.n_slots) + 1 : 0);
@@ -230,7 +230,7 @@ std::uint32_t LoopOver<Queue>::free_slot() {
     return slot;
   }
   if (queue_.n_slots() >= Event::kMaxSlots) {
-    throw std::length_error("more than 67,108,863 tasks in flight");
+    throw std::length_error("start_rate: expected at most 67,108,863 tasks in flight");
   }
   queue_.add_slots(1);
   make_queue_room(queue_.n_slots());
@@ -262,7 +262,7 @@ class LoopOver<Queue>::Call {
 
   FB_ALWAYS_INLINE ChunkEnd run() {
     if (s_.created + 4 * static_cast<std::uint64_t>(out_.n_rows) + 4 * queue_.n_slots() >= Event::kMaxNumber) {
-      throw std::length_error("more than 68,719,476,735 events in one schedule");
+      throw std::length_error("schedule: expected at most 68,719,476,735 events");
     }
     for (std::int64_t turn = 0; has_room() && turn + rows_ <= kEventsPerCall; ++turn) {
       if constexpr (kStops) {
@@ -1082,7 +1082,7 @@ ScheduleResolver::~ScheduleResolver() = default;
 
 ChunkEnd ScheduleResolver::run(const ScheduleColumns& out) {
   if (out.n_rows < rows_needed_ || out.n_steps < 2) {
-    throw std::invalid_argument("no room for one event's rows");
+    throw std::invalid_argument("columns: expected room for the rows of one event");
   }
   return loop_->run(out);
 }

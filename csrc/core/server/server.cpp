@@ -8,6 +8,7 @@
 #include <new>
 #include <vector>
 
+#include "memory/index_ring.hpp"
 #include "memory/placement.hpp"
 #include "server/rule_state.hpp"
 #include "threads/ticket_queue.hpp"
@@ -70,9 +71,9 @@ struct Due {
   Hold model;              // kept where the rule needs it and the version is an old one
 };
 
-// The newest kMostVersions versions are kept in a deque, older ones in a map if tasks are due on them; likewise the
+// The newest kMostVersions versions are kept in a ring, older ones in a map if tasks are due on them; likewise the
 // weights of a staleness above the table's in a map. So memory grows with the tasks that are due, not with staleness.
-constexpr std::size_t kMostVersions = 1 << 16;
+constexpr std::int64_t kMostVersions = 1 << 16;
 constexpr std::size_t kMostFarWeights = 1 << 12;
 
 template <class T>
@@ -81,7 +82,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
   Server(const fb_rule& rule, std::int64_t dim, const void* w0)
       : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), state_(rule, dim, OnFailure::Restore) {
     std::memcpy(model_.get()->data, w0, bytes());
-    due_.emplace_back();
+    due_.push_back({});
     terms_.reserve(TicketQueue::kMaxBatch);
   }
 
@@ -235,16 +236,17 @@ class Server final : public fb_server, private TicketQueue::Sink {
     if (const fb_status status = restore_arrays(state); status != FB_OK) {
       return status;
     }
-    due_.clear();
     far_due_.clear();
     const std::int64_t oldest = state.n_due > 0 ? state.due_version[0] : state.version;
-    due_.resize(
-        static_cast<std::size_t>(std::min(state.version - oldest, static_cast<std::int64_t>(kMostVersions) - 1) + 1));
+    due_.restart(std::max(oldest, state.version - kMostVersions + 1));
+    while (due_.end() <= state.version) {
+      due_.push_back({});
+    }
     for (std::int64_t i = 0; i < state.n_due; ++i) {
-      const std::int64_t place = state.due_version[i] - first_version();
-      Due& due = place >= 0 ? due_[static_cast<std::size_t>(place)] : far_due_[state.due_version[i]];
+      const std::int64_t version = state.due_version[i];
+      Due& due = version >= due_.begin() ? due_[version] : far_due_[version];
       due.tasks = state.due[i];
-      if (needs_start(rule_) && state.due_version[i] != state.version) {
+      if (needs_start(rule_) && version != state.version) {
         due.model = Hold(fb_model::create(bytes()));
         std::memcpy(due.model.get()->data, state.kept[i], bytes());
       }
@@ -282,8 +284,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
         staleness_weight_(other.staleness_weight_),
         far_weight_(other.far_weight_) {
     const auto again = [](const Due& due) { return Due{due.tasks, due.model ? due.model.again() : Hold()}; };
-    for (const Due& due : other.due_) {
-      due_.push_back(again(due));
+    due_.restart(other.due_.begin());
+    for (std::int64_t version = due_.begin(); version < other.due_.end(); ++version) {
+      due_.push_back(again(other.due_[version]));
     }
     for (const auto& [version, due] : other.far_due_) {
       far_due_.emplace(version, again(due));
@@ -319,7 +322,6 @@ class Server final : public fb_server, private TicketQueue::Sink {
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
   std::size_t bytes() const { return size() * sizeof(T); }
   static T* values(const Hold& hold) { return static_cast<T*>(hold.get()->data); }
-  std::int64_t first_version() const { return version_ - static_cast<std::int64_t>(due_.size()) + 1; }
   std::int64_t read(const std::int64_t& value) const {
     const auto lock = queue_.lock_without(stepping_);
     return value;
@@ -329,12 +331,12 @@ class Server final : public fb_server, private TicketQueue::Sink {
     if (version < 0 || version > version_) {
       return FB_ERR_NEVER_GIVEN;
     }
-    if (version < first_version()) {
+    if (version < due_.begin()) {
       const auto far = far_due_.find(version);
       due_out = far == far_due_.end() ? nullptr : &far->second;
       return due_out != nullptr ? FB_OK : FB_ERR_NOTHING_DUE;
     }
-    due_out = &due_[static_cast<std::size_t>(version - first_version())];
+    due_out = &due_[version];
     return due_out->tasks > 0 ? FB_OK : FB_ERR_NOTHING_DUE;
   }
 
@@ -344,9 +346,8 @@ class Server final : public fb_server, private TicketQueue::Sink {
     for (const auto& [version, due] : far_due_) {
       function(version, due);
     }
-    std::int64_t version = first_version();
-    for (const Due& due : due_) {
-      function(version++, due);
+    for (std::int64_t version = due_.begin(); version < due_.end(); ++version) {
+      function(version, due_[version]);
     }
   }
 
@@ -354,10 +355,11 @@ class Server final : public fb_server, private TicketQueue::Sink {
   void make_room() {
     while (due_.size() >= kMostVersions) {
       if (due_.front().tasks > 0) {
-        far_due_.emplace(first_version(), std::move(due_.front()));
+        far_due_.emplace(due_.begin(), std::move(due_.front()));
       }
       due_.pop_front();
     }
+    due_.make_room();
   }
 
   fb_model* held_model() {
@@ -367,14 +369,14 @@ class Server final : public fb_server, private TicketQueue::Sink {
 
   // One task on `version` has ended: frees entries and models that no task is due on.
   void return_task(std::int64_t version) {
-    if (version < first_version()) {
+    if (version < due_.begin()) {
       const auto far = far_due_.find(version);
       if (--far->second.tasks == 0) {
         far_due_.erase(far);
       }
       return;
     }
-    Due& due = due_[static_cast<std::size_t>(version - first_version())];
+    Due& due = due_[version];
     if (--due.tasks == 0) {
       due.model.reset();
     }
@@ -391,11 +393,11 @@ class Server final : public fb_server, private TicketQueue::Sink {
     double norm = 1;
     bool full = false;
     n = state_.has_rows() || state_.weighs_sum() ? 1 : n;
-    while (terms_.size() < n && !full) {
-      Arrival& next = *arrival[terms_.size()];
-      next.status = consider(arrival, after, full, norm);
+    for (std::size_t at = 0; at < n && !full; ++at) {
+      Arrival& next = *arrival[at];
+      next.status = consider(arrival, at, after, full, norm);
       if (next.status != FB_OK || next.outcome == FB_TOO_STALE) {
-        if (!terms_.empty()) {
+        if (at > 0) {
           break;
         }
         if (next.status == FB_OK) {
@@ -420,13 +422,11 @@ class Server final : public fb_server, private TicketQueue::Sink {
     if (full) {  // what may throw comes before the first change
       next = next_model();
       make_room();
-      due_.emplace_back();
     }
     state_.commit_sum();
     if (full && !step(lock, after, norm, next)) {
       state_.undo_sum();
       state_.drop_row();
-      due_.pop_back();
       spare_ = std::move(next);
       if (terms_.size() > 1) {
         return settle(lock, arrival, 1);
@@ -448,16 +448,16 @@ class Server final : public fb_server, private TicketQueue::Sink {
     return terms_.size();
   }
 
-  // Checks the arrival after those in terms_, and makes it a term if it can be added.
-  fb_status consider(Arrival* const* arrival, WeightSums& after, bool& full, double& norm) {
-    Arrival& next = *arrival[terms_.size()];
+  // Checks arrival[at], which follows those in terms_, and makes it a term if it can be added.
+  fb_status consider(Arrival* const* arrival, std::size_t at, WeightSums& after, bool& full, double& norm) {
+    Arrival& next = *arrival[at];
     const std::int64_t version = next.version;
     next.outcome = FB_ADDED;
     Due* due = nullptr;
     if (const fb_status status = find(version, due); status != FB_OK) {
       return status;
     }
-    const auto same = std::count_if(arrival, arrival + terms_.size(), [=](auto* a) { return a->version == version; });
+    const auto same = std::count_if(arrival, arrival + at, [=](auto* a) { return a->version == version; });
     if (due->tasks <= same) {
       return FB_ERR_NOTHING_DUE;
     }
@@ -534,17 +534,18 @@ class Server final : public fb_server, private TicketQueue::Sink {
     return finite.load(std::memory_order_relaxed);
   }
 
-  // Makes the next model the present one. Its entry is at the end of due_ already.
+  // Makes the next model the present one. There is room for its entry.
   void advance(Hold next) {
     state_.commit_step();
     state_.note_step(values(model_), values(next));
-    Due& present = due_[due_.size() - 2];
+    Due& present = due_.back();
     if (needs_start(rule_) && present.tasks > 0) {
       present.model = model_.again();
     }
     spare_ = std::move(model_);
     model_ = std::move(next);
     ++version_;
+    due_.push_back({});
   }
 
   const fb_rule rule_;
@@ -557,7 +558,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
   std::vector<Term> terms_;                    // of the batch that is being settled
   std::vector<double> staleness_weight_;       // by staleness; empty: always 1
   std::map<std::int64_t, double> far_weight_;  // of a staleness above the table's
-  std::deque<Due> due_;                        // versions first_version() .. version_
+  IndexRing<Due> due_;                         // by version, the present one last
   std::map<std::int64_t, Due> far_due_;        // older versions that tasks are due on
 };
 

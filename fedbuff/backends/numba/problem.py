@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..spec import BoundProblem, LocalSpec, ProblemSpec, Vector
+from ..spec import BoundProblem, LocalSpec, LocalTask, ProblemSpec, Vector
 from .compile import or_empty, reads
 from .net import RELU, TANH, Net, net_count_correct, net_local_sgd, net_objective
 from .quadratic import DENSE, DIAGONAL, SCALAR, Quadratic, quadratic_local_sgd, quadratic_objective
@@ -33,27 +32,17 @@ class _Bound:
         self._no_rows = reads(np.empty((0, 0), np.int64))
         self._no_gradient = np.empty(0, spec.dtype)
 
-    def local_sgd(
-        self,
-        local: LocalSpec,
-        w: Vector,
-        *,
-        client: int,
-        task: int,
-        seed: int,
-        batch: int,
-        rows: NDArray[np.int64] | None,
-        delta_out: Vector,
-    ) -> None:
-        if len(local.lr_factors) > 0 or (local.steps_per_pass > 0 and batch > 0):
+    def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
+        if len(local.lr_factors) > 0 or (local.steps_per_pass > 0 and task.batch > 0):
             raise ValueError(
                 f"local: {'lr_by_step' if len(local.lr_factors) > 0 else 'epochs'} is not in the numba backend; "
                 "FEDBUFF_BACKEND=cpp or reference has it"
             )
         t = self._dtype.type
         numbers = Local(local.steps, t(local.lr), t(local.momentum), t(local.weight_decay), t(local.prox))
-        given = self._no_rows if rows is None else reads(rows)
-        self._local_sgd(self._problem, numbers, Task(*key_words(seed), client, task, batch), reads(w), given, delta_out)
+        given = self._no_rows if task.rows is None else reads(task.rows)
+        draws = Task(*key_words(task.seed), task.client, task.task, task.batch)
+        self._local_sgd(self._problem, numbers, draws, reads(w), given, delta_out)
         if local.scale != 1.0:
             delta_out *= t(local.scale)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from ..spec import (
     ClientFunction,
     EncodeNumbers,
     EngineSpec,
+    LocalTask,
+    Moments,
     SumSpec,
     UsedRows,
     Vector,
@@ -71,6 +74,19 @@ class _Journal(NamedTuple):
     models: dict[int, Vector]
     references: dict[int, int]
     pending: dict[int, int]
+
+
+@dataclass(slots=True, eq=False)
+class _OpenStep:
+    """What the arrivals of a server step add up to."""
+
+    total: Vector
+    delta: Vector  # the newest arrival's
+    change: Vector  # of the table's sum
+    sums: WeightSums = field(default_factory=WeightSums)
+    rows: dict[int, NDArray[Any]] = field(default_factory=dict)  # of the table, that the step replaces
+    cut: int = 0  # numbers out of a secure sum's range
+    bad: int = -1  # the first arrival that is not finite
 
 
 class SequentialReplay:
@@ -196,85 +212,39 @@ class SequentialReplay:
         return function.check(function.call(clients, tasks, models), models.shape, models.dtype).copy()
 
     def _step(self) -> bool:
-        rule, w = self._rule, self._models[self._version]
         # Moments are changed in copies, which take their places when the step is made.
         moments = tuple(moment.copy() for moment in self._moments)
-        if isinstance(self._roles, _SimulatedSum):
-            self._roles.restart()
-        elif self._roles is not None and self._summing == self._version:
-            raise RuntimeError("replay: a secure sum was interrupted; go on from a checkpoint")
-        self._summing = self._version
-        total, delta = np.zeros_like(w), np.empty_like(w)
-        sums = WeightSums()
-        table, rows = self._rows_of_clients, dict[int, NDArray[Any]]()  # those that this step replaces
-        change = np.zeros_like(w)
+        self._begin_sum()
+        w = self._models[self._version]
+        step = _OpenStep(np.zeros_like(w), np.empty_like(w), np.zeros_like(w))
         end = self._at
-        bad = -1
-        cut = 0
         while end < len(self._rows) and self._rows[end][3] == self._version:
-            client, task, version, _, s, e = self._rows[end]
-            start = self._models[version]
-            if (ready := self._deltas.get(self._done + end - self._at)) is not None:
-                delta[:] = ready[1]
-            else:
-                self._work(client, task, version, start, delta)
-            factor = self._clip_factor(delta)
-            before = None if version == self._version else start
-            so_far = total if sums.arrivals > 0 else None
-            q = weight_of_numbers(self._kernels, rule, delta, w, before, self._last_step, so_far)
-            sums, weight = sums.weigh(s, e, self._version - version, q)
-            if self._roles is not None:
-                whole = round(weight * self._sums.weight_unit)
-                outside = self._roles.add(client, task, version, self._version, whole, factor, delta)
-                finite = outside == 0 or bool(np.isfinite(delta).all())
-                if not finite:
-                    self._diverged = (self._version, self._done + end - self._at)
-                    return False
-                cut += outside
-            else:
-                base = start if rule.base == "current" and version != self._version else None
-                part = delta
-                if table is not None:
-                    row = rows.get(client, table.rows.get(client))
-                    part, rows[client] = table.contribution(delta, row), table.stored(delta)
-                    change = table.changed(change, row, rows[client])
-                finite = add_contribution(self._kernels, total, part, weight * factor, w, base, total)
-            if not finite and bad < 0 and not np.isfinite(delta).all():
-                bad = self._done + end - self._at
+            if not self._add(step, end):
+                self._diverged = (self._version, self._done + end - self._at)
+                return False
             end += 1
-        if self._roles is not None and sums.arrivals > 0:
-            self._roles.finish(self._version, total)
-        if self._sums.deviation > 0:
-            total += self._noise(total)
-        if sums.arrivals > 0 and sums.norm(rule) == 0.0:
-            raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
-        waits = table is not None and table.waits(len({*table.rows, *rows}))
-        if table is not None and sums.arrivals > 0:
-            total = table.direction(total, sums.norm(rule))
-        new = (
-            w.copy()
-            if sums.arrivals == 0 or waits
-            else step_model(self._kernels, rule, w, total, sums, self._version, moments)
-        )
+        new = self._next_model(step, moments)
         if not np.isfinite(new).all():
-            self._diverged = (self._version, bad)
+            self._diverged = (self._version, step.bad)
             return False
         gradients = self._gradients
         if self._record is not None and self._version % self._record[0] == self._record[1]:
             gradients = (*gradients, self._squared_gradient(w))
         used = Counter(row[2] for row in self._rows[self._at : end])
+        done = self._done + step.sums.arrivals
         values = {
             "_version": self._version + 1,
             "_at": end,
-            "_done": self._done + sums.arrivals,
-            "_deltas": {n: d for n, d in self._deltas.items() if n >= self._done + sums.arrivals},
-            "_cut": self._cut + cut,
+            "_done": done,
+            "_deltas": {n: d for n, d in self._deltas.items() if n >= done},
+            "_cut": self._cut + step.cut,
             "_moments": moments,
-            "_last_step": w - new if rule.weight_by.by == "last_step" else None,
+            "_last_step": w - new if self._rule.weight_by.by == "last_step" else None,
             "_gradients": gradients,
         }
+        table = self._rows_of_clients
         if table is not None:
-            values["_table_total"] = (table.total + change, len({*table.rows, *rows}), rows)
+            values["_table_total"] = (table.total + step.change, len({*table.rows, *step.rows}), step.rows)
         self._carry_out(
             _Journal(
                 values,
@@ -284,6 +254,58 @@ class SequentialReplay:
             )
         )
         return True
+
+    def _begin_sum(self) -> None:
+        if isinstance(self._roles, _SimulatedSum):
+            self._roles.restart()
+        elif self._roles is not None and self._summing == self._version:
+            raise RuntimeError("replay: a secure sum was interrupted; go on from a checkpoint")
+        self._summing = self._version
+
+    def _add(self, step: _OpenStep, at: int) -> bool:
+        """Adds the arrival of this row to the step's sum; False where a secure sum cannot take it."""
+        rule, w, delta = self._rule, self._models[self._version], step.delta
+        client, task, version, _, s, e = self._rows[at]
+        start = self._models[version]
+        if (ready := self._deltas.get(self._done + at - self._at)) is not None:
+            delta[:] = ready[1]
+        else:
+            self._work(client, task, version, start, delta)
+        factor = self._clip_factor(delta)
+        before = None if version == self._version else start
+        so_far = step.total if step.sums.arrivals > 0 else None
+        q = weight_of_numbers(self._kernels, rule, delta, w, before, self._last_step, so_far)
+        step.sums, weight = step.sums.weigh(s, e, self._version - version, q)
+        if self._roles is not None:
+            whole = round(weight * self._sums.weight_unit)
+            outside = self._roles.add(client, task, version, self._version, whole, factor, delta)
+            step.cut += outside
+            return outside == 0 or bool(np.isfinite(delta).all())
+        base = start if rule.base == "current" and version != self._version else None
+        part, table = delta, self._rows_of_clients
+        if table is not None:
+            row = step.rows.get(client, table.rows.get(client))
+            part, step.rows[client] = table.contribution(delta, row), table.stored(delta)
+            step.change = table.changed(step.change, row, step.rows[client])
+        finite = add_contribution(self._kernels, step.total, part, weight * factor, w, base, step.total)
+        if not finite and step.bad < 0 and not np.isfinite(delta).all():
+            step.bad = self._done + at - self._at
+        return True
+
+    def _next_model(self, step: _OpenStep, moments: Moments) -> Vector:
+        rule, w, sums, total = self._rule, self._models[self._version], step.sums, step.total
+        if self._roles is not None and sums.arrivals > 0:
+            self._roles.finish(self._version, total)
+        if self._sums.deviation > 0:
+            total += self._noise(total)
+        if sums.arrivals > 0 and sums.norm(rule) == 0.0:
+            raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
+        table = self._rows_of_clients
+        if sums.arrivals == 0 or (table is not None and table.waits(len({*table.rows, *step.rows}))):
+            return w.copy()
+        if table is not None:
+            total = table.direction(total, sums.norm(rule))
+        return step_model(self._kernels, rule, w, total, sums, self._version, moments)
 
     def _clip_factor(self, delta: Vector) -> float:
         """What makes the norm at most clip, also where products are rounded: a number of the dtype, rounded down."""
@@ -332,10 +354,8 @@ class SequentialReplay:
             delta[:] = self._function.check(self._function.call(client, task, model), delta.shape, delta.dtype)
             return
         assert self._problem is not None and self._local is not None
-        self._problem.local_sgd(
-            self._local.task(client, version), start, client=client, task=task, seed=self._seed,
-            batch=self._local.batch_of(client), rows=None, delta_out=delta,
-        )  # fmt: skip
+        drawn = LocalTask(client, task, self._seed, self._local.batch_of(client))
+        self._problem.local_sgd(self._local.task(client, version), start, drawn, delta)
 
     def _forget(self) -> None:
         for version in [v for v in self._models if v < min(self._version, self._steps_known)]:
@@ -345,7 +365,7 @@ class SequentialReplay:
     def record_gradients(self, every: int, offset: int) -> None:
         """From now on notes |grad f(w^t)|^2 for every t with t % every == offset, when server step t is made."""
         if self._problem is None:
-            raise ValueError("only a built-in problem's gradients can be recorded")
+            raise ValueError("problem: expected a built-in one, whose gradients can be recorded")
         if every < 1 or not 0 <= offset < every:
             raise ValueError(f"every {every}, offset {offset}: expected 0 <= offset < every")
         self._record, self._gradients = (every, offset), ()

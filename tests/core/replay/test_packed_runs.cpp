@@ -3,6 +3,7 @@
 
 #include "check.hpp"
 #include "replay/packed_runs.hpp"
+#include "small_quadratic.hpp"
 
 namespace {
 
@@ -16,27 +17,13 @@ using fedbuff::RunState;
 constexpr std::int64_t kClients = 6, kDim = 5;
 
 struct Study {
-  std::vector<double> center = check::Numbers(3).vector<double>(kClients * kDim);
-  std::vector<double> curvature = {0.5};
-  std::vector<double> client_weight = std::vector<double>(kClients, 1.0 / kClients);
+  SmallQuadratic quadratic{kClients, kDim, 0.1};
   std::vector<double> s = std::vector<double>(200, 1.0);
   std::vector<double> e = std::vector<double>(kClients, 1.0);
   std::vector<double> w0 = std::vector<double>(kDim, 1.0);
   fedbuff::SchedulePlan plan;
-  std::unique_ptr<fedbuff::Workspace<double>> problem;
 
   Study() {
-    fedbuff::Problem<double> p{};
-    p.family = fedbuff::Family::Quadratic;
-    p.n_clients = kClients;
-    p.dim = kDim;
-    p.client_weight = client_weight.data();
-    p.center = center.data();
-    p.curvature = curvature.data();
-    p.curvature_form = fedbuff::Curvature::Scalar;
-    p.curvature_shared = true;
-    p.noise_variance = 0.1;
-    problem = std::make_unique<fedbuff::Workspace<double>>(p);
     plan.mode = fedbuff::Mode::SlotIsClient;
     plan.n_clients = plan.n_slots = kClients;
     plan.seed = plan.model.seed = 11;
@@ -52,7 +39,7 @@ struct Study {
     made.rule.buffer_size = 3;
     made.rule.norm = FB_NORM_ARRIVALS;
     made.rule.lr = 1.0;
-    made.problem = problem.get();
+    made.problem = quadratic.workspace.get();
     made.local.steps = 2;
     made.local.lr = lr;
     made.local.batch = 1;

@@ -6,6 +6,7 @@
 #include "check.hpp"
 #include "clients/local_sgd.hpp"
 #include "replay/run.hpp"
+#include "small_quadratic.hpp"
 
 namespace {
 
@@ -19,29 +20,16 @@ constexpr double kForever = std::numeric_limits<double>::infinity();
 
 // Two rows a step, the second one version old; step t is made at time t + 1.
 struct Study {
-  std::vector<double> center = check::Numbers(3).vector<double>(kClients * kDim);
-  std::vector<double> curvature = {0.5};
-  std::vector<double> client_weight = std::vector<double>(kClients, 1.0 / kClients);
+  SmallQuadratic quadratic{kClients, kDim, 0.0};
   std::vector<double> w0 = std::vector<double>(kDim, 1.0);
-  std::unique_ptr<fedbuff::Workspace<double>> problem;
   std::unique_ptr<fedbuff::ClientWork<double>> work;
   std::unique_ptr<fedbuff::Replay<double>> engine;
 
   Study() {
-    fedbuff::Problem<double> p{};
-    p.family = fedbuff::Family::Quadratic;
-    p.n_clients = kClients;
-    p.dim = kDim;
-    p.client_weight = client_weight.data();
-    p.center = center.data();
-    p.curvature = curvature.data();
-    p.curvature_form = fedbuff::Curvature::Scalar;
-    p.curvature_shared = true;
-    problem = std::make_unique<fedbuff::Workspace<double>>(p);
     fedbuff::LocalOptions local;
     local.lr = 0.1;
     local.seed = 7;
-    work = fedbuff::make_local_sgd<double>(p, local);
+    work = fedbuff::make_local_sgd<double>(quadratic.fields, local);
     fb_rule rule = FB_RULE_INIT;
     rule.buffer_size = 2;
     rule.norm = FB_NORM_ARRIVALS;
@@ -70,7 +58,7 @@ RunConfig<double> evaluating(const Study& study) {
   RunConfig<double> config;
   config.eval_every = 6;
   config.metrics = {RunMetric::Loss, RunMetric::Distance, RunMetric::StepNorm};
-  config.problem = study.problem.get();
+  config.problem = study.quadratic.workspace.get();
   return config;
 }
 
@@ -91,7 +79,7 @@ std::vector<double> history(std::int64_t chunk, std::int64_t slice) {
 
 RunState end_of(RunConfig<double> config, std::int64_t& version) {
   const Study study;
-  config.problem = study.problem.get();
+  config.problem = study.quadratic.workspace.get();
   Run<double> run(*study.engine, kDim, config);
   Study::feed(run, 0, kSteps);
   run.close();

@@ -4,8 +4,8 @@
 // Forward, lanes go along the output channels and a block of neighbouring outputs stays in registers; the kernel's
 // numbers are added in the order of rows, columns and channels. Backward behind max-pooling, only gradients that are
 // not zero are visited, which are few. Those of one channel are put into a list, rows and pixels in order; lanes go
-// along the runs of its kernel, which stay in registers while the list passes. conv_back.inl has the way back of the
-// others.
+// along the runs of its kernel, which stay in registers while the list passes. conv_back.inl has the backward pass
+// of the others.
 
 // ---- Weights in the order of the loops ----
 
@@ -33,7 +33,7 @@ void pack_forward(const Operation& op, const ConvShape<T>& shape, const T* w, T*
   }
 }
 
-// Calls body(number of a weight in the model, its number among those packed for the way back).
+// Calls body(number of a weight in the model, its number among those packed for the backward pass).
 template <class T, class Body>
 inline __attribute__((always_inline)) void for_each_weight(const Operation& op, const ConvShape<T>& shape, Body body) {
   const std::int64_t kh = op.record.kernel[0], kw = op.record.kernel[1], padded = shape.run_vecs * Vec<T>::kLanes;
@@ -217,7 +217,7 @@ void conv_forward(const Network& network, const Operation& op, const NetworkScra
   const Tensor& out = network.tensors[op.out];
   const ConvShape<T> shape(network, op);
   pack_forward(op, shape, w + op.weight, s.forward_weights);
-  T* bias = s.weight_sum;  // free on the way forward
+  T* bias = s.weight_sum;  // free in the forward pass
   for_each_channel_vec<T>(op, shape, [&](std::int64_t to, std::int64_t from, auto lanes) {
     (op.bias < 0 ? Vec<T>::zero() : load(w + op.bias + from, lanes)).store(bias + to);
   });

@@ -1,6 +1,6 @@
-// The way back of convolutions whose gradients are not mostly zero: those without max-pooling. The gradient of the
+// The backward pass of convolutions whose gradients are not mostly zero: those without max-pooling. The gradient of the
 // weights is a product of gradients and windows, in blocks of channels and vectors of the kernel that stay in registers
-// while the pixels of some rows pass. The gradient of the input is a convolution, by the loops of the way forward.
+// while the pixels of some rows pass. The gradient of the input is a convolution, by the loops of the forward pass.
 
 // A block of channels and vectors of the kernel.
 template <class T>

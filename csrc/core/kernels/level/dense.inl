@@ -1,6 +1,6 @@
 // Dense layers. Backward, behind a ReLU: only gradients that are not zero are visited. A block of outputs at a time, so
-// that their weights come from memory once: first what they pass back, then what they learn; panels of features within,
-// that stay in registers while a list of outputs, or of rows, passes.
+// that their weights are read from memory once: first the gradient of the inputs, then that of the weights. Panels of
+// features within a block stay in registers while a list of outputs, or of rows, passes.
 
 // Whether x is not zero, without a branch. A NaN is not.
 FB_ALWAYS_INLINE std::int64_t counts(float x) {
@@ -85,7 +85,7 @@ struct DenseBlock {
   const DenseLists<T>& lists;
 };
 
-// Asks for the panel behind the one at p.
+// Prefetches the panel behind the one at p.
 template <class T, int N>
 inline __attribute__((always_inline)) void ask_for_panel(const T* p) {
   constexpr int kBytes = N * Vec<T>::kLanes * static_cast<int>(sizeof(T));

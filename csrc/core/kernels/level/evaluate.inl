@@ -1,7 +1,7 @@
 // Over all rows of many clients: the value and the gradient of their objectives, and how many rows are classed right.
 
-// Linear models of one output whose weights fill at most four vectors. Beside such short rows everything shows, so they
-// are read where they lie, with the model and the sums in registers.
+// Linear models of one output whose weights fill at most four vectors. With such short rows every other cost counts, so
+// rows are read in place, with the model and the sums in registers.
 template <class T>
 bool is_narrow(const Problem<T>& p) {
   return p.family == Family::Net && p.n_layers == 1 && p.size[1] == 1 && p.head != Head::Softmax &&
@@ -9,7 +9,7 @@ bool is_narrow(const Problem<T>& p) {
 }
 
 // Rows end to end, read without masks, which cost as much as the product: of a row's kVecs vectors the last one ends
-// with the row and overlaps the one before. kHalf: half a vector does. A row shorter than a vector is a part of one.
+// with the row and overlaps the one before. kHalf: a row fits half a vector. Rows shorter than a vector take a mask.
 template <class T, int kVecs, bool kHalf>
 struct NarrowRows {
   using V = Vec<T>;
@@ -59,7 +59,7 @@ void score_narrow(NarrowRows<T, kVecs, kHalf> rows, std::int64_t n_rows, const T
 }
 
 // sum[j] += sum_r g[r] x[r][j]: kSets sums, which take the rows in turn, and are then added by halves. The rows `ahead`
-// of these are asked for.
+// of these are prefetched.
 template <class T, int kVecs, bool kHalf>
 void add_narrow(NarrowRows<T, kVecs, kHalf> rows, std::int64_t n_rows, const T* g, std::int64_t ahead, T* sum) {
   using V = Vec<T>;
@@ -145,7 +145,7 @@ auto choose_gradient(const Problem<T>& p) -> decltype(&block_gradient<T>) {
   }
 }
 
-// The rows of clients [client, end) in runs that count the same, weight_i / rows_i; neighbours may share one.
+// The rows of clients [client, end) in runs of equal weight, weight_i / rows_i; neighbouring clients may share a run.
 template <class T>
 struct WeightRuns {
   const Problem<T>& p;
@@ -166,8 +166,8 @@ struct WeightRuns {
   }
 };
 
-// Rows of a block. Of long rows so few that they and the next ones, already asked for, share a second-level cache; but
-// where it is the model that fills one, more rows for each time that it is read.
+// Rows of a block. Of long rows so few that they and the next ones, already prefetched, share a second-level cache;
+// more where the model fills that cache, so that it is read less often.
 template <class T>
 std::int64_t block_rows(const Problem<T>& p) {
   if (p.family == Family::Layers) {

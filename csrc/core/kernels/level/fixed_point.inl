@@ -66,7 +66,7 @@ inline __attribute__((always_inline)) double chance_of(std::uint32_t word) {
   return (static_cast<double>(static_cast<std::int32_t>(word ^ 0x80000000u)) + 2147483648.5) * (1.0 / 4294967296.0);
 }
 
-// The nearest whole number, or with the probability of its distance the one on the other side of x: in the mean, x.
+// The nearest whole number, or, with its distance as the probability, the one on the other side of x: the mean is x.
 template <class T, class W, bool kSum, bool kWeighted>
 std::int64_t encode_stochastic(std::int64_t dim, const W* total, const T* delta, W weight, InUnits<T> units,
                                const FixedPointConfig& config, W* total_out) {

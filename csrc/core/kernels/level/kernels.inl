@@ -3,11 +3,12 @@
 //
 // A level provides Vec<T> for float and double: kLanes and block shapes; zero, set, load, store, stream (a store past
 // the caches, to an aligned address) and end_streams after them, load_part / store_part of the first n lanes, load_half
-// of the first half, Vec<double>::load of floats; + - * /, madd (fused where the level has it), max and min (the second
+// of the first half, Vec<double>::load of floats; madd (fused where the level has it), max and min (the second
 // argument where one is NaN), sqrt, abs, if_less, round, scale_by_power, sum_lanes, sum_lanes_of_4 and, of as many rows
 // as there are lanes, sum_lanes_of_each.
 //
-// A level also provides what its schedule part (schedule_<level>.hpp) says: philox_batch and EventScan.
+// + - * / are those of arithmetic.inl. In schedule_<level>.hpp a level also provides EventScan, and philox_batch or the
+// Words64 that philox_batch.inl needs.
 //
 // Each part uses those above it.
 #include "math.inl"

@@ -1,4 +1,4 @@
-// What the machine can do at this level, at best: loops that only read, write, copy or multiply and add.
+// Loops that only read, write, copy or multiply and add, as fast as this level can.
 
 template <class T>
 T read_streams(std::int64_t dim, std::int64_t n_streams, const T* const* x) {

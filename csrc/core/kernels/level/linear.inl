@@ -6,8 +6,8 @@
 // The value of every element is the same however the rows and outputs are grouped into blocks: one accumulator per
 // element, vectors of features in order, then the tail, then the lanes.
 
-// What a block of dot products asks from memory beside its own numbers: those that come `ahead` behind its rows, or
-// the weights of an output that follows.
+// What a block of dot products prefetches beside its own numbers: those that come `ahead` behind its rows, or the
+// weights of an output that follows.
 enum class Ask { Rows, Weights };
 
 // acc[r][c] += x[r][j] w[c, j] for j in [begin, end).
@@ -16,7 +16,8 @@ inline __attribute__((always_inline)) void add_products(const T* const* x, const
                                                         std::int64_t begin, std::int64_t end, std::int64_t ahead,
                                                         Vec<T> (&acc)[R][C]) {
   using V = Vec<T>;
-  constexpr bool kAsk = R * C >= 12;  // then it is free beside the products, even where there is nothing to ask for
+  constexpr bool kAsk =
+      R * C >= 12;  // then prefetching is hidden by the products, even where there is nothing to fetch
   std::int64_t j = begin;
   for (; j + V::kLanes <= end; j += V::kLanes) {
     V row[R];
@@ -68,7 +69,7 @@ struct ScoresArgs {
   std::int64_t ahead = 0;  // how far behind a row's numbers those stand that are wanted next
 };
 
-// A stretch of features. Sums that are not at their end wait in `sums` for the next stretch.
+// A range of features. Unfinished sums are kept in `sums` for the next range.
 template <class T>
 struct Panel {
   std::int64_t begin, end;
@@ -125,7 +126,7 @@ void scores_outs(const ScoresArgs<T>& a, Panel<T> panel, std::int64_t out) {
   const Groups rows(a.n_rows, kRows);
   for (std::int64_t g = 0; g < rows.groups; ++g) {
     const std::int64_t row = rows.begin(g), n = rows.begin(g + 1) - row;
-    // Group g of the rows asks for the weights of the g-th output behind these.
+    // Group g of the rows prefetches the weights of the g-th output behind these.
     const std::int64_t ahead = kWhat == Ask::Rows ? a.ahead : (C + g) * a.n_features;
     switch (n) {
       case 1: scores_group<T, 1, C, kWhat>(a, panel, row, out, ahead); break;
@@ -170,7 +171,7 @@ template <class T, Ask kWhat>
 void scores_panel(const ScoresArgs<T>& a, std::int64_t n_outs, Panel<T> panel) {
   Groups outs(n_outs, kDotOuts);
   if constexpr (Vec<T>::kMoreDotOuts) {
-    // Whichever makes fewer blocks: each loads its rows and weights.
+    // The shape that makes fewer blocks, since each block loads its rows and weights.
     const Groups fewer(n_outs, kDotOuts + 1);
     const Groups rows(a.n_rows, rows_beside<T>(kDotOuts)), more(a.n_rows, rows_beside<T>(kDotOuts + 1));
     outs = fewer.groups * more.groups < outs.groups * rows.groups ? fewer : outs;
@@ -205,7 +206,8 @@ void scores(const ScoresArgs<T>& a, std::int64_t n_outs) {
                  : scores_panel<T, Ask::Rows>(a, n_outs, {0, a.n_features, sums});
     return;
   }
-  // Long rows would come from far away for every group of outputs: all groups pass over a panel of them first.
+  // Long rows would be read from a distant cache for every group of outputs: all groups pass over a panel of them
+  // first.
   const Groups rows(a.n_rows, kPanelRows), outs(n_outs, kPanelOuts);
   for (std::int64_t g = 0; g < rows.groups; ++g) {
     for (std::int64_t h = 0; h < outs.groups; ++h) {
@@ -237,7 +239,7 @@ struct AddRowsArgs {
 inline constexpr std::int64_t kUpdateGroups = 2;
 
 // C outputs, N vectors from feature j on: whole ones, or a single one of Part{n} lanes.
-// With kAsk the block as many outputs further, kUpdateGroups groups of them, is asked from memory.
+// With kAsk the block kUpdateGroups groups of outputs further is prefetched.
 template <class T, int C, int N, bool kAsk, class Lanes>
 inline __attribute__((always_inline)) void add_rows_block(const AddRowsArgs<T>& a, std::int64_t out, std::int64_t j,
                                                           Lanes lanes) {

@@ -27,7 +27,7 @@ double regularise(const Problem<T>& p, const T* w, bool want_loss, T* sum) {
   return value;
 }
 
-// Whether a row drawn twice may be visited once: not where each draw has a mask of its own.
+// Whether a row drawn twice may be visited once: not with dropout, where each draw has a mask of its own.
 template <class T>
 bool merges(const Problem<T>& p) {
   return p.max_rows <= kMostRowsMerged && (p.family != Family::Layers || p.network->n_dropouts == 0);

@@ -10,7 +10,7 @@ std::int64_t layer_offset(const Problem<T>& p, int layer) {
   return offset;
 }
 
-// What the rows of a block count in the loss; none is wanted where `each` is null.
+// The weights of a block's rows in the loss; no loss is computed where `each` is null.
 struct LossWeights {
   const double* each = nullptr;  // (kBlockRows), finite behind the rows too
   bool equal = false;            // whether all rows have the same
@@ -51,7 +51,7 @@ double logistic_loss(std::int64_t n_rows, const LossWeights& weights, T* y, T* z
       all[i] = join_factors(all[i], all[i + half]);
     }
   }
-  const double log = all[0] < 1 ? ::log1p(all[0]) : ::log(1 + all[0]);  // which is the faster of the two
+  const double log = all[0] < 1 ? ::log1p(all[0]) : ::log(1 + all[0]);  // log is the faster of the two
   return weights.each[0] * (log + sum_lanes(sum));
 }
 
@@ -219,7 +219,7 @@ void multiply_slope(Activation activation, std::int64_t n, const T* a, T* g) {
   }
 }
 
-// Forward to s.z. s.x holds where the rows begin, and `ahead` how far behind them the next ones do.
+// Forward to s.z. s.x holds where the rows begin, and `ahead` the distance to the rows that come next.
 template <class T>
 void net_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t n_rows, std::int64_t ahead) {
   const T* const* x = s.x;

@@ -45,7 +45,7 @@ struct ConvShape {
   std::int64_t strip_line(const Operation& op) const { return op.conv_w * op.record.groups * out_vecs * kLanes; }
 };
 
-// The way back of a convolution to its input, which is a convolution too, of the gradient by the kernel turned round.
+// The backward pass of a convolution to its input, a convolution too: of the gradient by the kernel turned round.
 // With strides it is one for each place, down and across, that a window's numbers can have between two steps: they meet
 // every stride-th number of the kernel.
 struct TurnedConv {

@@ -1,4 +1,4 @@
-// Functions of each number alone, and their slopes; and what is dropped by chance.
+// Functions of each number alone, with their slopes, and dropout.
 
 // Calls body(r, from, to, n): n neighbouring numbers of row r, from a line of the input's tensor to that of the
 // output's. Both have the same pixels, but not the same halo.

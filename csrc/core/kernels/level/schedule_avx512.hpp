@@ -1,43 +1,20 @@
-// The schedule's kernels for AVX-512: philox_batch and EventScan.
+// The schedule's parts for AVX-512: Words64 and EventScan.
 
-// As in schedule_baseline.hpp. Eight counters to a register.
-inline void philox_batch(std::uint64_t seed, const std::uint32_t* c0, const std::uint32_t* c1, std::uint32_t c2,
-                         std::uint32_t c3, DrawWords& words_out) {
-  constexpr int kGroups = kDrawBatch / 8;
-  __m512i x0[kGroups], x1[kGroups], x2[kGroups], x3[kGroups];
-  for (int g = 0; g < kGroups; ++g) {
-    x0[g] = _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(c0 + 8 * g)));
-    x1[g] = _mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(c1 + 8 * g)));
-    x2[g] = _mm512_set1_epi64(static_cast<long long>(c2));
-    x3[g] = _mm512_set1_epi64(static_cast<long long>(c3));
+// As for AVX2, with eight counters.
+struct Words64 {
+  static constexpr int kLanes = 8;
+  __m512i v;
+
+  static Words64 load(const std::uint32_t* p) {
+    return {_mm512_cvtepu32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
-  const __m512i m0 = _mm512_set1_epi64(0xD2511F53ll);
-  const __m512i m1 = _mm512_set1_epi64(0xCD9E8D57ll);
-  std::uint32_t k0 = static_cast<std::uint32_t>(seed);
-  std::uint32_t k1 = static_cast<std::uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const __m512i key0 = _mm512_set1_epi64(static_cast<long long>(k0));
-    const __m512i key1 = _mm512_set1_epi64(static_cast<long long>(k1));
-#pragma GCC unroll 2
-    for (int g = 0; g < kGroups; ++g) {
-      const __m512i p0 = _mm512_mul_epu32(x0[g], m0);
-      const __m512i p1 = _mm512_mul_epu32(x2[g], m1);
-      // 0x96: the exclusive or of three
-      x0[g] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), x1[g], key0, 0x96);
-      x2[g] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), x3[g], key1, 0x96);
-      x1[g] = p1;
-      x3[g] = p0;
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+  static Words64 set(std::uint32_t x) { return {_mm512_set1_epi64(static_cast<long long>(x))}; }
+  void store(std::uint32_t* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi64_epi32(v)); }
+  Words64 times(Words64 factor) const { return {_mm512_mul_epu32(v, factor.v)}; }
+  Words64 high_xor(Words64 a, Words64 b) const {
+    return {_mm512_ternarylogic_epi64(_mm512_srli_epi64(v, 32), a.v, b.v, 0x96)};  // 0x96: the exclusive or of three
   }
-  for (int g = 0; g < kGroups; ++g) {
-    const __m512i x[4] = {x0[g], x1[g], x2[g], x3[g]};
-    for (int j = 0; j < 4; ++j) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(words_out[j] + 8 * g), _mm512_cvtepi64_epi32(x[j]));
-    }
-  }
-}
+};
 
 struct EventScan {
   static bool rank_times(double* time, std::size_t n, std::uint32_t* rank_out) {

@@ -1,8 +1,5 @@
 // Vec<T> for AVX2 with FMA.
 
-template <class T>
-struct Vec;
-
 inline __m256i lane_mask_32(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
@@ -50,15 +47,6 @@ struct Vec<double> {
   void stream(double* p) const { _mm256_stream_pd(p, v); }
   static void end_streams() { _mm_sfence(); }
 };
-
-inline Vec<float> operator+(Vec<float> a, Vec<float> b) { return {_mm256_add_ps(a.v, b.v)}; }
-inline Vec<float> operator-(Vec<float> a, Vec<float> b) { return {_mm256_sub_ps(a.v, b.v)}; }
-inline Vec<float> operator*(Vec<float> a, Vec<float> b) { return {_mm256_mul_ps(a.v, b.v)}; }
-inline Vec<float> operator/(Vec<float> a, Vec<float> b) { return {_mm256_div_ps(a.v, b.v)}; }
-inline Vec<double> operator+(Vec<double> a, Vec<double> b) { return {_mm256_add_pd(a.v, b.v)}; }
-inline Vec<double> operator-(Vec<double> a, Vec<double> b) { return {_mm256_sub_pd(a.v, b.v)}; }
-inline Vec<double> operator*(Vec<double> a, Vec<double> b) { return {_mm256_mul_pd(a.v, b.v)}; }
-inline Vec<double> operator/(Vec<double> a, Vec<double> b) { return {_mm256_div_pd(a.v, b.v)}; }
 
 inline Vec<float> madd(Vec<float> a, Vec<float> b, Vec<float> c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 inline Vec<double> madd(Vec<double> a, Vec<double> b, Vec<double> c) { return {_mm256_fmadd_pd(a.v, b.v, c.v)}; }

@@ -1,8 +1,5 @@
 // Vec<T> for AVX-512 (F, DQ, VL, BW); kernels.inl says what a Vec must offer.
 
-template <class T>
-struct Vec;
-
 template <>
 struct Vec<float> {
   static constexpr int kLanes = 16;
@@ -47,15 +44,6 @@ struct Vec<double> {
   static void end_streams() { _mm_sfence(); }
   static __mmask8 mask(int n) { return static_cast<__mmask8>((1u << n) - 1u); }
 };
-
-inline Vec<float> operator+(Vec<float> a, Vec<float> b) { return {_mm512_add_ps(a.v, b.v)}; }
-inline Vec<float> operator-(Vec<float> a, Vec<float> b) { return {_mm512_sub_ps(a.v, b.v)}; }
-inline Vec<float> operator*(Vec<float> a, Vec<float> b) { return {_mm512_mul_ps(a.v, b.v)}; }
-inline Vec<float> operator/(Vec<float> a, Vec<float> b) { return {_mm512_div_ps(a.v, b.v)}; }
-inline Vec<double> operator+(Vec<double> a, Vec<double> b) { return {_mm512_add_pd(a.v, b.v)}; }
-inline Vec<double> operator-(Vec<double> a, Vec<double> b) { return {_mm512_sub_pd(a.v, b.v)}; }
-inline Vec<double> operator*(Vec<double> a, Vec<double> b) { return {_mm512_mul_pd(a.v, b.v)}; }
-inline Vec<double> operator/(Vec<double> a, Vec<double> b) { return {_mm512_div_pd(a.v, b.v)}; }
 
 inline Vec<float> madd(Vec<float> a, Vec<float> b, Vec<float> c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline Vec<double> madd(Vec<double> a, Vec<double> b, Vec<double> c) { return {_mm512_fmadd_pd(a.v, b.v, c.v)}; }

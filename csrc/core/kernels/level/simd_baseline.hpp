@@ -50,22 +50,6 @@ struct Vec {
 };
 
 template <class T>
-Vec<T> operator+(Vec<T> a, Vec<T> b) {
-  return {a.v + b.v};
-}
-template <class T>
-Vec<T> operator-(Vec<T> a, Vec<T> b) {
-  return {a.v - b.v};
-}
-template <class T>
-Vec<T> operator*(Vec<T> a, Vec<T> b) {
-  return {a.v * b.v};
-}
-template <class T>
-Vec<T> operator/(Vec<T> a, Vec<T> b) {
-  return {a.v / b.v};
-}
-template <class T>
 Vec<T> madd(Vec<T> a, Vec<T> b, Vec<T> c) {
   return {a.v * b.v + c.v};
 }

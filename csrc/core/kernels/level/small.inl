@@ -1,6 +1,6 @@
-// Many short tasks on a small linear model with one output: what a task costs beside its arithmetic would be most of
-// it. The rows of several tasks are drawn and asked from memory together, pass through the head together, and each
-// model stays in a few vectors. Element by element the operations and their order are those of the general path.
+// Many short tasks on a small linear model with one output: most of such a task's time would be overhead. The rows of
+// several tasks are drawn and prefetched together, pass through the head together, and each model stays in a few
+// vectors. Element by element the operations and their order are those of the general path.
 
 inline constexpr int kSmallVecs = 4;    // vectors that a model fills at most
 inline constexpr int kSmallTasks = 32;  // tasks that go together, with at most kBlockRows rows in all
