@@ -29,6 +29,17 @@ class PlanReader {
   const py::object& plan_;
 };
 
+// The law at this place: wait, download, compute, upload or server.
+inline Distribution read_law(const PlanReader& in, int i) {
+  Distribution d;
+  const auto* offsets = in.array<std::int64_t>("sample_offsets", {6});
+  d.kind = static_cast<DistributionKind>(in.array<std::int64_t>("kinds", {5})[i]);
+  std::memcpy(d.p, in.array<double>("params", {5, 4}) + 4 * i, sizeof d.p);
+  d.samples = in.array<double>("samples", {kAny}) + offsets[i];
+  d.n_samples = static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]);
+  return d;
+}
+
 inline SchedulePlan read_plan(const py::object& object) {
   const PlanReader in(object);
   SchedulePlan plan;
@@ -42,19 +53,7 @@ inline SchedulePlan read_plan(const py::object& object) {
   plan.recorded = in.number<bool>("recorded");
   plan.uplink = in.number<double>("uplink");
   plan.needs_server = in.number<bool>("server_time");
-  const auto* kinds = in.array<std::int64_t>("kinds", {5});
-  const auto* params = in.array<double>("params", {5, 4});
-  const auto* offsets = in.array<std::int64_t>("sample_offsets", {6});
-  const auto* samples = in.array<double>("samples", {kAny});
-  const auto law = [=](int i) {
-    Distribution d;
-    d.kind = static_cast<DistributionKind>(kinds[i]);
-    std::memcpy(d.p, params + 4 * i, sizeof d.p);
-    d.samples = samples + offsets[i];
-    d.n_samples = static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]);
-    return d;
-  };
-  plan.server_time = law(4);
+  plan.server_time = read_law(in, 4);
   const py::ssize_t n = plan.n_clients;
   plan.selection = static_cast<Selection>(in.number<int>("selection"));
   if (plan.selection == Selection::Weighted) {
@@ -75,7 +74,7 @@ inline SchedulePlan read_plan(const py::object& object) {
   } else {
     plan.model.seed = plan.seed;
     for (int i = 0; i < 4; ++i) {
-      plan.model.component[i] = law(i);
+      plan.model.component[i] = read_law(in, i);
     }
     if (plan.uplink < std::numeric_limits<double>::infinity()) {
       plan.upload = std::exchange(plan.model.component[kUpload], Distribution());

@@ -102,6 +102,11 @@ def test_checks_hashes_and_summaries(name: str, made: fb.Schedule) -> None:
         if key in OPTIONS[name][0]:
             assert value == OPTIONS[name][0][key]
     assert made.description.keys() >= OPTIONS[name][1].keys()
+    given = {**OPTIONS[name][0], **OPTIONS[name][1]}
+    assert summary["options"].keys() == given.keys() and plain.summary()["options"] is None
+    assert all(
+        summary["options"][key] == value for key, value in given.items() if key not in ("selection", "server_time")
+    )
 
 
 def test_files_slices_and_streams(name: str, made: fb.Schedule, tmp_path: Path) -> None:

@@ -150,6 +150,8 @@ class LoopOver final : public EventLoop {
   Uplink uplink_;
   LargeVector<double> deadline_;  // by slot, where uploads share a link: when the task is given up
   SlotList server_line_;          // uploads that have reached the server; it handles the first
+  Event handled_ = kNoEvent;      // when the server has handled the first of them
+  Event next_start_ = kNoEvent;   // of the open loop
   bool has_parts_;                // a task has events before it ends
   Hearing hearing_;
   bool always_ticks_;  // ticks of the period happen with an empty buffer too
@@ -181,7 +183,12 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
     counters_.created = static_cast<std::uint64_t>(plan.n_slots);  // the first requests, which never enter the queue
   } else {
     const double first = plan.mode == Mode::OpenLoop ? open_start(0.0, 0) : 0.0;
-    queue_.put(Event::make(first, kStart, counters_.created++, kNoSlot));
+    const Event start = Event::make(first, kStart, counters_.created++, kNoSlot);
+    if (plan.mode == Mode::OpenLoop) {
+      next_start_ = start;
+    } else {
+      queue_.put(start);
+    }
   }
   switch (plan.mode) {
     case Mode::SlotIsClient: run_ = choose<Mode::SlotIsClient>(); break;
@@ -286,18 +293,13 @@ class LoopOver<Queue>::Call {
           }
         }
       }
-      Event top = queue_.top();
+      const Next next = find_next();
+      const Event& top = next.event;
       bool round_is_over = false;
-      bool is_upload = false;
       if constexpr (!kPlain) {
-        const double sent = loop_.uplink_.next_time();
-        if (sent < kInfinity && (queue_.empty() || sent <= top.time())) {
-          is_upload = true;
-          top = Event::make(sent, kEnd, 0, kNoSlot);
-        }
-        const bool is_none = queue_.empty() && !is_upload;
+        const double time = top.time_bits < kInfinityBits ? top.time() : kInfinity;
         const double due = next_tick_time();
-        if (tick_is_due(top, due, is_none)) {
+        if (tick_is_due(top, due, time)) {
           if (on_tick(due)) {
             break;
           }
@@ -310,7 +312,7 @@ class LoopOver<Queue>::Call {
           }
         }
         // A round whose last tasks never end is over.
-        round_is_over = kMode == Mode::Rounds && loop_.n_taken_ > 0 && (is_none || top.time() == kInfinity);
+        round_is_over = kMode == Mode::Rounds && loop_.n_taken_ > 0 && time == kInfinity;
       }
       if (top.time_bits > horizon_ && !round_is_over) {
         reason_ = plan_.max_time < kInfinity ? StopReason::MaxTime : StopReason::Exhausted;
@@ -328,17 +330,21 @@ class LoopOver<Queue>::Call {
       }
       s_.now = top.time();
       if constexpr (!kPlain) {
-        if (loop_.has_parts_ && top.kind() == static_cast<int>(kEnd)) {
-          if (is_upload ? on_upload(top) : on_part(top)) {
+        if (next.is_upload) {
+          if (on_upload(top)) {
             break;
           }
           continue;
         }
       }
-      queue_.take();
+      if (!kPlain && next.beside != nullptr) {
+        *next.beside = kNoEvent;
+      } else {
+        queue_.take();
+      }
       if (top.kind() != static_cast<int>(kEnd)) {
         on_start(top);
-      } else if (on_end(top, top.slot())) {
+      } else if (!kPlain && loop_.has_parts_ ? on_part(top) : on_end(top, top.slot())) {
         break;
       }
     }
@@ -373,7 +379,7 @@ class LoopOver<Queue>::Call {
     if (!queue_.empty() && queue_.top().time_bits == 0 && queue_.top().kind() == static_cast<int>(kEnd)) {
       return false;
     }
-    if (!kPlain && loop_.uplink_.next_time() == 0.0) {
+    if (!kPlain && (loop_.uplink_.next_time() == 0.0 || loop_.handled_.time_bits == 0)) {
       return false;
     }
     ask<false>(++loop_.asked_first_);
@@ -383,14 +389,37 @@ class LoopOver<Queue>::Call {
     return true;
   }
 
+  struct Next {
+    Event event;
+    Event* beside = nullptr;  // where it is kept, if it is not in the queue
+    bool is_upload = false;   // a transfer that is complete or given up
+  };
+  FB_ALWAYS_INLINE Next find_next() {
+    Next next{queue_.top()};
+    if constexpr (!kPlain) {
+      if (earlier(loop_.handled_, next.event)) {
+        next = {loop_.handled_, &loop_.handled_};
+      }
+      if constexpr (kMode == Mode::OpenLoop) {
+        if (earlier(loop_.next_start_, next.event)) {
+          next = {loop_.next_start_, &loop_.next_start_};
+        }
+      }
+      const double sent = loop_.uplink_.next_time();
+      if (sent < kInfinity && portable::detail::bits_of(sent) <= next.event.time_bits) {
+        next = {Event::make(sent, kEnd, 0, kNoSlot), nullptr, true};
+      }
+    }
+    return next;
+  }
+
   FB_ALWAYS_INLINE double next_tick_time() const { return std::min(s_.trigger, s_.tick); }
 
   // A tick comes after the arrivals and before the starts of its time.
-  FB_ALWAYS_INLINE bool tick_is_due(const Event& top, double due, bool is_none) {
+  FB_ALWAYS_INLINE bool tick_is_due(const Event& top, double due, double time) {
     if (due == kInfinity || due > plan_.max_time) {
       return false;
     }
-    const double time = is_none ? kInfinity : top.time();
     return due < time || (due == time && top.kind() != static_cast<int>(kEnd));
   }
 
@@ -428,10 +457,7 @@ class LoopOver<Queue>::Call {
     }
     Slot& slot = queue_.payload(slot_index);
     if constexpr (kStops) {
-      const bool has_event = slot.state == SlotState::AtServer ? loop_.server_line_.first() == slot_index
-                                                               : slot.state != SlotState::Queued &&
-                                                                     slot.state != SlotState::Sending && !slot.deferred;
-      if (has_event) {
+      if (slot.state == SlotState::Running || (slot.state == SlotState::Done && !slot.deferred)) {
         queue_.remove(slot_index);
       }
     }
@@ -463,13 +489,13 @@ class LoopOver<Queue>::Call {
 
   // Whether nothing else happens at this time before a start that is created now.
   FB_ALWAYS_INLINE bool is_alone() {
+    const std::uint64_t now = portable::detail::bits_of(s_.now);
     return all_have_asked() && s_.stop_until < 0 && next_tick_time() > s_.now && loop_.uplink_.next_time() > s_.now &&
-           (queue_.empty() || queue_.top().time() > s_.now);
+           loop_.handled_.time_bits > now && queue_.top().time_bits > now;
   }
 
   // The client has done its work, or the server has handled the upload.
   FB_ALWAYS_INLINE bool on_part(const Event top) {
-    queue_.take();
     const std::uint32_t slot_index = top.slot();
     Slot& slot = queue_.payload(slot_index);
     if (slot.state == SlotState::Running && !slot.cut) {
@@ -519,15 +545,18 @@ class LoopOver<Queue>::Call {
   FB_ALWAYS_INLINE void handle(std::uint32_t slot_index) {
     const Slot& slot = queue_.payload(slot_index);
     const double time = draw_server_time(plan_.server_time, plan_.seed, slot.client, slot.task);
-    queue_.put(Event::make(s_.now + time, kEnd, s_.created++, slot_index));
+    loop_.handled_ = Event::make(s_.now + time, kEnd, s_.created++, slot_index);
   }
 
   // Takes the slot out of the server's line; if it was handled, the next one's turn comes.
   FB_ALWAYS_INLINE void leave_server(std::uint32_t slot_index) {
     const bool was_first = loop_.server_line_.first() == slot_index;
     loop_.server_line_.leave(slot_index);
-    if (was_first && loop_.server_line_.first() != kNoSlot) {
-      handle(loop_.server_line_.first());
+    if (was_first) {
+      loop_.handled_ = kNoEvent;
+      if (loop_.server_line_.first() != kNoSlot) {
+        handle(loop_.server_line_.first());
+      }
     }
   }
 
@@ -760,6 +789,7 @@ class LoopOver<Queue>::Call {
     queue_.clear();
     loop_.uplink_.clear();
     loop_.server_line_.clear();
+    loop_.handled_ = kNoEvent;
     queue_.put(Event::make(s_.now, kStart, s_.created++, kNoSlot));
     return s_.fill > 0;
   }
@@ -897,7 +927,7 @@ class LoopOver<Queue>::Call {
     }
     ++s_.starts;
     if (!clients_.all_spent()) {
-      queue_.put(Event::make(loop_.open_start(s_.now, s_.starts), kStart, s_.created++, kNoSlot));
+      loop_.next_start_ = Event::make(loop_.open_start(s_.now, s_.starts), kStart, s_.created++, kNoSlot);
     }
   }
 

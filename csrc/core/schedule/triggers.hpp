@@ -30,9 +30,7 @@ class Hearing {
   Hearing(Trigger trigger, std::int64_t n_clients, double per_client)
       : trigger_(trigger), n_clients_(n_clients), per_client_(per_client) {
     const auto n = static_cast<std::size_t>(trigger == Trigger::Buffer ? 0 : n_clients);
-    count_.assign(n, 0);
-    round_of_.assign(n, -1);
-    stepped_in_.assign(trigger == Trigger::Ringleader ? n : 0, -1);
+    clients_.assign(n, {});
   }
 
   // An arrival enters a buffer that holds `fill` with it; whether the server steps.
@@ -42,9 +40,9 @@ class Hearing {
       return fill >= buffer_size && all_are_heard();
     }
     // Phase one ends, without a step, when all are heard. In phase two each client's next arrival makes a step.
-    const bool steps = n_to_step_ > 0 && stepped_in_[client] != round_;
+    const bool steps = n_to_step_ > 0 && clients_[client].stepped_in != round_;
     if (steps) {
-      stepped_in_[client] = round_;
+      clients_[client].stepped_in = round_;
       --n_to_step_;
     } else {
       hear(client);
@@ -62,14 +60,21 @@ class Hearing {
   }
 
  private:
+  struct Client {
+    std::int64_t count = 0;        // arrivals in this round,
+    std::int64_t round = -1;       // if this is its number
+    std::int64_t stepped_in = -1;  // Ringleader: the last round in which the client made a step
+  };
+
   void hear(std::uint32_t client) {
-    if (round_of_[client] != round_) {
-      round_of_[client] = round_;
-      count_[client] = 1;
+    Client& heard = clients_[client];
+    if (heard.round != round_) {
+      heard.round = round_;
+      heard.count = 1;
       ++n_heard_;
       inverses_ += 1.0;
     } else {
-      const std::int64_t count = ++count_[client];
+      const std::int64_t count = ++heard.count;
       inverses_ -= 1.0 / (static_cast<double>(count) * static_cast<double>(count - 1));
     }
   }
@@ -89,11 +94,9 @@ class Hearing {
   double per_client_;
   std::int64_t round_ = 0;
   std::int64_t n_heard_ = 0;
-  std::int64_t n_to_step_ = 0;            // Ringleader: clients without their step in this round's second phase
-  double inverses_ = 0.0;                 // sum over the clients heard of 1 / arrivals
-  std::vector<std::int64_t> count_;       // arrivals of each client in this round,
-  std::vector<std::int64_t> round_of_;    // if this is its number
-  std::vector<std::int64_t> stepped_in_;  // Ringleader: the last round in which the client made a step
+  std::int64_t n_to_step_ = 0;  // Ringleader: clients without their step in this round's second phase
+  double inverses_ = 0.0;       // sum over the clients heard of 1 / arrivals
+  std::vector<Client> clients_;
 };
 
 }  // namespace fedbuff

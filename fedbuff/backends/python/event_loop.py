@@ -181,7 +181,12 @@ class EventLoop:
         self.reason = FULL
         self.rows_needed = max(plan.n_slots, 1) if plan.mode == ROUNDS else 1
 
-        for client in range(n):
+        self.ask_first()
+
+    def ask_first(self) -> None:
+        """The first eligible clients, and the first events."""
+        plan = self.plan
+        for client in range(plan.n_clients):
             self.update(client)
         if plan.mode == SLOT_IS_CLIENT or plan.mode == POOL:
             for slot in range(plan.n_slots):
