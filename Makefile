@@ -25,7 +25,7 @@ INSTALL = FEDBUFF_BUILD=require FEDBUFF_BUILD_LOG=/proc/$$$$/fd/2 $(PIP) install
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-flower test-frameworks lint format docs dist wheels core-test sanitize torture fuzz memory bench \
-        bench-full bench-flower clean
+        bench-full bench-flower study clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -97,6 +97,9 @@ bench: $(VENV)/.built  ## benchmarks in short, a few minutes on a quiet machine
 bench-full: $(VENV)/.built  ## all benchmarks, and docs/performance.md written anew
 	FEDBUFF_BENCH_FULL=1 $(BIN)/python -m pytest $(wildcard benches/bench_*.py) --benchmark-only --benchmark-sort=name
 	$(BIN)/python benches/report.py
+
+study: $(VENV)/.built  ## published algorithms on the same traces: that section of docs/algorithms.md, in a few minutes
+	$(BIN)/python examples/algorithms.py
 
 bench-flower: $(VENV)/.built $(FLOWER)/.made  ## fedbuff.flower beside Flower's FedAvg
 	PYTHONPATH=$(CURDIR) OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/python benches/flower.py

@@ -55,6 +55,8 @@ from ._rule.algorithms import Algorithm, algorithm, algorithms
 from ._rule.delta_weight import DeltaWeight
 from ._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from ._rule.strategies import FedAsync, FedAvg, FedBuff
+from ._rule.hidden import HiddenModel
+from ._rule.own import OwnRule
 from ._rule.table import ClientTable
 
 # Schedules
@@ -162,6 +164,8 @@ __all__ = [
     "LearningRate",
     "ClientTable",
     "DeltaWeight",
+    "HiddenModel",
+    "OwnRule",
     "staleness",
     # Schedules
     "schedule",

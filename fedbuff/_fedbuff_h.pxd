@@ -1,5 +1,5 @@
 # fedbuff.h for Cython: declarations only, as the header has them.
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 cdef extern from "fedbuff/fedbuff.h" nogil:
     ctypedef int fb_status
@@ -26,6 +26,11 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
         double table_own, table_mean
         int32_t weight_by
         double weight_epsilon, weight_clip
+        int32_t table_keeps, trigger
+        double per_client
+        int32_t weight_shared, hidden_levels
+        uint64_t hidden_seed
+        int64_t stop_stale
 
     ctypedef struct fb_array:
         const char* name
@@ -102,6 +107,8 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
                                     double e, int64_t client, int64_t ticket, int32_t* outcome_out)
     fb_status fb_server_upload_models(fb_server* server, fb_dtype dtype, int64_t dim, int64_t n,
                                       fb_model_upload* uploads)
+    fb_status fb_server_step(fb_server* server)
+    int64_t fb_server_overdue(const fb_server* server, int64_t n, int64_t* version_out, int64_t* tasks_out)
     fb_status fb_server_set_table(fb_server* server, void* memory, int64_t bytes)
     fb_status fb_server_clone(fb_server* server, fb_server** server_out)
     fb_status fb_server_get_state(fb_server* server, fb_server_state* state)

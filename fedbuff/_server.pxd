@@ -31,7 +31,8 @@ cdef class Server:
     cdef Py_ssize_t n_table  # how far s by staleness was worked out
     cdef int weighting       # 0 equal, 1 samples, 2 ask the rule
     cdef double weight_scale
-    cdef int64_t n_clients   # of the rule's table, or 0
+    cdef int64_t n_clients   # that uploads must name, or 0
+    cdef object client_weights
     cdef object rows         # its memory, where that is a file's
 
     # The C level, without the GIL, as in fedbuff.h: deltas of the model's dtype, in the order of the calls.
@@ -46,11 +47,14 @@ cdef class Server:
     cdef int require(self, fb_status status) except -1
     cdef int grow_table(self, int64_t staleness) except -1
     cdef double sample_weight(self, double n_samples) except? -1.0
+    cdef double weight_of(self, double n_samples, int64_t client) except? -1.0
+    cdef bint has_sum(self, int64_t fill)
+    cdef int explain_own(self, fb_status status) except -1
     cdef object as_array(self, fb_model* model)
     cdef object outcome_of(self, fb_model_upload* upload, object reply)
     cdef object read_state(self, fb_server* server)
     cdef object kept_by_rule(self, fb_server_state* state)
-    cdef object copy_of(self, const void* values, object dtype)
+    cdef object copy_of(self, const void* values, object dtype, int64_t size=*)
 
 
 cdef class DeltaBuffer:

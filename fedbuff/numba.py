@@ -44,11 +44,13 @@ __all__ = [
     "download",
     "handle",
     "local_sgd",
+    "own_rule",
     "pop",
     "push",
     "size",
     "step",
     "upload",
+    "vector",
 ]
 
 _library = ctypes.CDLL(library())
@@ -64,7 +66,7 @@ def _function(name: str, *arguments: Any, result: Any = _I32) -> Any:
     return function
 
 
-_upload = _function("fb_server_upload", _ADDRESS, _I32, _I64, _ADDRESS, _I64, _F64, _I64, _OUT)
+_upload = _function("fb_server_upload_from", _ADDRESS, _I32, _I64, _ADDRESS, _I64, _F64, _I64, _I64, _OUT)
 _download = _function("fb_server_download_to", _ADDRESS, _I32, _I64, _ADDRESS, _OUT)
 _cancel = _function("fb_server_cancel", _ADDRESS, _I64)
 _buffer_add = _function("fb_buffer_add", _ADDRESS, _I32, _I64, _ADDRESS, _F64, _I64)
@@ -90,6 +92,36 @@ def local_sgd(problem: Any, local: Any, *, seed: int = 0) -> Any:
     if compiled is None:
         raise TypeError("problem: expected one of the compiled backend")
     return compiled.LocalSGD(problem, local, seed=seed)
+
+
+# fb_step_input, whose pointers are addresses, and the signature of `fedbuff.OwnRule`'s function for `numba.cfunc`.
+_STEP = np.dtype(
+    [
+        ("size", "u4"), ("abi", "u4"), ("dtype", "i4"), ("dim", "i8"), ("version", "i8"), ("n", "i8"), ("delta", "u8"),
+        ("weight", "u8"), ("staleness", "u8"), ("client", "u8"), ("lr", "f8"), ("w", "u8"), ("n_state", "i8"),
+        ("state", "u8"), ("w_out", "u8"),
+    ],
+    align=True,
+)  # fmt: skip
+own_rule = types.int32(types.voidptr, types.CPointer(_numba.from_dtype(_STEP)))
+
+
+@extending.intrinsic  # type: ignore[untyped-decorator]
+def _memory(typingctx: Any, address: Any) -> Any:
+    """An address as a pointer."""
+    if not isinstance(address, types.Integer):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.uint64), codegen
+
+
+@njit  # type: ignore[untyped-decorator]
+def vector(address: int, n: int, dtype: Any) -> Any:
+    """n numbers at an address, such as those of an `own_rule`'s step."""
+    return carray(_memory(address), n, dtype)
 
 
 @extending.intrinsic  # type: ignore[untyped-decorator]
@@ -135,10 +167,13 @@ def download(server: int, w_out: Any) -> Any:
 
 
 @njit  # type: ignore[untyped-decorator]
-def upload(server: int, delta: Any, version: int, e: float = 1.0) -> Any:
-    """Takes in a delta that counts `e` times: 0 where it was added, 1 where the server stepped, 2 where too stale."""
+def upload(server: int, delta: Any, version: int, e: float = 1.0, client: int = -1) -> Any:
+    """Takes in a delta that counts `e` times: 0 where it was added, 1 where the server stepped, 2 where too stale.
+
+    Rules that look at clients need to know the client.
+    """
     outcome = _place(1)
-    _check(_upload(server, _code(delta), delta.size, delta.ctypes.data, version, e, -1, outcome))
+    _check(_upload(server, _code(delta), delta.size, delta.ctypes.data, version, e, client, -1, outcome))
     return carray(outcome, 1)[0] & 0xFFFFFFFF
 
 

@@ -27,6 +27,7 @@ from fedbuff._rule.server_errors import (
     norm_error,
     not_finite,
     overflow_error,
+    own_error,
     positive,
     ticket_error,
     unit_of,
@@ -45,6 +46,13 @@ cdef enum:
     EQUAL = 0
     SAMPLES = 1
     ASK = 2
+
+
+# By the name of the header's arrays: the two of `_rule/state.py` in which rows of that name are together.
+ROW_ARRAYS = {"row": ("table_client", "table_rows"), "step_row": ("step_client", "step_rows"),
+              "held": (None, "held_deltas")}
+HELD_COLUMNS = {"held_client": np.int64, "held_staleness": np.int64, "held_s": np.float64, "held_e": np.float64}
+DTYPES = {FB_F32: np.float32, FB_F64: np.float64, FB_I64: np.int64, FB_BF16: np.uint16}
 
 
 cdef class Model:
@@ -117,8 +125,24 @@ cdef inline int64_t as_ticket(object ticket) except? -1:
     return number
 
 
+cdef extern from *:
+    """
+    static void fb_set_own(fb_rule* rule, size_t step, size_t context, int64_t n_state) {
+      rule->own_step = (fb_step_function)step;
+      rule->own_context = (void*)context;
+      rule->own_state = n_state;
+    }
+    """
+    void fb_set_own(fb_rule* rule, size_t step, size_t context, int64_t n_state)
+
+
 cdef fb_rule c_rule(object rule, object unit):
-    return {"size": sizeof(fb_rule), "abi": FB_ABI_VERSION, "unit": unit or 0.0, **rule.c_fields()}
+    cdef fb_rule made = {"size": sizeof(fb_rule), "abi": FB_ABI_VERSION, "unit": unit or 0.0, **rule.c_fields()}
+    if rule.own is None:
+        fb_set_own(&made, 0, 0, 0)
+    else:
+        fb_set_own(&made, rule.own.address, rule.own.context_address, rule.own.n_state)
+    return made
 
 
 cdef int check(fb_status status) except -1:
@@ -205,15 +229,16 @@ cdef class Server:
         self.dtype_code = FB_F32 if w.dtype == np.float32 else FB_F64
         self.weighting = {"equal": EQUAL, "samples": SAMPLES}.get(rule.weighting, ASK)
         self.weight_scale = rule.weight_scale
-        self.n_clients = 0 if rule.table is None else rule.n_clients
+        self.n_clients = rule.clients
+        self.client_weights = None if rule.client_weights is None else np.array(rule.client_weights)
 
     def _check_rows(self):
         """Refuses a table that does not fit the memory; makes that of a file, where the table has a path."""
-        if self.rule.table is None:
+        if self.rule.kept_rows is None:
             return
-        size = (self.rule.n_clients, self.dim, self.dtype)
-        check_memory(self.rule.table, *size)
-        self.rows = make_rows(self.rule.table, *size)
+        table, n_rows = self.rule.kept_rows
+        check_memory(table, n_rows, self.dim, self.dtype)
+        self.rows = make_rows(table, n_rows, self.dim, self.dtype)
 
     cdef fb_status upload_from_raw(
         self, const void* delta, int64_t version, double e, int64_t client, int32_t* outcome_out
@@ -253,6 +278,10 @@ cdef class Server:
         self.require(fb_server_set_staleness(self.server, <const double*> address(weights), len(table)))
         self.n_table = len(table)
         return 0
+
+    cdef double weight_of(self, double n_samples, int64_t client) except? -1.0:
+        cdef double e = self.sample_weight(n_samples)
+        return e if self.client_weights is None else e * self.client_weights[client]
 
     cdef double sample_weight(self, double n_samples) except? -1.0:
         if self.weighting == EQUAL:
@@ -335,20 +364,20 @@ cdef class Server:
     def upload(self, delta, version, n_samples=1.0, *, client=None, ticket=None):
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
 
-        Rules with a table need to know the client, 0 to n_clients - 1.
+        Rules that look at clients need to know the client, 0 to n_clients - 1.
 
-        A delta staler than max_staleness is counted in `dropped` and not read. With a ticket the delta is added in its
-        place, and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
+        A delta that is too stale is counted in `dropped` and not read. With a ticket the delta is added in its place,
+        and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
         """
         cdef int64_t v = as_version(version, self.server)
         cdef int64_t place = as_ticket(ticket)
         cdef double samples = as_double("n_samples", n_samples)
         if not (isfinite(samples) and samples > 0):
             positive("n_samples", samples)
-        cdef double e = self.sample_weight(samples)
         cdef int64_t who = -1
         if client is not None or self.n_clients != 0:
             who = client_of(client, self.n_clients)
+        cdef double e = self.weight_of(samples, who)
         cdef object array = delta_array(delta, self.dtype_code, self.dim, self.dtype, self.unit)
         cdef const void* values = address(array)
         cdef fb_dtype kind = dtype_of(array)
@@ -366,8 +395,46 @@ cdef class Server:
                     fb_server_cancel_ticket(self.server, place)  # nothing where there is none
                     raise
         if status != FB_OK:
+            self.explain_own(status)
             refuse(status, "server", array, v, fb_server_version(self.server), ticket, self.dtype)
         return outcome == FB_STEPPED
+
+    def step(self):
+        """Steps with what is in the buffer, as a server does whose steps have times (period, max_wait); False, and
+        nothing else, where it is empty."""
+        if self.rule.trigger == "ringleader":
+            raise ValueError('step: trigger="ringleader" steps at arrivals only')
+        cdef fb_status status
+        with nogil:
+            status = fb_server_step(self.server)
+        if status == FB_ERR_EMPTY:
+            return False
+        if status != FB_OK:
+            self.explain_own(status)
+            refuse(status, "server", None, None, fb_server_version(self.server), None, self.dtype)
+        return True
+
+    cdef int explain_own(self, fb_status status) except -1:
+        """Raises what the function of an own rule raised, or that it failed."""
+        if status == FB_ERR_HOST and self.rule.own is not None:
+            self.rule.own.raise_error()
+            raise own_error(fb_server_version(self.server), "failed")
+        return 0
+
+    @property
+    def overdue(self):
+        """The versions whose tasks the rule stops (stop_stale, restart), and how many tasks are due on each.
+
+        A server that is fed by hand cannot stop them: stop them, `cancel` each, and send their clients the present
+        model. Their uploads are counted in `dropped`.
+        """
+        cdef int64_t n = counted("server", self.server, fb_server_overdue(self.server, 0, NULL, NULL)), room = 0
+        versions = tasks = np.zeros(0, np.int64)
+        while n > room:  # others may download meanwhile
+            room = n
+            versions, tasks = np.zeros(room, np.int64), np.zeros(room, np.int64)
+            n = fb_server_overdue(self.server, room, <int64_t*> address(versions), <int64_t*> address(tasks))
+        return dict(zip(versions[:n].tolist(), tasks[:n].tolist(), strict=True))
 
     def _upload_models(self, replies):
         """Uploads of models that came back in parts, without a copy: (start, parts, version, n_samples) of each, the
@@ -489,7 +556,7 @@ cdef class Server:
             rule=self.rule,
             unit=self.unit,
             w=self.copy_of(state.w, self.dtype),
-            total=self.copy_of(state.sum, sums) if state.fill > 0 else np.zeros(self.dim, sums),
+            total=self.copy_of(state.sum, sums) if self.has_sum(state.fill) else np.zeros(self.dim, sums),
             version=state.version,
             fill=state.fill,
             dropped=state.dropped,
@@ -501,8 +568,13 @@ cdef class Server:
             kept_by_rule=self.kept_by_rule(&state),
         )
 
+    cdef bint has_sum(self, int64_t fill):
+        """Whether the buffer's sum is more than zeros: it has arrivals, which are not kept in another way."""
+        table = self.rule.table
+        return fill > 0 and not self.rule.holds_deltas and (table is None or table.keeps != "means")
+
     cdef object kept_by_rule(self, fb_server_state* state):
-        kept, rows = {}, []
+        kept, rows = {}, {"row": [], "step_row": [], "held": []}
         if state.first != NULL:
             kept["first"] = self.copy_of(state.first, self.dtype)
         if state.second != NULL:
@@ -511,21 +583,28 @@ cdef class Server:
         for i in range(state.n_arrays):
             array = &state.arrays[i]
             name = array.name.decode()
-            if name == "row":
-                rows.append((array.key, self.copy_of(array.data, self.rule.table.dtype(self.dtype))))
-            elif name == "table_seen":
-                kept[name] = np.array([(<const int64_t*> array.data)[0]])
+            values = self.copy_of(array.data, DTYPES[array.dtype], array.size)
+            if name in rows:
+                rows[name].append((array.key, values))
             else:
-                kept[name] = self.copy_of(array.data, self.dtype)
-        if self.rule.table is not None:
-            kept["table_client"] = np.array([client for client, _ in rows], np.int64)
-            kept["table_rows"] = np.array([row for _, row in rows], self.rule.table.dtype(self.dtype)).reshape(
-                len(rows), self.dim)
+                kept[name] = values
+        kind = self.dtype if self.rule.kept_rows is None else self.rule.kept_rows[0].dtype(self.dtype)
+        if self.rule.holds_deltas and "held_client" not in kept:
+            kept |= {name: np.empty(0, dtype) for name, dtype in HELD_COLUMNS.items()}
+        if self.rule.own is not None and self.rule.own.n_state == 0:
+            kept["own_state"] = np.empty(0)
+        for name, (keys, matrix) in ROW_ARRAYS.items():
+            if name == "held" and "held_client" in kept:
+                kept[matrix] = np.array([row for _, row in rows[name]], self.dtype).reshape(-1, self.dim)
+            elif keys is not None and keys.replace("client", "total") in kept:
+                kept[keys] = np.array([client for client, _ in rows[name]], np.int64)
+                kept[matrix] = np.array([row for _, row in rows[name]], kind).reshape(-1, self.dim)
         return kept
 
-    cdef object copy_of(self, const void* values, object dtype):
-        array = np.empty(self.dim, dtype)
-        memcpy(address(array), values, array.nbytes)
+    cdef object copy_of(self, const void* values, object dtype, int64_t size=-1):
+        array = np.empty(self.dim if size < 0 else size, dtype)
+        if array.nbytes > 0:
+            memcpy(address(array), values, array.nbytes)
         return array
 
     def _set_state(self, saved):
@@ -540,9 +619,12 @@ cdef class Server:
         arrays = [np.ascontiguousarray(a) for a in (saved.w, saved.total)]
         state.w, state.sum = address(arrays[0]), address(arrays[1])
         kept_by_rule = {name: np.ascontiguousarray(a) for name, a in saved.kept_by_rule.items()}
-        owners = kept_by_rule.pop("table_client", ())
-        parts = [(b"row", key, row) for key, row in zip(owners, kept_by_rule.pop("table_rows", ()), strict=True)]
-        parts += [(name.encode(), -1, a) for name, a in kept_by_rule.items()]
+        parts = []
+        for name, (keys, matrix) in ROW_ARRAYS.items():
+            rows = kept_by_rule.pop(matrix, ())
+            parts += [(name.encode(), key, row) for key, row in zip(
+                kept_by_rule.pop(keys, ()) if keys is not None else range(len(rows)), rows, strict=True)]
+        parts += [(name.encode(), -1, a) for name, a in kept_by_rule.items() if len(a) > 0]
         room = np.zeros(max(1, len(parts) * sizeof(fb_array)), np.uint8)
         state.arrays = <fb_array*> address(room)
         kinds = {"u": FB_BF16, "i": FB_I64}
@@ -552,7 +634,7 @@ cdef class Server:
             elif name == b"second":
                 state.second = address(array)
             else:
-                kind = kinds.get(array.dtype.kind, self.dtype_code)
+                kind = kinds.get(array.dtype.kind, FB_F32 if array.itemsize == 4 else FB_F64)
                 state.arrays[state.n_arrays] = fb_array(<const char*> name, key, array.size, kind, address(array))
                 state.n_arrays += 1
         due = sorted(saved.outstanding.items())

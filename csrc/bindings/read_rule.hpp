@@ -31,8 +31,15 @@ inline fb_rule read_rule(const py::object& rule) {
        FB_FIELD(delay_lr), FB_FIELD(tau_c), FB_FIELD(warm_up), FB_FIELD(decay_steps), FB_FIELD(decay_factor),
        FB_FIELD(decay_floor), FB_FIELD(period), FB_FIELD(activation), FB_FIELD(initial), FB_FIELD(table),
        FB_FIELD(table_seen), FB_FIELD(table_wait), FB_FIELD(weight_by), FB_FIELD(weight_epsilon), FB_FIELD(weight_clip),
-       FB_FIELD(table_own), FB_FIELD(table_mean));
+       FB_FIELD(table_own), FB_FIELD(table_mean), FB_FIELD(table_keeps), FB_FIELD(trigger), FB_FIELD(per_client),
+       FB_FIELD(weight_shared), FB_FIELD(hidden_levels), FB_FIELD(hidden_seed), FB_FIELD(stop_stale));
 #undef FB_FIELD
+  const py::object own = rule.attr("own");
+  if (!own.is_none()) {
+    c.own_step = reinterpret_cast<fb_step_function>(own.attr("address").cast<std::uintptr_t>());
+    c.own_context = reinterpret_cast<void*>(own.attr("context_address").cast<std::uintptr_t>());
+    c.own_state = own.attr("n_state").cast<std::int64_t>();
+  }
   return c;
 }
 

@@ -1,8 +1,10 @@
 // What a rule keeps between two steps, as NumPy arrays: those of fedbuff/_rule/state.py.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -20,30 +22,46 @@ inline py::dtype dtype_of(fb_dtype dtype) {
   }
 }
 
-// Copies. Rows come together in table_rows (m, dim), their clients in table_client (m).
+// Rows of one name come together in two arrays: (m, dim) and (m), their keys. They are there where `total` is.
+struct RowNames {
+  const char *row, *rows, *keys, *total;
+};
+inline constexpr RowNames kRowNames[] = {{"row", "table_rows", "table_client", "table_total"},
+                                         {"step_row", "step_rows", "step_client", "step_total"}};
+
+// Copies.
 inline py::dict read_rule_state(const std::vector<fb_array>& arrays, py::ssize_t dim) {
   py::dict state;
-  std::vector<const fb_array*> rows;
+  std::vector<const fb_array*> rows[std::size(kRowNames)];
   for (const fb_array& array : arrays) {
-    if (std::strcmp(array.name, "row") == 0) {
-      rows.push_back(&array);
-    } else {
+    bool is_row = false;
+    for (std::size_t i = 0; i < std::size(kRowNames); ++i) {
+      if (std::strcmp(array.name, kRowNames[i].row) == 0) {
+        rows[i].push_back(&array);
+        is_row = true;
+      }
+    }
+    if (!is_row) {
       state[array.name] = py::array(dtype_of(array.dtype), {static_cast<py::ssize_t>(array.size)}, array.data);
     }
   }
-  if (state.contains("table_total")) {
-    const auto n = static_cast<py::ssize_t>(rows.size());
-    py::array_t<std::int64_t> clients(n);
-    const py::dtype kind = rows.empty() ? state["table_total"].attr("dtype") : py::object(dtype_of(rows[0]->dtype));
+  for (std::size_t at = 0; at < std::size(kRowNames); ++at) {
+    const RowNames& names = kRowNames[at];
+    if (!state.contains(names.total)) {
+      continue;
+    }
+    const auto n = static_cast<py::ssize_t>(rows[at].size());
+    py::array_t<std::int64_t> keys(n);
+    const py::dtype kind = n == 0 ? state[names.total].attr("dtype") : py::object(dtype_of(rows[at][0]->dtype));
     py::array values(kind, std::vector<py::ssize_t>{n, dim});
     const auto bytes = static_cast<std::size_t>(dim * kind.itemsize());
     for (py::ssize_t i = 0; i < n; ++i) {
-      clients.mutable_at(i) = rows[static_cast<std::size_t>(i)]->key;
-      std::memcpy(static_cast<char*>(values.mutable_data()) + static_cast<std::size_t>(i) * bytes,
-                  rows[static_cast<std::size_t>(i)]->data, bytes);
+      const fb_array& row = *rows[at][static_cast<std::size_t>(i)];
+      keys.mutable_at(i) = row.key;
+      std::memcpy(static_cast<char*>(values.mutable_data()) + static_cast<std::size_t>(i) * bytes, row.data, bytes);
     }
-    state["table_client"] = clients;
-    state["table_rows"] = values;
+    state[names.keys] = keys;
+    state[names.rows] = values;
   }
   return state;
 }
@@ -57,14 +75,19 @@ class RuleArrays {
       names_.push_back(py::cast<std::string>(name));
       held_.push_back(py::array::ensure(value, py::array::c_style));
       const py::array& array = held_.back();
-      if (names_.back() == "table_rows") {
-        const py::array clients = py::array::ensure(state["table_client"], py::array::c_style);
+      const auto named = [&](const char* RowNames::* name) {
+        return std::find_if(std::begin(kRowNames), std::end(kRowNames),
+                            [&](const RowNames& names) { return names_.back() == names.*name; });
+      };
+      if (const auto* names = named(&RowNames::rows); names != std::end(kRowNames)) {
+        const py::array clients = py::array::ensure(state[names->keys], py::array::c_style);
         const auto bytes = static_cast<std::size_t>(array.shape(1) * array.itemsize());
         for (py::ssize_t i = 0; i < array.shape(0); ++i) {
-          list_.push_back({"row", static_cast<const std::int64_t*>(clients.data())[i], array.shape(1), kind_of(array),
+          list_.push_back({names->row, static_cast<const std::int64_t*>(clients.data())[i], array.shape(1),
+                           kind_of(array),
                            static_cast<const char*>(array.data()) + static_cast<std::size_t>(i) * bytes});
         }
-      } else if (names_.back() != "table_client") {
+      } else if (named(&RowNames::keys) == std::end(kRowNames)) {
         list_.push_back({names_.back().c_str(), -1, array.size(), kind_of(array), array.data()});
       }
     }

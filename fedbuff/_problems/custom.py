@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import backends
+from .._base.addresses import address_of
 from .._base.arrays import as_vector, model_dtype, to_array
 from .._base.checks import count, seed_of
 from ..backends.spec import CompiledBackend
@@ -56,10 +56,10 @@ class Custom:
         accuracy: Callable[[Floats], float] | None = None,
     ) -> None:
         self._keep = (gradient, context)
-        self._gradient = _address("gradient", gradient)
+        self._gradient = address_of("gradient", gradient)
         if self._gradient == 0:
             raise ValueError("gradient: expected the address of a function, got 0")
-        self._context = _address("context", context)
+        self._context = address_of("context", context)
         self.dim = count("dim", dim)
         self.dtype = model_dtype("dtype", dtype)
         self.n_samples = samples_of(n_samples)
@@ -97,19 +97,3 @@ class Custom:
         if compiled is None:
             raise ValueError(f"problem: Custom needs the cpp backend, and {backends.current().name} runs")
         return compiled
-
-
-def _address(name: str, value: Any) -> int:
-    if isinstance(value, np.ndarray):
-        return int(value.ctypes.data)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if hasattr(value, "address"):
-        return int(value.address)
-    if type(value).__name__ == "PyCapsule":
-        get_name = ctypes.pythonapi.PyCapsule_GetName
-        get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-        get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-        return int(get_pointer(value, get_name(value)) or 0)
-    raise TypeError(f"{name}: expected an address, a numba.cfunc or a capsule, got {type(value).__name__}")

@@ -95,13 +95,13 @@ def make_engine(
 
 def _rows(rule: Rule, problem: AnyProblem) -> NDArray[Any] | None:
     """Refuses a table that does not fit the problem or the memory; the rows where they are in a file."""
-    if rule.table is None:
+    if rule.kept_rows is None:
         return None
-    assert rule.n_clients is not None
-    if rule.n_clients != problem.n_clients:
+    if rule.table is not None and rule.n_clients != problem.n_clients:
         raise ValueError(f"n_clients: the rule's table is of {rule.n_clients}, the problem has {problem.n_clients}")
-    check_memory(rule.table, rule.n_clients, problem.dim, problem.dtype)
-    return make_rows(rule.table, rule.n_clients, problem.dim, problem.dtype)
+    table, n_rows = rule.kept_rows
+    check_memory(table, n_rows, problem.dim, problem.dtype)
+    return make_rows(table, n_rows, problem.dim, problem.dtype)
 
 
 def make_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:

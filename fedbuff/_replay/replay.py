@@ -198,6 +198,10 @@ class Replay:
             if isinstance(self.problem, PythonProblem):
                 self.problem.close()
             raise
+        except ValueError:
+            if self.rule.own is not None:
+                self.rule.own.raise_error()
+            raise
         if state == RunState.NEED_ROWS:
             if not self._feed.give(run):
                 run.close()
@@ -422,6 +426,19 @@ def _default_rule(schedule: Schedule | Iterable[Schedule]) -> Rule:
 
 def update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> NDArray[np.float64]:
     """e of every client's updates. A client that never arrives has no share to correct, and no update to weigh."""
+    e = _weights_alike(rule, problem, schedule)
+    if rule.client_weights is None:
+        return e
+    if len(rule.client_weights) != problem.n_clients:
+        raise ValueError(
+            f"client_weights: expected {problem.n_clients} numbers, one per client, got {len(rule.client_weights)}"
+        )
+    weighed: NDArray[np.float64] = e * np.array(rule.client_weights)
+    return weighed
+
+
+def _weights_alike(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> NDArray[np.float64]:
+    """The same without the weights of clients."""
     if rule.weighting not in OF_SCHEDULE:
         sizes, which = np.unique(problem.n_samples, return_inverse=True)
         return np.array([rule.sample_weight(float(n)) for n in sizes])[which]

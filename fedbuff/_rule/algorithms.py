@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from .. import staleness as _staleness
-from .._base.checks import choice, count, number
+from .._base.checks import choice, count, list_of, number
 from .delta_weight import DeltaWeight
+from .hidden import HiddenModel
 from .optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from .strategies import FedAsync, FedAvg, FedBuff
 from .table import ClientTable
@@ -45,7 +46,7 @@ def algorithm(name: str, /, **options: Any) -> Strategy:
 
     >>> import fedbuff as fb
     >>> fb.algorithm("ca2fl", buffer_size=10, n_clients=100).table
-    ClientTable(own=-1.0, mean=1.0, mean_over='clients', wait=False, rows='full', path=None)
+    ClientTable(own=-1.0, mean=1.0, mean_over='clients', wait=False, rows='full', path=None, keeps='delta')
 
     options  those of the algorithm, with this library's names; what else the strategy has stays as it is by default
     """
@@ -401,3 +402,79 @@ def _malenia(n_clients: int, server_lr: Step = 1.0, per_client: float = 1.0) -> 
         per_client=per_client,
         restart="step",
     )
+
+
+@_entry(
+    "ringleader",
+    "Maranjyan and Richtarik 2025, Ringleader ASGD, arXiv 2509.22860",
+    "each client's next arrival, once all were heard: h_i <- mean of the client's deltas with it; w <- w - server_lr "
+    "mean of all h_i; others count for the next round",
+    state="two tables of means and counts, their sums",
+    memory="2 n d + 2 d",
+    variant="as in the code of Ringmaster's authors, on deltas in the place of gradients; all clients are heard when "
+    "the harmonic mean of their counts is at least per_client",
+)
+def _ringleader(n_clients: int, server_lr: Step = 1.0, per_client: float = 1.0) -> Strategy:
+    return _with_rows(
+        1, server_lr, n_clients, "clients", ClientTable(keeps="means"), trigger="ringleader", per_client=per_client
+    )
+
+
+_MOST_ARRIVALS = 2**31 - 1  # in a window of which time alone decides
+
+
+@_entry(
+    "mindflayer",
+    "Maranjyan, Shaikh Omar and Richtarik 2024, arXiv 2410.04285",
+    "every window seconds: w <- w - server_lr / (1 - empty) mean of what began and arrived in the window",
+    variant="the window of the code of Ringmaster's authors; empty is the chance that a window has no arrival. All "
+    "tasks are stopped at its end and their clients start again. The paper's trials are not there",
+)
+def _mindflayer(window: float, server_lr: float = 1.0, empty: float = 0.0) -> Strategy:
+    scale = number("server_lr", server_lr, open_low=True)
+    if number("empty", empty) >= 1:
+        raise ValueError(f"empty: expected a number below 1, got {empty}")
+    period = number("window", window, open_low=True)
+    return FedBuff(_MOST_ARRIVALS, scale / (1.0 - empty), norm="arrivals", period=period, restart="step")
+
+
+@_entry(
+    "generalized_asyncsgd",
+    "Leconte, Jonckheere, Samsonov and Moulines 2024, arXiv 2402.07771",
+    "w <- w - server_lr / (n p_i) delta, p_i = probabilities[i]",
+    variant="the paper's; the schedule sends tasks with the same probabilities to clients that have queues: "
+    "fb.schedule(..., queues=True, selection=probabilities)",
+)
+def _generalized_asyncsgd(probabilities: tuple[float, ...], server_lr: Step = 1.0) -> Strategy:
+    given = list_of("probabilities", probabilities, "a list of one number per client")
+    total = sum(number("probabilities", p, open_low=True) for p in given)
+    weights = tuple(total / (len(given) * p) for p in given)
+    return FedBuff(1, server_lr, norm="arrivals", client_weights=weights)
+
+
+@_entry(
+    "fedfa",
+    "Xu et al. 2024 (IJCAI), arXiv 2404.11015",
+    "w <- mean of the last K client models, at every arrival; K = buffer_size",
+    state="a ring of K models",
+    memory="K d + 3 d",
+    variant="all models count equally; the ring begins with K copies of the first model, where codes wait for K models",
+)
+def _fedfa(buffer_size: int, max_staleness: int | None = None) -> Strategy:
+    return FedBuff(1, ring=count("buffer_size", buffer_size), max_staleness=max_staleness)
+
+
+@_entry(
+    "qafel",
+    "Ortega and Jafarkhani 2024, arXiv 2410.00242",
+    "w <- w - server_lr g; clients download h, and h <- h + Q(w - h), Q to `levels` levels",
+    state="w, beside h",
+    memory="d",
+    variant="Q is QSGD; the server's half: uploads are as the clients' local steps make them. h is the model that a "
+    "replay evaluates, and Server.w",
+)
+def _qafel(
+    buffer_size: int, server_lr: Step = 1.0, levels: int = 127, max_staleness: int | None = None, seed: int = 0
+) -> Strategy:
+    hidden = HiddenModel(levels, seed)
+    return FedBuff(buffer_size, server_lr, norm="arrivals", hidden=hidden, max_staleness=max_staleness)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.checks import count, integer, number, shown
-from .strategies import Rule
+from .strategies import PER_CLIENT, Rule
 
 __all__ = [
     "checked_dim",
@@ -24,6 +24,7 @@ __all__ = [
     "norm_error",
     "not_finite",
     "overflow_error",
+    "own_error",
     "positive",
     "sum_error",
     "ticket_error",
@@ -62,11 +63,11 @@ def positive(name: str, value: float) -> float:
 
 
 def client_of(client: int | None, n_clients: int) -> int:
-    """The client of an upload to a rule that keeps a row for each of so many; -1 for 0, where none is kept."""
+    """The client of an upload to a rule that looks at so many; -1 for 0, where it looks at none."""
     if n_clients == 0:
         return -1 if client is None else integer("client", client)
     if client is None:
-        raise ValueError("client: this rule keeps a row per client; say whose delta it is")
+        raise ValueError("client: this rule must know whose delta it is; say which client's")
     number = integer("client", client)
     if not 0 <= number < n_clients:
         raise client_error(number, n_clients)
@@ -103,8 +104,12 @@ def unit_of(unit: float | None, rule: Rule | None) -> float | None:
     if unit is not None and rule is not None:
         if rule.base != "start":
             raise ValueError('unit: whole-number deltas need base "start"')
-        if rule.table is not None:
+        if rule.kept_rows is not None:
             raise ValueError("unit: a table keeps deltas of the model's dtype")
+        if rule.own is not None:
+            raise ValueError("unit: an own rule is for deltas of the model's dtype")
+        if rule.weighting == PER_CLIENT:
+            raise ValueError('unit: weights="per_client" is for deltas of the model\'s dtype')
         if rule.weighs_numbers:
             raise ValueError("unit: weight_by is for deltas of the model's dtype")
     return None if unit is None else number("unit", unit, open_low=True)
@@ -117,6 +122,10 @@ def overflow_error(dtype: object = "64 bits") -> OverflowError:
 def diverged_error(version: int, dtype: object) -> OverflowError:
     """The error for an upload that fills the buffer of a server at this version."""
     return OverflowError(f"delta: after server step {version} the model would not fit {dtype}; nothing was added")
+
+
+def own_error(version: int, what: str) -> ValueError:
+    return ValueError(f"step {version}: the own rule's function {what}; nothing was added")
 
 
 def ticket_error(ticket: int) -> ValueError:

@@ -31,8 +31,10 @@ from .._base.arrays import Floats as Vector
 from .._base.arrays import all_finite
 from .._base.files import open_npz, reading, write_npz
 from . import delta_weight as _delta_weight
+from . import hidden as _hidden
 from . import optimizers as _optimizers
 from . import table as _table
+from .own import OwnRule
 from .secure_values import (
     FixedPoint,
     Gaussian,
@@ -60,7 +62,7 @@ MOST_COUNT = 2**62  # of steps and downloads: what adds to one stays within 64 b
 
 _CLASSES = {cls.__name__: cls for cls in (FixedPoint, Gaussian, OneTimePad, Simulate)} | {
     name: getattr(module, name)
-    for module in (_staleness, _optimizers, _table, _delta_weight)
+    for module in (_staleness, _optimizers, _table, _delta_weight, _hidden)
     for name in module.__all__
     if isinstance(getattr(module, name), type)
 }
@@ -136,10 +138,10 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
     total = arrays["total"]
     if total.shape != w.shape or total.dtype != (w.dtype if unit is None else np.int64):
         raise ValueError(f"total is {total.dtype} {total.shape}, w is {w.dtype} {w.shape}")
-    kept_by_rule = {name: arrays[_name_in_file(rule, name)] for name in state_names(rule)}
-    if rule.table is not None and "table_change" in arrays:
+    kept_by_rule = {name: arrays[_name_in_file(rule, name)] for name in state_names(rule, of_server=True)}
+    if "table_seen" in kept_by_rule and "table_change" in arrays:
         kept_by_rule["table_change"] = arrays["table_change"]
-    check_state(rule, kept_by_rule, w.size, w.dtype)
+    check_state(rule, kept_by_rule, w.size, w.dtype, of_server=True)
     versions, counts = arrays["outstanding_version"], arrays["outstanding_count"]
     for name in ("outstanding_version", "outstanding_count", "kept_version", "version", "fill", "dropped"):
         if arrays[name].dtype != np.int64:
@@ -170,8 +172,11 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
         raise ValueError(f"version {state.version}, dropped {state.dropped}: beyond {MOST_COUNT}")
     if list(state.outstanding) != sorted(state.outstanding) or len(state.outstanding) != len(versions):
         raise ValueError("its outstanding versions do not rise")
-    if not 0 <= state.fill < rule.buffer_size or state.version < 0 or state.dropped < 0:
+    most = rule.buffer_size if rule.trigger == "buffer" else MOST_COUNT
+    if not 0 <= state.fill < most or state.version < 0 or state.dropped < 0:
         raise ValueError(f"version {state.version}, fill {state.fill} of {rule.buffer_size}, dropped {state.dropped}")
+    if "held_client" in kept_by_rule and len(kept_by_rule["held_client"]) != state.fill:
+        raise ValueError(f"fill {state.fill}, with {len(kept_by_rule['held_client'])} deltas")
     if any(count < 1 or not 0 <= version <= state.version for version, count in state.outstanding.items()):
         raise ValueError("its outstanding downloads do not fit its version")
     old = set(state.outstanding) - {state.version} if rule.needs_start else set()
@@ -193,6 +198,8 @@ def _to_json(value: Any) -> Any:
     if type(value) in _CLASSES.values():
         told = (part.name for part in fields(value) if part.compare)  # not what makes no difference
         return [type(value).__name__, {name: _to_json(getattr(value, name)) for name in told}]
+    if isinstance(value, OwnRule):
+        return [None, value.name]
     return [None, getattr(value, "__qualname__", type(value).__qualname__)] if callable(value) else value
 
 
@@ -205,9 +212,10 @@ def rule_from_json(text: str, given: Rule | None) -> Rule:
     saved = json.loads(text)
     if given is not None:
         # compared as JSON, so that a tuple and a list are the same
+        plain = json.loads(rule_to_json(Rule(buffer_size=1, lr=1.0)))  # for what a file of an older version lacks
         for name, value in json.loads(rule_to_json(given)).items():
-            if saved.get(name) != value:
-                raise ValueError(f"its rule has {name} {saved.get(name)}, the given strategy {value}")
+            if saved.get(name, plain[name]) != value:
+                raise ValueError(f"its rule has {name} {saved.get(name, plain[name])}, the given strategy {value}")
         return given
     values: dict[str, Any] = {}
     for name, value in saved.items():

@@ -20,14 +20,17 @@ from .. import staleness as _staleness
 from .._base.checks import (
     choice,
     count,
+    list_of,
     number,
     share_of,
 )
 from ..staleness import StalenessFunction
 from .delta_weight import DeltaWeight
+from .hidden import HiddenModel
 from .optimizers import SGD, LearningRate, Optimizer, optimizer_fields
+from .own import OwnRule
 from .secure_values import Gaussian, Simulate, secure_of
-from .table import NO_TABLE, ClientTable
+from .table import NO_TABLE, RING, RING_FIELDS, ClientTable
 
 __all__ = ["TIMING", "FedAsync", "FedAvg", "FedBuff", "Rule", "plain_rule_of", "rule_of", "timing_of"]
 
@@ -68,7 +71,14 @@ class Rule:
     delay_lr: DelayLR = "min"
     table: ClientTable | None = None
     weight_by: DeltaWeight = field(default_factory=DeltaWeight)
+    client_weights: tuple[float, ...] | None = None
+    ring: int | None = None
+    hidden: HiddenModel | None = None
+    trigger: Trigger = "buffer"
+    per_client: float = 1.0
+    stop_stale: int | None = None
     method: Method = "sgd"
+    own: OwnRule | None = None
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -97,6 +107,17 @@ class Rule:
         choice("method", self.method, get_args(Method))
         if self.table is not None:
             self._check_table()
+        if self.client_weights is not None:
+            self._check_client_weights()
+        if self.ring is not None:
+            self._check_ring()
+        if self.own is not None:
+            self._check_own()
+        if self.hidden is not None:
+            if not isinstance(self.hidden, HiddenModel):
+                raise TypeError(f"hidden: expected fedbuff.HiddenModel, got {type(self.hidden).__name__}")
+            if self.base != "start":
+                raise ValueError('hidden: clients do not have the server\'s own model; it needs base="start"')
         if not isinstance(self.weight_by, DeltaWeight):
             raise TypeError(f"weight_by: expected fedbuff.DeltaWeight, got {type(self.weight_by).__name__}")
         if self.weighs_numbers and (self.secure is not None or self.privacy is not None):
@@ -121,13 +142,89 @@ class Rule:
     @property
     def needs_start(self) -> bool:
         """Whether an arrival needs the model that its client downloaded."""
-        return self.base == "current" or self.weight_by.needs_start
+        return self.base == "current" or self.weight_by.needs_start or self.ring is not None
+
+    @property
+    def needs_client(self) -> bool:
+        """Whether a server that is fed by hand must know whose delta an upload is."""
+        given = (self.table, self.client_weights)
+        return any(x is not None for x in given) or self.trigger != "buffer" or self.weighting == PER_CLIENT
+
+    @property
+    def clients(self) -> int:
+        """How many clients the rule is made for; 0 where it does not look at them."""
+        if not self.needs_client:
+            return 0
+        return self.n_clients or len(self.client_weights or ())
+
+    @property
+    def kept_rows(self) -> tuple[ClientTable, int] | None:
+        """The table that the server keeps, and its rows: of clients, or of a ring of models."""
+        if self.ring is not None:
+            return RING, self.ring
+        return None if self.table is None else (self.table, self.n_clients or 0)
+
+    @property
+    def too_stale(self) -> float:
+        """From which staleness on a server that is fed by hand does not use an arrival."""
+        dropped = math.inf if self.max_staleness is None else self.max_staleness + 1
+        return min(dropped, math.inf if self.stop_stale is None else self.stop_stale)
+
+    def _check_client_weights(self) -> None:
+        given = list_of("client_weights", self.client_weights, "a list of one number per client")
+        for weight in given:
+            number("client_weights", weight, open_low=True)
+        object.__setattr__(self, "client_weights", tuple(float(weight) for weight in given))
+        if not given or (self.n_clients is not None and self.n_clients != len(given)):
+            n = "at least one number" if not given else f"{self.n_clients} numbers, as n_clients says"
+            raise ValueError(f"client_weights: expected {n}, got {len(given)}")
+        if self.privacy is not None:
+            raise ValueError("client_weights: the noise of a private sum is made for equal weights; leave one out")
+
+    def _check_own(self) -> None:
+        if not isinstance(self.own, OwnRule):
+            raise TypeError(f"own: expected fedbuff.OwnRule, got {type(self.own).__name__}")
+        plain = Rule(buffer_size=1, lr=1.0)
+        for name in ("base", "norm", "optimizer", "weight_by", "table", "ring", "hidden"):
+            if getattr(self, name) != getattr(plain, name):
+                raise ValueError(f"{name}: the own rule makes the step; leave it out")
+        if self.secure is not None or self.privacy is not None:
+            name = "privacy" if self.secure is None else "secure"
+            raise ValueError(f"{name}: an own rule sees single updates, which such a sum hides; leave out one")
+
+    @property
+    def holds_deltas(self) -> bool:
+        """Whether a server keeps the deltas of a buffer until its step."""
+        return self.weighting == PER_CLIENT or self.own is not None
+
+    def _check_ring(self) -> None:
+        count("ring", self.ring or 0)
+        self._refuse_others("ring", "the model is the mean of the last models", ("buffer_size", 1), ("lr", 1.0))
+        if self.secure is not None or self.privacy is not None:
+            name = "privacy" if self.secure is None else "secure"
+            raise ValueError(f"{name}: a ring keeps single models, which a secure or private sum hides; leave out one")
+
+    def _refuse_others(self, option: str, why: str, *more: tuple[str, Any]) -> None:
+        """ValueError where the rule has what would change how an arrival counts."""
+        plain = Rule(buffer_size=1, lr=1.0)
+        names = ("base", "staleness", "weighting", "weight_scale", "optimizer", "weight_by", "client_weights", "rate",
+                 "tau_c", "hidden")  # fmt: skip
+        expected = dict(more) | {name: getattr(plain, name) for name in names}
+        if option == "ring":
+            expected |= {"table": None, "norm": "one", "n_clients": None}
+        for name, value in expected.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"{_NAMES.get(name, name)}: with {option} {why}; leave it out")
 
     def _check_table(self) -> None:
         if not isinstance(self.table, ClientTable):
             raise TypeError(f"table: expected fedbuff.ClientTable, got {type(self.table).__name__}")
         if self.n_clients is None:
             raise ValueError("n_clients: a rule with a table needs it")
+        if self.table.keeps == "means":
+            if self.trigger != "ringleader" or self.norm != "clients":
+                raise ValueError('table: keeps="means" is for trigger="ringleader" and norm="clients"')
+            self._refuse_others("means", "each delta counts as its client's others do")
         if self.secure is not None or self.privacy is not None:
             name = "privacy" if self.secure is None else "secure"
             raise ValueError(
@@ -136,14 +233,14 @@ class Rule:
 
     def sample_weight(self, n_samples: float) -> float:
         """e_j of an update made from n_samples samples; an error where only a schedule could tell."""
-        if self.weighting in OF_SCHEDULE:
+        if self.weighting == INVERSE_FREQUENCY:
             raise ValueError(f'weights: "{self.weighting}" is known from a whole schedule only, which `replay` has')
         return _RAW_WEIGHT[self.weighting](n_samples) * self.weight_scale
 
     def norm_of(self, arrivals: int, weight_sum: float, scaled_weight_sum: float) -> float:
         """What the sum of contributions is divided by, for a buffer with these sums of e and of s e."""
         return {
-            "one": 1.0,
+            "one": 1.0 if self.ring is None else float(self.ring),
             "arrivals": float(arrivals),
             "weights": weight_sum,
             "scaled_weights": scaled_weight_sum,
@@ -165,7 +262,18 @@ class Rule:
             **optimizer_fields(self.optimizer),
             **self.weight_by.fields(),
             **(NO_TABLE if self.table is None else self.table.fields()),
+            "trigger": get_args(Trigger).index(self.trigger) if self.n_clients is not None else 0,
+            "per_client": self.per_client,
+            "weight_shared": int(self.weighting == PER_CLIENT and self.n_clients is not None and self.base == "start"),
+            "hidden_levels": 0 if self.hidden is None else self.hidden.levels,
+            "hidden_seed": 0 if self.hidden is None else self.hidden.seed,
+            "stop_stale": self.stop_stale or 0,
+            **(self._ring_fields() if self.ring is not None else {}),
         }
+
+    def _ring_fields(self) -> dict[str, float]:
+        assert self.ring is not None
+        return RING_FIELDS | {"n_clients": self.ring, "norm": get_args(Norm).index("clients")}
 
     def lr_of(self, version: int, staleness: int) -> float:
         """The step size of the step from `version`, with a buffer in which the largest staleness is this."""
@@ -184,8 +292,11 @@ class Rule:
         return weight
 
 
+_NAMES = {"lr": "server_lr", "weighting": "weights", "rate": "server_lr"}  # of options, where the rule has another one
+
 _RAW_WEIGHT: dict[str, Callable[[float], float]] = {
     "equal": lambda n_samples: 1.0,
+    "per_client": lambda n_samples: 1.0,  # over the client's arrivals in the buffer
     "samples": float,
     "sqrt_samples": math.sqrt,
     "log_samples": lambda n_samples: math.log10(1.0 + n_samples),
@@ -229,6 +340,11 @@ class FedBuff:
                    with delay_lr="divide" lr / tau (FADAS)
     weight_by      a `DeltaWeight`: q_j, a factor of weights made from norms and angles (AsyncFedED, PORT), or a clip
     table          a `ClientTable`: the server keeps every client's last update (CA2FL, FedStale); needs n_clients
+    client_weights one number per client, by which e_j is multiplied
+    ring           the model is the mean of the last `ring` models that came, at the start all of them the first one
+                   (FedFa); for buffer_size=1, server_lr=1 and no other option that changes how an arrival counts
+    hidden         a `HiddenModel`: what clients download is another model than the server's own (QAFeL)
+    own            an `OwnRule`: a function of yours makes the steps, from all deltas of a buffer at once
     method         what the clients must do, the same as `LocalSGD(method=)`: a replay with another one is refused
     """
 
@@ -258,6 +374,10 @@ class FedBuff:
     refill: Refill = "arrival"
     stop_stale: int | None = None
     restart: Literal["step"] | None = None
+    client_weights: tuple[float, ...] | None = None
+    ring: int | None = None
+    hidden: HiddenModel | None = None
+    own: OwnRule | None = None
     method: Method = "sgd"
 
     def __post_init__(self) -> None:
@@ -297,6 +417,8 @@ class FedBuff:
             raise ValueError(f'{name}: trigger="ringleader" steps at arrivals only; leave it out')
         if self.trigger != "buffer" and self.distinct_clients:
             raise ValueError('distinct_clients: a buffer of which clients are heard needs trigger="buffer"')
+        for name in (name for name, given in ticks.items() if given and self.ring is not None):
+            raise ValueError(f"{name}: a ring of models steps at every arrival; leave it out")
 
     @property
     def rule(self) -> Rule:
@@ -319,6 +441,13 @@ class FedBuff:
             n_clients=self.n_clients,
             secure=secure_of(self.secure),
             privacy=self.privacy,
+            client_weights=self.client_weights,
+            ring=self.ring,
+            hidden=self.hidden,
+            own=self.own,
+            trigger=self.trigger,
+            per_client=self.per_client,
+            stop_stale=1 if self.restart is not None else self.stop_stale,
             method=self.method,
         )
 
@@ -485,8 +614,17 @@ def plain_rule_of(strategy: object) -> Rule:
     if rule.secure is not None or rule.privacy is not None:
         name = "privacy" if rule.secure is None else "secure"
         raise ValueError(f"{name}: this server sees every update; use fedbuff.secure.Server, or a replay")
-    if rule.weighting in OF_SCHEDULE:
+    if rule.weighting == INVERSE_FREQUENCY:
         rule.sample_weight(1.0)  # raises, in the rule's own words
+    if rule.needs_client and rule.clients == 0:
+        name = f'trigger="{rule.trigger}"' if rule.trigger != "buffer" else 'weights="per_client"'
+        raise ValueError(f"n_clients: {name} needs it here, where no schedule tells how many there are")
+    if rule.weighting == PER_CLIENT:
+        odd = {"base": rule.base != "start", "table": rule.table is not None, "weight_by": rule.weighs_numbers}
+        for option in (option for option, given in odd.items() if given):
+            raise ValueError(
+                f'{option}: weights="per_client" keeps the deltas of a buffer, and weighs them at the step'
+            )
     return rule
 
 

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from .._base.checks import choice, flag, number, path_of
 
-__all__ = ["ClientTable", "check_memory", "make_rows"]
+__all__ = ["ClientTable", "check_memory", "make_rows"]  # the classes that a saved rule may name
 
 Rows = Literal["full", "bfloat16"]
 MeanOver = Literal["clients", "seen"]
+Keeps = Literal["delta", "means"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,9 @@ class ClientTable:
     wait       steps leave the model as it is until every client has a row; they count as versions
     rows       "full", of the model's dtype; or "bfloat16", rounded to the nearest
     path       a folder for a file that the rows are kept in, instead of in memory; it goes with the process
+    keeps      "delta", as above; or "means", Ringleader's: the mean of each client's deltas in the round, in two
+               tables, and a step's direction is the mean over clients of those of the round before. The other options
+               are then left out
     """
 
     own: float = -1.0
@@ -42,8 +46,21 @@ class ClientTable:
     wait: bool = False
     rows: Rows = "full"
     path: str | None = field(default=None, compare=False)
+    keeps: Keeps = "delta"
 
     def __post_init__(self) -> None:
+        choice("keeps", self.keeps, get_args(Keeps))
+        if self.keeps == "means":
+            for name, default in (
+                ("own", -1.0),
+                ("mean", 1.0),
+                ("mean_over", "clients"),
+                ("wait", False),
+                ("rows", "full"),
+                ("path", None),
+            ):
+                if getattr(self, name) != default:
+                    raise ValueError(f'{name}: a table that keeps="means" does not look at it; leave it out')
         number("own", self.own, low=-1e300)
         number("mean", self.mean, low=-1e300)
         choice("mean_over", self.mean_over, get_args(MeanOver))
@@ -64,10 +81,18 @@ class ClientTable:
             "table_wait": int(self.wait),
             "table_own": self.own,
             "table_mean": self.mean,
+            "table_keeps": get_args(Keeps).index(self.keeps),
         }
 
+    @property
+    def n_tables(self) -> int:
+        """How many rows there are for each client."""
+        return 2 if self.keeps == "means" else 1
 
-NO_TABLE = {"table": 0, "table_seen": 0, "table_wait": 0, "table_own": 0.0, "table_mean": 0.0}
+
+NO_TABLE = {"table": 0, "table_seen": 0, "table_wait": 0, "table_own": 0.0, "table_mean": 0.0, "table_keeps": 0}
+RING = ClientTable(own=-1.0, mean=0.0)  # of models: minus the model is compared with that which it replaces
+RING_FIELDS = RING.fields() | {"table_keeps": 2}
 
 
 def bfloat16_of(values: NDArray[np.floating[Any]]) -> NDArray[np.uint16]:
@@ -96,13 +121,13 @@ def free_memory() -> int:
 def check_memory(table: ClientTable, n_rows: int, dim: int, dtype: np.dtype[Any]) -> None:
     """MemoryError where so many rows do not fit the memory that is free."""
     kind = table.dtype(dtype)
+    n_rows *= table.n_tables
     wanted, free = n_rows * dim * kind.itemsize, free_memory()
     if table.path is None and wanted > free:
         name = "bfloat16" if kind == np.uint16 else kind.name
-        raise MemoryError(
-            f"table: {n_rows} rows of {dim} {name} take {wanted} bytes, and {free} are free; keep them in bfloat16 or, "
-            "with a path, in a file"
-        )
+        advice = "" if table.keeps == "means" or table is RING else "; keep them in bfloat16 or, with a path, in a file"
+        what = "ring" if table is RING else "table"
+        raise MemoryError(f"{what}: {n_rows} rows of {dim} {name} take {wanted} bytes, and {free} are free{advice}")
 
 
 def make_rows(table: ClientTable, n_clients: int, dim: int, dtype: np.dtype[Any]) -> NDArray[Any] | None:

@@ -278,6 +278,8 @@ class Request:
         )
         if self.options.server_steps is not None:
             per_step = plan.n_slots if plan.mode == reference.ROUNDS else plan.buffer_size
+            if math.isfinite(plan.step_period) or math.isfinite(plan.max_wait):  # time may make a step with far fewer
+                per_step = min(per_step, plan.n_slots)
             guesses.append(self.options.server_steps * per_step + 2)
         if self.options.max_time is not None:
             guesses.append(65536)

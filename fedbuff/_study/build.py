@@ -21,6 +21,7 @@ from .._problems.quadratic import Quadratic
 from .._replay.engine import AnyProblem
 from .._rule.algorithms import algorithms
 from .._rule.delta_weight import DeltaWeight
+from .._rule.hidden import HiddenModel
 from .._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from .._rule.secure_values import Gaussian
 from .._rule.strategies import (
@@ -156,6 +157,8 @@ def make_strategy(values: Tables) -> Strategy:
         values["server_lr"] = call_with(LearningRate, "strategy.server_lr", values["server_lr"])
     if kind in _STRATEGIES and isinstance(values.get("table"), Mapping):
         values["table"] = call_with(ClientTable, "strategy.table", values["table"])
+    if isinstance(values.get("hidden"), Mapping):
+        values["hidden"] = call_with(HiddenModel, "strategy.hidden", values["hidden"])
     if "weight_by" in values:
         table = values["weight_by"]
         given = {"by": table} if isinstance(table, str) else table_of(values, "weight_by", "strategy.")

@@ -504,7 +504,7 @@ def quantize(x: Vector, numbers: QuantizeNumbers, out: Vector) -> None:
 Server, DeltaBuffer, replay_engine, replay_run = parts_over(
     Kernels(
         accumulate=accumulate, sgd_step=sgd_step, adam_step=adam_step, encode_add=encode_add, decode=decode, dot=dot,
-        normals=normals, optimizer_step=optimizer_step,
+        normals=normals, optimizer_step=optimizer_step, quantize=quantize,
     ),
     __name__,
 )  # fmt: skip

@@ -326,6 +326,24 @@ def test_every_folder_says_what_lives_there_and_what_it_uses(folder: str) -> Non
         assert used_folders(folder) <= said
 
 
+def test_the_architecture_page_has_these_layers() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    core = re.search(r"^C\+\+ +(.*?) *\|", text, re.MULTILINE)
+    python = re.search(r"^Python +(.*?)^backends ", text, re.MULTILINE | re.DOTALL)
+    backends = re.search(r"^backends +(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert core is not None and python is not None and backends is not None
+    assert tuple(core[1].split()) == CORE_LAYERS
+    hidden = {"_version", "_build_info", "_fedbuff_h", "__main__"} | COMPILED
+    shown = [[name for name in names if name not in hidden] for names in PYTHON_LAYERS]
+    assert layers_of(python[1]) == [names for names in shown if names]
+    assert layers_of(backends[1]) == [[name for name in names if name != "__init__"] for names in BACKEND_LAYERS[:-1]]
+
+
+def layers_of(text: str) -> list[list[str]]:
+    """Two blanks part layers, one parts the names within; what stands in brackets is no name."""
+    return [names.split() for names in re.split(r"\s{2,}|\n", text.strip()) if not names.startswith("(")]
+
+
 def test_paths_of_the_architecture_page_exist() -> None:
     paths = [path.relative_to(ROOT) for path in tracked_paths()]
     text = (ROOT / "docs/architecture.md").read_text()

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import installs
 import numpy as np
@@ -62,6 +63,25 @@ def test_c_program(installed: Path, tmp_path: Path, how: str) -> None:
     assert run.w.tolist() == [float(x) for x in w]
 
 
+def test_own_rule_in_c(installed: Path, tmp_path: Path) -> None:
+    """own_rule.c, beside the same rule in Python."""
+    need("cc")
+    given = flags(installed, "--cflags", "--libs")
+    strict = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
+    execute("cc", *strict, str(EXAMPLES / "own_rule.c"), *given, "-o", "own_rule", cwd=tmp_path)
+    shown = execute("./own_rule", cwd=tmp_path)
+
+    def median(step: Any) -> None:
+        step.out[:] = step.w - step.lr / (1 + step.state[0]) * np.median(step.deltas, axis=0)
+        step.state[0] += 1
+
+    server = fb.Server(np.zeros(3), fb.FedBuff(3, 1.0, own=fb.OwnRule(median, n_state=1)))
+    for k in range(12):
+        version, _ = server.download()
+        server.upload(np.array([1e6 if k % 3 == 2 else 1.0 + k, -0.5 * k, k * k]), version)
+    assert shown == f"version 4, w {server.w[0]:.17g} {server.w[1]:.17g} {server.w[2]:.17g}\n"
+
+
 def test_cpp_program_by_cmake(installed: Path, tmp_path: Path) -> None:
     need("cmake", "c++")
     shutil.copytree(EXAMPLES / "cpp", tmp_path / "cpp")
@@ -112,7 +132,13 @@ def test_cython_module(installed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("script", "needs"),
-    [("numba_loop", "numba"), ("simpy_model", "simpy"), ("asyncio_server", "asyncio"), ("torch_loop", "torch")],
+    [
+        ("numba_loop", "numba"),
+        ("own_rule", "numba"),
+        ("simpy_model", "simpy"),
+        ("asyncio_server", "asyncio"),
+        ("torch_loop", "torch"),
+    ],
 )
 def test_script(installed: Path, tmp_path: Path, script: str, needs: str) -> None:
     pytest.importorskip(needs)

@@ -103,3 +103,15 @@ def test_wrong_types_do_not_compile() -> None:
     for part in (3.0, None, np.ones(2)):
         with pytest.raises(TypeError, match="part: expected a part of the compiled backend"):
             fbn.handle(part)
+
+
+def test_an_upload_may_name_its_client() -> None:
+    rule = fb.FedBuff(1, 1.0, n_clients=2, table=fb.ClientTable())
+    server, other = fb.Server(np.zeros(2), rule), fb.Server(np.zeros(2), rule)
+    w = np.empty(2)
+    for client, delta in ((1, [1.0, 2.0]), (0, [3.0, 1.0]), (1, [0.5, 0.5])):
+        version = fbn.download(fbn.handle(server), w)
+        fbn.upload(fbn.handle(server), np.array(delta), version, 1.0, client)
+        other.download()
+        other.upload(np.array(delta), version, client=client)
+    assert server.w.tolist() == other.w.tolist()

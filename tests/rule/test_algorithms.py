@@ -11,6 +11,9 @@ import pytest
 
 import fedbuff as fb
 from fedbuff._study.build import make_strategy
+from fedbuff.backends import reference
+from fedbuff.backends.python.philox import Stream
+from fedbuff.backends.spec import QuantizeNumbers
 
 # Arguments for those that need some.
 NEEDED: dict[str, dict[str, Any]] = {
@@ -20,6 +23,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "period": {"period": 3},
     "concurrency": {"concurrency": 4},
     "stop_stale": {"stop_stale": 3},
+    "window": {"window": 0.8},
+    "probabilities": {"probabilities": (0.1, 0.2, 0.3, 0.4)},
 }
 
 
@@ -38,7 +43,7 @@ def test_all_run(name: str) -> None:
     problem = fb.Quadratic(np.arange(8.0).reshape(4, 2))
     delays = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0))
     schedule = fb.schedule(delays, made, server_steps=40, seed=1)
-    local = fb.LocalSGD(steps=2, lr=0.1, method=made.rule.method)
+    local = fb.LocalSGD(steps=2, lr=0.1, method=made.rule.method)  # the clients' half
     run = fb.replay(problem, schedule, local, strategy=made, w0=np.full(2, 9.0))
     assert run.version == 40 and np.isfinite(run.w).all() and np.linalg.norm(run.w - [3, 4]) < np.linalg.norm([6, 5])
 
@@ -139,8 +144,6 @@ def test_weights_per_client_are_means_of_each_clients_deltas() -> None:
     assert max(len(deltas) for deltas in of_client.values()) > 1
     run = fb.replay(problem, schedule, local, strategy=strategy, w0=np.zeros(2))
     np.testing.assert_allclose(run.w, models[-1], rtol=0, atol=1e-10)
-    with pytest.raises(ValueError, match=r'^weights: "per_client" is known from a whole schedule'):
-        fb.Server(np.zeros(2), strategy)
     chunks = fb.iter_schedule(delays, strategy, server_steps=12, seed=1)
     with pytest.raises(ValueError, match=r'^schedule: weights="per_client" counts its arrivals'):
         fb.replay(problem, chunks, local, strategy=strategy)
@@ -172,6 +175,124 @@ def test_ringmaster_without_a_limit_is_asynchronous_sgd() -> None:
         np.testing.assert_array_equal(w, plain)
         schedule, _ = replayed(fb.algorithm("ringmaster", stop_stale=4, variant=variant), delays, 50)
         assert schedule.staleness[schedule.status == fb.Status.USED].max() < 4
+
+
+def used_rows(schedule: fb.Schedule, step: int) -> list[tuple[int, int, int]]:
+    """Client, task and version of the arrivals of a step."""
+    rows = np.flatnonzero((schedule.status == fb.Status.USED) & (schedule.step == step))
+    columns = (schedule.client, schedule.task, schedule.version)
+    return [(int(columns[0][r]), int(columns[1][r]), int(columns[2][r])) for r in rows]
+
+
+UNEQUAL = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0), client_speed=np.array([1.0, 1.0, 2.0, 5.0]))
+PROBLEM, LOCAL = fb.Quadratic(np.arange(8.0).reshape(4, 2)), fb.LocalSGD(steps=2, lr=0.1)
+
+
+@pytest.mark.parametrize("per_client", [1.0, 1.6])
+def test_ringleader_as_the_paper_has_it(per_client: float) -> None:
+    """Its two phases, with sums and counts in two tables, written from the paper."""
+    n, lr = 4, 0.3
+    strategy = fb.algorithm("ringleader", n_clients=n, server_lr=lr, per_client=per_client)
+    schedule, got = replayed(strategy, UNEQUAL, 30)
+    models = [np.zeros(2)]
+    total, count = np.zeros((n, 2)), np.zeros(n)  # the present table
+    later, counts_later = np.zeros((n, 2)), np.zeros(n)  # that of the next round
+    to_step: set[int] = set()  # of the second phase; empty in the first
+    for t in range(30):
+        made = 0
+        for client, task, version in used_rows(schedule, t):
+            delta = PROBLEM.delta(models[version], client, LOCAL, task=task, seed=0)
+            if not to_step:  # phase one
+                total[client] += delta
+                count[client] += 1
+                if (count > 0).all() and n / (1 / count).sum() >= per_client - 1e-9:
+                    to_step = set(range(n))
+            elif client in to_step:
+                total[client] += delta
+                count[client] += 1
+                models.append(models[-1] - lr * (total / count[:, None]).mean(axis=0))
+                made += 1
+                to_step.remove(client)
+                if not to_step:
+                    total, count, later, counts_later = later, counts_later, np.zeros((n, 2)), np.zeros(n)
+                    if (count > 0).all() and n / (1 / count).sum() >= per_client - 1e-9:
+                        to_step = set(range(n))
+            else:
+                later[client] += delta
+                counts_later[client] += 1
+        assert made == 1
+    np.testing.assert_allclose(got, models[-1], rtol=0, atol=1e-10)
+
+
+def test_fedfa_is_the_mean_of_the_last_models() -> None:
+    schedule, got = replayed(fb.algorithm("fedfa", buffer_size=3), UNEQUAL, 40)
+    ring, models = [np.zeros(2)] * 3, [np.zeros(2)]
+    for t in range(40):
+        ((client, task, version),) = used_rows(schedule, t)
+        end = models[version] - PROBLEM.delta(models[version], client, LOCAL, task=task, seed=0)
+        ring = [*ring[1:], end]
+        models.append(np.mean(ring, axis=0))
+    np.testing.assert_allclose(got, models[-1], rtol=0, atol=1e-10)
+
+
+def test_fedfa_with_one_model_is_that_model() -> None:
+    """A ring of one is FedAsync that mixes all of it in, at any staleness."""
+    _, ring = replayed(fb.algorithm("fedfa", buffer_size=1), UNEQUAL, 40)
+    _, mixed = replayed(fb.algorithm("fedasync", mixing=1.0, exponent=0.0), UNEQUAL, 40)
+    np.testing.assert_allclose(ring, mixed, rtol=0, atol=1e-13)
+
+
+def test_qafel_as_the_paper_has_it() -> None:
+    """Q is told by its definition: norm / levels times whole numbers, of which the hidden model's way is made."""
+    strategy = fb.algorithm("qafel", buffer_size=2, server_lr=0.5, levels=5, seed=9)
+    schedule, got = replayed(strategy, UNEQUAL, 30)
+    own, hidden = np.zeros(2), [np.zeros(2)]
+    for t in range(30):
+        deltas = [PROBLEM.delta(hidden[v], c, LOCAL, task=k, seed=0) for c, k, v in used_rows(schedule, t)]
+        own = own - 0.5 * np.mean(deltas, axis=0)
+        difference, moved = own - hidden[-1], np.empty(2)
+        norm = math.sqrt(float(difference @ difference))
+        numbers = QuantizeNumbers(norm, 5, 9, t, 0, Stream.HIDDEN_MODEL)
+        reference.quantize(difference, numbers, moved)
+        whole = moved / (norm / 5)
+        assert (np.abs(moved - difference) <= norm / 5 + 1e-12).all() and np.allclose(whole, np.rint(whole))
+        hidden.append(hidden[-1] + moved)
+    np.testing.assert_allclose(got, hidden[-1], rtol=0, atol=1e-10)
+
+
+def test_qafel_with_many_levels_is_fedbuff() -> None:
+    _, plain = replayed(fb.FedBuff(2, 0.5, norm="arrivals"), UNEQUAL, 30)
+    _, fine = replayed(fb.algorithm("qafel", buffer_size=2, server_lr=0.5, levels=2**20), UNEQUAL, 30)
+    np.testing.assert_allclose(fine, plain, rtol=0, atol=1e-4)
+    assert (fine != plain).any()
+
+
+def test_generalized_asyncsgd_weighs_by_probability() -> None:
+    p = np.array([0.1, 0.2, 0.3, 0.4])
+    strategy = fb.algorithm("generalized_asyncsgd", probabilities=tuple(p), server_lr=0.2)
+    schedule = fb.schedule(UNEQUAL, strategy, server_steps=40, seed=3, concurrency=4, queues=True, selection=p.tolist())
+    got = fb.replay(PROBLEM, schedule, LOCAL, strategy=strategy, w0=np.zeros(2)).w
+    models = [np.zeros(2)]
+    for t in range(40):
+        ((client, task, version),) = used_rows(schedule, t)
+        delta = PROBLEM.delta(models[version], client, LOCAL, task=task, seed=0)
+        models.append(models[-1] - 0.2 / (4 * p[client]) * delta)
+    np.testing.assert_allclose(got, models[-1], rtol=0, atol=1e-10)
+
+
+def test_mindflayer_steps_at_the_ends_of_windows() -> None:
+    strategy = fb.algorithm("mindflayer", window=0.8, server_lr=0.3, empty=0.25)
+    schedule, got = replayed(strategy, UNEQUAL, 30)
+    used = schedule.status == fb.Status.USED
+    windows = np.rint(schedule.step_time / 0.8)
+    np.testing.assert_allclose(schedule.step_time, 0.8 * windows, atol=1e-9)
+    assert (np.floor(schedule.start_time[used] / 0.8 + 1e-9) == windows[schedule.step[used]] - 1).all()
+    w = np.zeros(2)
+    for t in range(30):
+        deltas = [PROBLEM.delta(w, c, LOCAL, task=k, seed=0) for c, k, v in used_rows(schedule, t) if v == t]
+        assert len(deltas) == len(used_rows(schedule, t))
+        w = w - 0.3 / 0.75 * np.mean(deltas, axis=0)
+    np.testing.assert_allclose(got, w, rtol=0, atol=1e-10)
 
 
 def test_malenia_as_the_paper_has_it() -> None:

@@ -108,6 +108,43 @@ bool valid_table(const fb_rule& rule) {
           std::isfinite(rule.table_own) && std::isfinite(rule.table_mean));
 }
 
+// What a table keeps instead of last deltas goes with nothing else that decides what an arrival counts.
+bool valid_keeps(const fb_rule& rule) {
+  const bool plain = rule.table == FB_TABLE_ROWS && rule.norm == FB_NORM_CLIENTS && rule.base == FB_BASE_START &&
+                     !fedbuff::weighs_numbers(rule) && rule.table_wait == 0 && rule.weight_shared == 0;
+  switch (rule.table_keeps) {
+    case FB_KEEPS_DELTA: return true;
+    case FB_KEEPS_MEANS: return plain && rule.trigger == FB_TRIGGER_RINGLEADER;
+    case FB_KEEPS_MODELS:
+      return plain && rule.trigger == FB_TRIGGER_BUFFER && rule.buffer_size == 1 && rule.table_own == -1 &&
+             rule.table_mean == 0;
+    default: return false;
+  }
+}
+
+bool valid_trigger(const fb_rule& rule) {
+  const bool hears = rule.trigger == FB_TRIGGER_EVERY_CLIENT || rule.trigger == FB_TRIGGER_RINGLEADER;
+  return rule.trigger == FB_TRIGGER_BUFFER || (hears && rule.n_clients >= 1 && finite_at_least(rule.per_client, 1));
+}
+
+bool valid_hidden(const fb_rule& rule) {
+  return rule.hidden_levels >= 0 && rule.hidden_levels <= fedbuff::kMostLevels &&
+         (rule.hidden_levels == 0 || rule.base == FB_BASE_START);
+}
+
+bool valid_own(const fb_rule& rule) {
+  return rule.own_step == nullptr
+             ? rule.own_state == 0
+             : rule.own_state >= 0 && rule.own_state <= kMostCount / 8 && rule.base == FB_BASE_START &&
+                   rule.optimizer == FB_SGD && rule.momentum == 0 && rule.norm == FB_NORM_ONE && rule.unit == 0 &&
+                   rule.table == FB_TABLE_NONE && rule.hidden_levels == 0 && !fedbuff::weighs_numbers(rule);
+}
+
+bool valid_shared(const fb_rule& rule) {
+  return rule.weight_shared == 0 || (rule.weight_shared == 1 && rule.n_clients >= 1 && rule.base == FB_BASE_START &&
+                                     rule.table == FB_TABLE_NONE && rule.unit == 0 && !fedbuff::weighs_numbers(rule));
+}
+
 bool valid_weights(const fb_rule& rule) {
   const bool divides = rule.weight_by >= FB_WEIGHT_NORM && rule.weight_by <= FB_WEIGHT_RATIO;
   return rule.weight_by >= FB_WEIGHT_NONE && rule.weight_by <= FB_WEIGHT_SUM && finite_at_least(rule.weight_clip, 0) &&
@@ -119,7 +156,9 @@ bool valid_rule(const fb_rule& rule) {
   return rule.base >= FB_BASE_START && rule.base <= FB_BASE_CURRENT && rule.norm >= FB_NORM_ONE &&
          rule.norm <= FB_NORM_CLIENTS && valid_optimizer(rule) && valid_lr(rule) && rule.buffer_size >= 1 &&
          (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 && valid_unit(rule.unit) &&
-         (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule) && valid_weights(rule);
+         (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule) && valid_weights(rule) &&
+         valid_keeps(rule) && valid_trigger(rule) && valid_hidden(rule) && valid_shared(rule) && valid_own(rule) &&
+         rule.stop_stale >= 0;
 }
 
 // A valid rule, for a model of a possible size.
@@ -216,7 +255,7 @@ const char* fb_status_text(fb_status status) {
     case FB_ERR_HOST: return "a function of the host's failed";
     case FB_ERR_DIVERGED: return "the server step would make the model infinite or NaN";
     case FB_ERR_FORKED: return "the process was forked while other threads used it";
-    case FB_ERR_CLIENT: return "the rule keeps a row per client, and this is none of them";
+    case FB_ERR_CLIENT: return "the rule looks at clients, and this is none of them";
   }
   return "unknown status";
 }
@@ -344,6 +383,17 @@ fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, 
   return guarded([&] { return server->upload(dtype, dim, delta, version, e, client, ticket, outcome_out); });
 }
 
+fb_status fb_server_step(fb_server* server) {
+  return server == nullptr ? FB_ERR_ARGUMENT : guarded([&] { return server->step(); });
+}
+
+int64_t fb_server_overdue(const fb_server* server, int64_t n, int64_t* version_out, int64_t* tasks_out) {
+  if (n < 0 || (n > 0 && (version_out == nullptr || tasks_out == nullptr))) {
+    return kNoNumber;
+  }
+  return read(server, [&](auto& s) { return s.overdue(n, version_out, tasks_out); }, kNoNumber);
+}
+
 fb_status fb_server_upload_models(fb_server* server, fb_dtype dtype, int64_t dim, int64_t n, fb_model_upload* uploads) {
   if (server == nullptr || n < 0 || (n > 0 && uploads == nullptr)) {
     return FB_ERR_ARGUMENT;
@@ -404,7 +454,8 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
     return status;
   }
   if (s.w == nullptr || s.sum == nullptr || s.version < 0 || s.version > kMostCount || s.dropped < 0 ||
-      s.dropped > kMostCount || s.fill < 0 || s.fill >= r.buffer_size || s.n_due < 0 || server_out == nullptr ||
+      s.dropped > kMostCount || s.fill < 0 || (r.trigger == FB_TRIGGER_BUFFER && s.fill >= r.buffer_size) ||
+      s.fill > kMostCount || s.n_due < 0 || server_out == nullptr ||
       (s.n_due > 0 && (s.due == nullptr || s.due_version == nullptr || s.kept == nullptr))) {
     return FB_ERR_ARGUMENT;
   }

@@ -94,6 +94,7 @@ struct FixedPointConfig {
 // 1 or goes on to k + 1 with the probability u - k, so that the mean is x. norm is the vector's length, levels a whole
 // number up to 2^20. Number j takes word j % 4 of the counter (counter[0], counter[1], block >> 28,
 // stream << 28 | block), block = j / 4.
+inline constexpr std::int32_t kMostLevels = 1 << 20;
 struct QuantizeConfig {
   double norm;
   double levels;

@@ -21,6 +21,8 @@
 #include "replay/secure_sum.hpp"
 #include "replay/stats.hpp"
 #include "replay/stopwatch.hpp"
+#include "server/held_deltas.hpp"
+#include "server/own_rule.hpp"
 #include "server/rule_state.hpp"
 
 namespace fedbuff {
@@ -32,12 +34,33 @@ class Commit {
   Commit(const fb_rule& rule, std::int64_t dim, const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
       : dim_(dim),
         state_(rule, dim, OnFailure::Discard),
+        own_(rule),
         sums_(sums),
         secure_(sums.modulus == 0 || secure ? std::move(secure) : make_simulated_sum<T>(sums, dim)) {}
 
   const fb_rule& rule() const { return state_.rule(); }
   const RuleState<T>& state() const { return state_; }
   RuleState<T>& state() { return state_; }
+
+  // What is kept between two steps, as RuleState::arrays; and one of it, restored.
+  std::vector<fb_array> arrays() const {
+    std::vector<fb_array> found = state_.arrays();
+    if (own_.is_there()) {
+      const std::vector<double>& numbers = own_.state();
+      found.push_back({"own_state", -1, static_cast<std::int64_t>(numbers.size()), FB_F64, numbers.data()});
+    }
+    return found;
+  }
+  fb_status restore(const fb_array& array) {
+    if (!own_.is_there() || std::strcmp(array.name, "own_state") != 0) {
+      return state_.restore(array);
+    }
+    if (array.dtype != FB_F64 || array.size != rule().own_state) {
+      return array.dtype != FB_F64 ? FB_ERR_DTYPE : FB_ERR_SIZE;
+    }
+    own_.restore(static_cast<const double*>(array.data));
+    return FB_OK;
+  }
   std::int64_t cut() const { return cut_; }  // numbers out of range, in committed steps
   double secure_seconds() const { return secure_seconds_; }
   bool is_interrupted() const { return interrupted_; }  // a secure sum was begun and not ended
@@ -63,13 +86,14 @@ class Commit {
     terms_.emplace_back(delta, kDtype, weight * factor, rule().base == FB_BASE_CURRENT ? start : nullptr);
     if (state_.has_rows()) {
       RowTable<T>& rows = state_.rows();
-      terms_.back().row = rows.row(row.client);
-      std::shared_ptr<void> place = rows.place(row.client);
+      const std::int64_t at = state_.row_of(row.client, row.step);
+      terms_.back().row = rows.row(at);
+      std::shared_ptr<void> place = rows.place(at);
       terms_.back().row_out = place.get();
-      rows.set(row.client, std::move(place));
+      rows.set(at, std::move(place));
     }
-    if (secure_) {
-      rows_.push_back({&row, factor});
+    if (secure_ || state_.has_means() || keeps_models(rule()) || own_.is_there()) {
+      rows_.push_back({&row, factor, start});
     }
   }
 
@@ -82,6 +106,9 @@ class Commit {
   // the next model goes to next_out (dim); w (dim) is the current one. Returns where it is not finite, or step -1.
   // Throws std::invalid_argument where the norm is zero, and what a secure sum throws.
   Divergence run(std::int64_t version, std::int64_t first_row, bool complete, const T* w, T* next_out) {
+    if (own_.is_there()) {
+      return run_own(version, first_row, complete, w, next_out);
+    }
     weigh_numbers(w);
     const double norm = norm_of(rule(), weights_);
     if (complete && weights_.arrivals > 0 && norm == 0) {
@@ -93,8 +120,14 @@ class Commit {
         return {version, first_row + bad};
       }
     }
-    const bool fused = complete && !secure_ && !state_.weighs_sum() && sums_.deviation == 0 && state_.fuses(terms_);
-    if (!fused && !secure_ && !state_.weighs_sum()) {
+    if (state_.has_means()) {
+      fold_means(version, complete);
+    } else if (keeps_models(rule())) {
+      take_model(version, w);
+    }
+    const bool adds = !secure_ && !state_.weighs_sum() && !state_.has_means();
+    const bool fused = complete && adds && sums_.deviation == 0 && state_.fuses(terms_);
+    if (!fused && adds) {
       state_.add(terms_, w);
     }
     state_.set_weights(weights_);
@@ -126,9 +159,10 @@ class Commit {
     const ReplayRow* row;
     const T* start;
   };
-  struct SecureRow {
+  struct TermRow {
     const ReplayRow* row;
     double factor;
+    const T* start;
   };
   struct GradientRecord {
     GradientNorm<T> norm;
@@ -149,6 +183,77 @@ class Commit {
     }
   }
 
+  // The piece for the host's own rule, whose deltas are kept until the step is complete.
+  Divergence run_own(std::int64_t version, std::int64_t first_row, bool complete, const T* w, T* next_out) {
+    if (!complete) {
+      for (std::size_t i = 0; i < terms_.size(); ++i) {
+        const ReplayRow& row = *rows_[i].row;
+        const auto* delta = static_cast<const T*>(terms_[i].delta);
+        held_.push(dim_, delta, row.client, row.step - row.version, terms_[i].weight, 1.0);
+      }
+      state_.set_weights(weights_);
+      return {};
+    }
+    own_.begin();
+    for (std::int64_t i = 0; i < held_.size(); ++i) {
+      own_.add(held_.delta(i), held_.s(i), held_.staleness(i), held_.client(i));
+    }
+    for (std::size_t i = 0; i < terms_.size(); ++i) {
+      const ReplayRow& row = *rows_[i].row;
+      own_.add(static_cast<const T*>(terms_[i].delta), terms_[i].weight, row.step - row.version, row.client);
+    }
+    if (weights_.arrivals == 0) {
+      std::memcpy(next_out, w, static_cast<std::size_t>(dim_) * sizeof(T));
+    } else if (const OwnStep made = own_.step(dim_, version, w, next_out); made != OwnStep::Made) {
+      if (made == OwnStep::Failed) {
+        throw std::invalid_argument("step " + std::to_string(version) + ": the own rule's function gave " +
+                                    std::to_string(own_.code()));
+      }
+      const std::int64_t bad = first_not_finite();
+      return {version, bad < 0 ? -1 : first_row + bad};
+    } else {
+      own_.commit();
+    }
+    held_.clear();
+    state_.commit_step();
+    note_gradient(version, w);
+    return {};
+  }
+
+  void note_gradient(std::int64_t version, const T* w) {
+    if (record_ && version % record_->every == record_->offset) {
+      record_->values.push_back(record_->norm.squared(w));
+    }
+  }
+
+  // Ringleader's means with the piece. The schedule must be one of its rounds: the last arrival of a step makes it.
+  void fold_means(std::int64_t version, bool complete) {
+    for (std::size_t i = 0; i < terms_.size(); ++i) {
+      const std::int64_t client = rows_[i].row->client;
+      if (state_.completes(client, 0) != (complete && i + 1 == terms_.size())) {
+        throw std::invalid_argument("step " + std::to_string(version) +
+                                    ": the schedule is not one of Ringleader's rounds; make it with this strategy");
+      }
+      state_.fold(client, terms_[i]);
+      if (i + 1 < terms_.size() || !complete) {
+        state_.hear(client, 0);
+      }
+    }
+  }
+
+  // The arrival of a step as minus its model, which a ring keeps.
+  void take_model(std::int64_t version, const T* w) {
+    if (terms_.size() > 1 || weights_.arrivals > 1) {
+      throw std::invalid_argument("step " + std::to_string(version) +
+                                  ": a ring of models takes one arrival in each step; make the schedule with this "
+                                  "strategy");
+    }
+    if (!terms_.empty()) {
+      const T* start = rows_[0].start == nullptr ? w : rows_[0].start;
+      terms_[0].delta = state_.minus_model(static_cast<const T*>(terms_[0].delta), start);
+    }
+  }
+
   // The step from a complete sum; whether the next model is finite.
   bool step(std::int64_t version, bool fused, double norm, const T* w, T* next_out) {
     if (weights_.arrivals == 0) {
@@ -163,11 +268,12 @@ class Commit {
       }
     }
     state_.note_step(w, next_out);
+    if (state_.has_means() && !rows_.empty()) {
+      state_.hear(rows_.back().row->client, 0);
+    }
     state_.commit_step(fused);
     cut_ += std::exchange(step_cut_, 0);
-    if (record_ && version % record_->every == record_->offset) {
-      record_->values.push_back(record_->norm.squared(w));
-    }
+    note_gradient(version, w);
     return true;
   }
 
@@ -177,7 +283,7 @@ class Commit {
     Stopwatch watch;
     interrupted_ = true;
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-      const auto& [row, factor] = rows_[i];
+      const auto& [row, factor, _] = rows_[i];
       const auto* delta = static_cast<const T*>(terms_[i].delta);
       const auto weight = static_cast<std::uint64_t>(std::llround(row->s * row->e * sums_.weight_unit));
       const std::int64_t cut = secure_->add(*row, delta, weight, factor);
@@ -206,11 +312,13 @@ class Commit {
 
   const std::int64_t dim_;
   RuleState<T> state_;
+  OwnRule<T> own_;
+  HeldDeltas<T> held_;  // for it, of a step that came in pieces
   const SumConfig sums_;
   const std::unique_ptr<SecureSum<T>> secure_;
   std::vector<Term> terms_;           // of the piece
   std::vector<Unweighed> unweighed_;  // of the piece, where weights depend on deltas
-  std::vector<SecureRow> rows_;       // of the piece, for a secure sum
+  std::vector<TermRow> rows_;         // of the piece, for a secure sum and some tables
   WeightSums weights_;                // of the step, with the piece
   std::int64_t step_cut_ = 0, cut_ = 0;
   double secure_seconds_ = 0;

@@ -43,7 +43,9 @@ ReplayEngine<T>::ReplayEngine(const fb_rule& rule, std::int64_t dim, const T* w0
       groups_(work.most_in_group()),
       versions_(dim, w0, pool_),
       window_(dim, window_bytes, pool_),
-      commit_(rule, dim, sums, std::move(secure)) {}
+      commit_(rule, dim, sums, std::move(secure)) {
+  commit_.state().start_from(w0);
+}
 
 // ---- input
 
@@ -103,7 +105,7 @@ std::int64_t ReplayEngine<T>::restore(const T* w, const std::vector<std::int64_t
   }
   const std::int64_t n_needed = versions_.restore(w, live, models);
   for (const fb_array& array : rule_state) {
-    if (commit_.state().restore(array) != FB_OK) {
+    if (commit_.restore(array) != FB_OK) {
       throw std::invalid_argument(std::string(array.name) + ": the rule keeps no such array");
     }
   }

@@ -52,7 +52,7 @@ const T* Replay<T>::w() const {
 }
 template <class T>
 std::vector<fb_array> Replay<T>::rule_state() const {
-  return engine_->commit().state().arrays();
+  return engine_->commit().arrays();
 }
 template <class T>
 Divergence Replay<T>::divergence() const {

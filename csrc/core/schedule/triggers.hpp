@@ -30,7 +30,9 @@ class Hearing {
   Hearing(Trigger trigger, std::int64_t n_clients, double per_client)
       : trigger_(trigger), n_clients_(n_clients), per_client_(per_client) {
     const auto n = static_cast<std::size_t>(trigger == Trigger::Buffer ? 0 : n_clients);
-    clients_.assign(n, {});
+    count_.assign(n, 0);
+    round_of_.assign(n, -1);
+    stepped_in_.assign(trigger == Trigger::Ringleader ? n : 0, -1);
   }
 
   // An arrival enters a buffer that holds `fill` with it; whether the server steps.
@@ -40,9 +42,9 @@ class Hearing {
       return fill >= buffer_size && all_are_heard();
     }
     // Phase one ends, without a step, when all are heard. In phase two each client's next arrival makes a step.
-    const bool steps = n_to_step_ > 0 && clients_[client].stepped_in != round_;
+    const bool steps = n_to_step_ > 0 && stepped_in_[client] != round_;
     if (steps) {
-      clients_[client].stepped_in = round_;
+      stepped_in_[client] = round_;
       --n_to_step_;
     } else {
       hear(client);
@@ -59,28 +61,71 @@ class Hearing {
     }
   }
 
- private:
-  struct Client {
-    std::int64_t count = 0;        // arrivals in this round,
-    std::int64_t round = -1;       // if this is its number
-    std::int64_t stepped_in = -1;  // Ringleader: the last round in which the client made a step
-  };
+  // Whether `enter` would say so.
+  bool would_step(std::uint32_t client, std::int64_t fill, std::int64_t buffer_size) const {
+    if (trigger_ == Trigger::Ringleader) {
+      return n_to_step_ > 0 && stepped_in_[client] != round_;
+    }
+    const bool first = round_of_[client] != round_;
+    const double inverses = first ? inverses_ + 1.0 : inverses_ - lost_inverse(count_[client] + 1);
+    return fill >= buffer_size && are_heard(n_heard_ + (first ? 1 : 0), inverses);
+  }
 
+  // The arrivals of each client in this round; and 1 where its next arrival makes a step, else 0.
+  std::vector<std::int64_t> heard() const {
+    std::vector<std::int64_t> counts(count_.size());
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      counts[i] = round_of_[i] == round_ ? count_[i] : 0;
+    }
+    return counts;
+  }
+  std::vector<std::int64_t> to_step() const {
+    std::vector<std::int64_t> flags(stepped_in_.size());
+    for (std::size_t i = 0; i < flags.size(); ++i) {
+      flags[i] = n_to_step_ > 0 && stepped_in_[i] != round_ ? 1 : 0;
+    }
+    return flags;
+  }
+  // What these two gave. The sum of inverses may differ in its last bits, of which no decision is made (kMeanSlack).
+  void restore_heard(const std::int64_t* counts) {
+    std::fill(round_of_.begin(), round_of_.end(), -1);
+    n_heard_ = 0;
+    inverses_ = 0.0;
+    for (std::size_t i = 0; i < count_.size(); ++i) {
+      if (counts[i] > 0) {
+        hear(static_cast<std::uint32_t>(i));
+        count_[i] = counts[i];
+        inverses_ += 1.0 / static_cast<double>(counts[i]) - 1.0;
+      }
+    }
+  }
+  void restore_to_step(const std::int64_t* flags) {
+    n_to_step_ = 0;
+    for (std::size_t i = 0; i < stepped_in_.size(); ++i) {
+      stepped_in_[i] = flags[i] != 0 ? -1 : round_;
+      n_to_step_ += flags[i] != 0 ? 1 : 0;
+    }
+  }
+  std::int64_t round() const { return round_; }
+
+ private:
+  static double lost_inverse(std::int64_t count) {
+    return 1.0 / (static_cast<double>(count) * static_cast<double>(count - 1));
+  }
   void hear(std::uint32_t client) {
-    Client& heard = clients_[client];
-    if (heard.round != round_) {
-      heard.round = round_;
-      heard.count = 1;
+    if (round_of_[client] != round_) {
+      round_of_[client] = round_;
+      count_[client] = 1;
       ++n_heard_;
       inverses_ += 1.0;
     } else {
-      const std::int64_t count = ++heard.count;
-      inverses_ -= 1.0 / (static_cast<double>(count) * static_cast<double>(count - 1));
+      inverses_ -= lost_inverse(++count_[client]);
     }
   }
   // Whether the harmonic mean over clients of their arrivals in this round is per_client or more.
-  bool all_are_heard() const {
-    return n_heard_ == n_clients_ && inverses_ * per_client_ <= static_cast<double>(n_clients_) * kMeanSlack;
+  bool all_are_heard() const { return are_heard(n_heard_, inverses_); }
+  bool are_heard(std::int64_t n_heard, double inverses) const {
+    return n_heard == n_clients_ && inverses * per_client_ <= static_cast<double>(n_clients_) * kMeanSlack;
   }
   void new_round() {
     ++round_;
@@ -94,9 +139,11 @@ class Hearing {
   double per_client_;
   std::int64_t round_ = 0;
   std::int64_t n_heard_ = 0;
-  std::int64_t n_to_step_ = 0;  // Ringleader: clients without their step in this round's second phase
-  double inverses_ = 0.0;       // sum over the clients heard of 1 / arrivals
-  std::vector<Client> clients_;
+  std::int64_t n_to_step_ = 0;            // Ringleader: clients without their step in this round's second phase
+  double inverses_ = 0.0;                 // sum over the clients heard of 1 / arrivals
+  std::vector<std::int64_t> count_;       // arrivals of each client in this round,
+  std::vector<std::int64_t> round_of_;    // if this is its number
+  std::vector<std::int64_t> stepped_in_;  // Ringleader: the last round in which the client made a step
 };
 
 }  // namespace fedbuff

@@ -8,34 +8,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <new>
 #include <vector>
 
 #include "kernels/dispatch.hpp"
 #include "fedbuff/fedbuff.h"
 #include "numbers/fixed_point.hpp"
 #include "threads/core_chunks.hpp"
-#include "memory/placement.hpp"
+#include "server/placed_vector.hpp"
 
 namespace fedbuff {
-
-// Allocates vectors at the alignment of alignment_of.
-template <class T>
-struct PlacedAllocator {
-  using value_type = T;
-  PlacedAllocator() = default;
-  template <class U>
-  PlacedAllocator(const PlacedAllocator<U>&) {}
-  T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), alignment(n))); }
-  void deallocate(T* memory, std::size_t n) { ::operator delete(memory, alignment(n)); }
-  friend bool operator==(const PlacedAllocator&, const PlacedAllocator&) { return true; }
-  friend bool operator!=(const PlacedAllocator&, const PlacedAllocator&) { return false; }
-
- private:
-  static std::align_val_t alignment(std::size_t n) { return std::align_val_t{alignment_of(n * sizeof(T))}; }
-};
-template <class T>
-using PlacedVector = std::vector<T, PlacedAllocator<T>>;
 
 // Whether a failed operation leaves the state as it was, or one that must not be used any more.
 enum class OnFailure { Restore, Discard };

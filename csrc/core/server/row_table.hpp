@@ -24,7 +24,9 @@ class RowTable {
       : half_(rule.table == FB_TABLE_BF16),
         bytes_(static_cast<std::size_t>(dim) * (half_ ? sizeof(std::uint16_t) : sizeof(T))),
         dim_(dim),
-        row_(rule.table == FB_TABLE_NONE ? 0 : static_cast<std::size_t>(rule.n_clients)) {}
+        row_(rule.table == FB_TABLE_NONE || rule.table_keeps == FB_KEEPS_MEANS
+                 ? 0
+                 : static_cast<std::size_t>(rule.n_clients)) {}
 
   RowTable(const RowTable& other)
       : half_(other.half_), bytes_(other.bytes_), dim_(other.dim_), n_rows_(other.n_rows_), row_(other.row_) {
@@ -69,6 +71,14 @@ class RowTable {
     std::shared_ptr<void>& row = row_[static_cast<std::size_t>(client)];
     n_rows_ += row == nullptr ? 1 : 0;
     row = std::move(memory);
+  }
+  // Minus the values (dim) as every row, in memory that they share. Throws std::bad_alloc.
+  void fill_with_minus(const T* values) {
+    std::shared_ptr<void> memory = allocate();
+    kernels().of<T>().accumulate(dim_, nullptr, values, T(-1), nullptr, nullptr, static_cast<T*>(memory.get()));
+    for (std::int64_t i = 0; i < n_clients(); ++i) {
+      set(i, memory);
+    }
   }
   // A delta as the row, in memory that place() gave.
   void store(std::int64_t client, const T* delta, std::shared_ptr<void> memory) {

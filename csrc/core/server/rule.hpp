@@ -40,7 +40,26 @@ inline bool weighs_numbers(const fb_rule& rule) { return rule.weight_by != FB_WE
 inline bool weighs_way(const fb_rule& rule) {
   return rule.weight_by == FB_WEIGHT_WAY || rule.weight_by == FB_WEIGHT_RATIO;
 }
-inline bool needs_start(const fb_rule& rule) { return rule.base == FB_BASE_CURRENT || weighs_way(rule); }
+inline bool keeps_models(const fb_rule& rule) { return rule.table_keeps == FB_KEEPS_MODELS; }
+inline bool keeps_means(const fb_rule& rule) { return rule.table_keeps == FB_KEEPS_MEANS; }
+inline bool needs_start(const fb_rule& rule) {
+  return rule.base == FB_BASE_CURRENT || weighs_way(rule) || keeps_models(rule);
+}
+
+// Whether a server keeps the deltas of a buffer until its step.
+inline bool holds_deltas(const fb_rule& rule) { return rule.weight_shared != 0 || rule.own_step != nullptr; }
+
+// Whether an upload must say which client it is of, one of n_clients.
+inline bool needs_client(const fb_rule& rule) {
+  return (rule.table != FB_TABLE_NONE && !keeps_models(rule)) || rule.trigger != FB_TRIGGER_BUFFER ||
+         rule.weight_shared != 0;
+}
+
+// From which staleness on an arrival is not used; no limit: the largest number.
+inline std::int64_t too_stale(const fb_rule& rule) {
+  const std::int64_t dropped = rule.max_staleness >= 0 ? rule.max_staleness + 1 : INT64_MAX;
+  return rule.stop_stale > 0 ? std::min(dropped, rule.stop_stale) : dropped;
+}
 
 // The step size of the step from `version`, with a buffer in which the largest staleness is this.
 inline double lr_of(const fb_rule& rule, std::int64_t version, std::int64_t staleness) {

@@ -8,6 +8,9 @@
 // the mean of all rows, as they were when the buffer was empty, to the sum. The sum of all rows is kept and changed:
 // change adds stored delta - row, from zero, in the order of arrival, and total takes it in at the step.
 //
+// Other tables keep means of rounds (round_means.hpp), whose sum is the sum of a step; or models, in a ring. With a
+// hidden model, which is what clients download, own_w is what steps move, and w_out = w + (own_w - w, quantised).
+//
 // s, e and their sums are double; a weight is rounded to T before it multiplies a delta. With a unit (rule.unit > 0)
 // deltas are integers, and weights are rounded to multiples of 2^-24. All operations work element by element, so the
 // bits depend neither on chunks nor on threads.
@@ -29,7 +32,9 @@
 #include "fedbuff/fedbuff.h"
 #include "kernels/dispatch.hpp"
 #include "numbers/fixed_point.hpp"
+#include "schedule/triggers.hpp"
 #include "server/delta_sum.hpp"
+#include "server/round_means.hpp"
 #include "server/row_table.hpp"
 #include "server/rule.hpp"
 
@@ -47,7 +52,9 @@ class RuleState {
         sum_(dim, rule.unit, on_failure),
         restores_(on_failure == OnFailure::Restore),
         n_kept_(n_moments(rule)),
-        rows_(rule, dim) {
+        rows_(rule, dim),
+        means_(keeps_means(rule) ? rule.n_clients : 0, keeps_means(rule) ? dim : 0, kChunkSize * 2, restores_),
+        hearing_(static_cast<Trigger>(rule.trigger), rule.n_clients, rule.per_client) {
     const auto size = static_cast<std::size_t>(dim);
     for (int i = 0; i < n_kept_; ++i) {
       const bool from_zero = i == 0 || rule.optimizer == FB_DELAYED_NESTEROV;
@@ -61,7 +68,16 @@ class RuleState {
       direction_.resize(restores_ ? size : 0);
     }
     last_step_.assign(rule.weight_by == FB_WEIGHT_LAST_STEP ? size : 0, T(0));
-    way_.resize(weighs_way(rule) ? size : 0);
+    way_.resize(weighs_way(rule) || keeps_models(rule) ? size : 0);
+    own_w_.resize(is_hidden() ? size : 0);
+    next_own_w_.resize(is_hidden() && restores_ ? size : 0);
+  }
+  // The first model (dim). Throws std::bad_alloc.
+  void start_from(const T* w0) {
+    std::copy_n(w0, own_w_.size(), own_w_.data());
+    if (keeps_models(rule_)) {
+      rows_.fill_with_minus(w0);
+    }
   }
 
   const fb_rule& rule() const { return rule_; }
@@ -69,7 +85,36 @@ class RuleState {
   const WeightSums& weights() const { return weights_; }
   const T* moment(int i) const { return moment_[i].empty() ? nullptr : moment_[i].data(); }  // (dim) or null
   std::int64_t n_chunks() const { return sum_.n_chunks(); }
-  bool has_rows() const { return rule_.table != FB_TABLE_NONE; }
+  bool has_rows() const { return rule_.table != FB_TABLE_NONE && !has_means(); }
+  bool has_means() const { return keeps_means(rule_); }
+  bool is_hidden() const { return rule_.hidden_levels > 0; }
+
+  // Whether the arrival of a client, with which the buffer holds so many, makes a step; and that it came.
+  bool completes(std::int64_t client, std::int64_t fill) const {
+    return rule_.trigger == FB_TRIGGER_BUFFER
+               ? fill == rule_.buffer_size
+               : hearing_.would_step(static_cast<std::uint32_t>(client), fill, rule_.buffer_size);
+  }
+  void hear(std::int64_t client, std::int64_t fill) {
+    if (rule_.trigger == FB_TRIGGER_BUFFER) {
+      return;
+    }
+    const std::int64_t round = hearing_.round();
+    hearing_.enter(static_cast<std::uint32_t>(client), fill, rule_.buffer_size);
+    if (has_means() && hearing_.round() != round) {
+      means_.next_round();
+    }
+  }
+
+  // The row of an arrival of a client, in the step from this version.
+  std::int64_t row_of(std::int64_t client, std::int64_t version) const {
+    return keeps_models(rule_) ? version % rows_.n_clients() : client;
+  }
+  // delta - start (dim), minus the model of an arrival, as a ring keeps it; until the next call.
+  const T* minus_model(const T* delta, const T* start) {
+    kernels().of<T>().accumulate(sum_.dim(), delta, start, T(-1), nullptr, nullptr, way_.data());
+    return way_.data();
+  }
   RowTable<T>& rows() { return rows_; }
   const RowTable<T>& rows() const { return rows_; }
 
@@ -104,7 +149,9 @@ class RuleState {
     return rule_.weight_clip > 0 && norm > rule_.weight_clip ? q * (rule_.weight_clip / norm) : q;
   }
   // Whether an arrival can be added in blocks whose delta is made on the way: nothing needs the whole delta.
-  bool adds_blocks() const { return !has_rows() && !weighs_numbers(rule_) && !sum_.fixed(); }
+  bool adds_blocks() const {
+    return rule_.table == FB_TABLE_NONE && !weighs_numbers(rule_) && !sum_.fixed() && !holds_deltas(rule_);
+  }
   // Whether q of an arrival depends on those before it in the buffer: then they are added one by one.
   bool weighs_sum() const { return rule_.weight_by == FB_WEIGHT_SUM; }
 
@@ -130,11 +177,18 @@ class RuleState {
 
   // The term's row, and memory for the next one. Throws std::bad_alloc.
   void begin_row(std::int64_t client, Term& term) {
+    if (has_means()) {
+      means_.begin(completes(client, 0) ? RoundMeans<T>::Stepped : RoundMeans<T>::Collected, client);
+      return;
+    }
     term.row = rows_.row(client);
     next_row_ = rows_.place(client);
     is_new_ = term.row == nullptr;
   }
   void store_row(std::int64_t client, const Term& term) {
+    if (has_means()) {
+      return;
+    }
     rows_.store(client, static_cast<const T*>(term.delta), std::exchange(next_row_, nullptr));
     is_new_ = false;
   }
@@ -148,16 +202,31 @@ class RuleState {
   // One chunk of the sum with the terms added; `current` (dim) is needed where a term has a start. FB_ERR_OVERFLOW
   // where the result is not finite, or does not fit; reason() tells more. The chunks count from commit_sum on.
   fb_status add_chunk(std::int64_t chunk, const std::vector<Term>& terms, const T* current) {
+    if (has_means()) {
+      const auto [begin, n] = sum_.range(chunk);
+      return means_.fold(begin, n, static_cast<const T*>(terms[0].delta)) ? FB_OK : FB_ERR_OVERFLOW;
+    }
     return has_rows() ? add_rows(chunk, terms, current) : sum_.add_chunk(chunk, weights_.arrivals == 0, terms, current);
   }
   fb_status reason(const Term& term) const { return sum_.reason(term); }
   void commit_sum() {
+    if (has_means()) {
+      means_.commit();
+      return;
+    }
     sum_.commit();
     if (restores_ && has_rows()) {
       change_.swap(next_change_);
     }
   }
-  void undo_sum() { commit_sum(); }  // the last commit_sum, if nothing was added since
+  // The last commit_sum, if nothing was added since.
+  void undo_sum() {
+    if (has_means()) {
+      means_.undo();
+    } else {
+      commit_sum();
+    }
+  }
   void set_weights(const WeightSums& sums) { weights_ = sums; }
 
   // All chunks on this thread, committed.
@@ -167,6 +236,16 @@ class RuleState {
       add_chunk(chunk, terms, current);
     }
     commit_sum();
+  }
+
+  // A delta into the means of its round, on this thread, committed; of a state that restores nothing.
+  void fold(std::int64_t client, const Term& term) {
+    means_.begin(completes(client, 0) ? RoundMeans<T>::Stepped : RoundMeans<T>::Collected, client);
+    for (std::int64_t chunk = 0; chunk < n_chunks(); ++chunk) {
+      const auto [begin, n] = sum_.range(chunk);
+      means_.fold(begin, n, static_cast<const T*>(term.delta));
+    }
+    means_.commit();
   }
 
   // The sum (dim), for a caller that makes it in another way or adds noise.
@@ -187,11 +266,13 @@ class RuleState {
   bool step_chunk(std::int64_t chunk, const StepConfig& config, const T* w, T* w_out) {
     const auto [begin, n] = sum_.range(chunk);
     sum_.make_values(chunk);
+    const T* from = is_hidden() ? own_w_.data() : w;
+    T* to = !is_hidden() ? w_out : restores_ ? next_own_w_.data() : own_w_.data();
     if (is_waiting()) {
-      std::copy_n(w + begin, w == w_out ? 0 : n, w_out + begin);
+      std::copy_n(from + begin, from == to ? 0 : n, to + begin);
       return true;
     }
-    const T* sum = sum_.values() + begin;
+    const T* sum = (has_means() ? means_.sum(RoundMeans<T>::Stepped) : sum_.values()) + begin;
     if (has_rows()) {
       T* with_mean = (restores_ ? direction_.data() : sum_.values_out()) + begin;
       kernels().of<T>().accumulate(static_cast<std::int64_t>(n), sum, total_.data() + begin, mean_factor(config),
@@ -202,8 +283,23 @@ class RuleState {
     for (int i = 0; i < n_kept_; ++i) {
       moment[i] = moment_chunk(moment_[i], next_moment_[i], begin, n);
     }
-    return step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), w + begin, sum, moment,
-                      w_out + begin);
+    return step_model(kernels().of<T>(), rule_, config, static_cast<std::int64_t>(n), from + begin, sum, moment,
+                      to + begin);
+  }
+
+  // Where the model is hidden, what is downloaded after all chunks of a step: w_out (dim), not w. Whether it is finite.
+  bool show(const StepConfig& config, const T* w, T* w_out) {
+    const Kernels<T>& k = kernels().of<T>();
+    const std::int64_t dim = sum_.dim();
+    const auto version = static_cast<std::uint64_t>(config.step - 1);
+    k.accumulate(dim, restores_ ? next_own_w_.data() : own_w_.data(), w, T(-1), nullptr, nullptr, w_out);
+    const QuantizeConfig levels{std::sqrt(k.dot(dim, w_out, w_out)),
+                                static_cast<double>(rule_.hidden_levels),
+                                rule_.hidden_seed,
+                                {static_cast<std::uint32_t>(version), static_cast<std::uint32_t>(version >> 32)},
+                                Stream::HiddenModel};
+    k.quantize(0, dim, w_out, levels, w_out);
+    return k.accumulate(dim, w_out, w, T(1), nullptr, nullptr, w_out);
   }
 
   // Keeps the moments of the step, and what the buffer changed in the rows, and empties the buffer. `fused`: of a step
@@ -212,6 +308,10 @@ class RuleState {
     for (int i = 0; i < n_kept_ && restores_ && !is_waiting(); ++i) {
       moment_[i].swap(next_moment_[i]);
     }
+    if (is_hidden() && restores_) {
+      own_w_.swap(next_own_w_);
+    }
+    hearing_.on_step();
     if (has_rows() && weights_.arrivals > 0 && !fused) {
       kernels().of<T>().accumulate(sum_.dim(), total_.data(), change_.data(), T(1), nullptr, nullptr, total_.data());
     }
@@ -225,12 +325,13 @@ class RuleState {
     for (std::int64_t chunk = 0; chunk < n_chunks(); ++chunk) {
       finite = step_chunk(chunk, config, w, w_out) && finite;
     }
-    return finite;
+    return is_hidden() ? show(config, w, w_out) && finite : finite;
   }
 
   // Whether a step of exactly these terms can be made by step_fused.
   bool fuses(const std::vector<Term>& terms) const {
-    return weights_.arrivals == 0 && is_linear(rule_) && !sum_.fixed() && !is_waiting() &&
+    return weights_.arrivals == 0 && is_linear(rule_) && !sum_.fixed() && !is_waiting() && !is_hidden() &&
+           !has_means() &&
            (has_rows() ? !restores_
                        : std::all_of(terms.begin(), terms.end(), [](auto& term) { return term.start == nullptr; }));
   }
@@ -266,6 +367,21 @@ class RuleState {
     }
     if (!last_step_.empty()) {
       found.push_back({"last_step", -1, sum_.dim(), kDtype, last_step_.data()});
+    }
+    if (is_hidden()) {
+      found.push_back({"own_w", -1, sum_.dim(), kDtype, own_w_.data()});
+    }
+    const bool hears = rule_.trigger != FB_TRIGGER_BUFFER && (restores_ || has_means());
+    if (hears) {
+      heard_ = hearing_.heard();
+      found.push_back({"heard", -1, rule_.n_clients, FB_I64, heard_.data()});
+    }
+    if (hears && rule_.trigger == FB_TRIGGER_RINGLEADER) {
+      to_step_ = hearing_.to_step();
+      found.push_back({"to_step", -1, rule_.n_clients, FB_I64, to_step_.data()});
+    }
+    if (has_means()) {
+      list_means(found);
     }
     if (has_rows()) {
       found.push_back({"table_total", -1, sum_.dim(), kDtype, total_.data()});
@@ -303,6 +419,15 @@ class RuleState {
     if (!last_step_.empty() && is("last_step")) {
       return copy_values(array, kDtype, last_step_.data(), sum_.dim());
     }
+    if (is_hidden() && is("own_w")) {
+      return copy_values(array, kDtype, own_w_.data(), sum_.dim());
+    }
+    if (rule_.trigger != FB_TRIGGER_BUFFER && (is("heard") || is("to_step"))) {
+      return restore_hearing(array);
+    }
+    if (has_means()) {
+      return restore_means(array);
+    }
     if (has_rows() && is("row") && array.key >= 0 && array.key < rows_.n_clients()) {
       if (array.dtype != rows_.dtype() || array.size != sum_.dim()) {
         return array.dtype != rows_.dtype() ? FB_ERR_DTYPE : FB_ERR_SIZE;
@@ -326,6 +451,66 @@ class RuleState {
       return from.dtype != dtype ? FB_ERR_DTYPE : FB_ERR_SIZE;
     }
     std::memcpy(to, from.data, static_cast<std::size_t>(n) * sizeof(Value));
+    return FB_OK;
+  }
+
+  // The tables of means: rows that a later arrival of the round reads.
+  void list_means(std::vector<fb_array>& found) const {
+    using Means = RoundMeans<T>;
+    found.push_back({"table_total", -1, sum_.dim(), kDtype, means_.sum(Means::Collected)});
+    found.push_back({"step_total", -1, sum_.dim(), kDtype, means_.sum(Means::Stepped)});
+    found.push_back({"step_count", -1, rule_.n_clients, FB_I64, means_.counts(Means::Stepped).data()});
+    for (std::int64_t client = 0; client < rule_.n_clients; ++client) {
+      if (means_.count(Means::Collected, client) > 0 && means_.row(Means::Collected, client) != nullptr) {
+        found.push_back({"row", client, sum_.dim(), kDtype, means_.row(Means::Collected, client)});
+      }
+    }
+    for (std::int64_t client = 0; client < rule_.n_clients; ++client) {
+      const bool needed = to_step_[static_cast<std::size_t>(client)] != 0;
+      if (needed && means_.row(Means::Stepped, client) != nullptr) {
+        found.push_back({"step_row", client, sum_.dim(), kDtype, means_.row(Means::Stepped, client)});
+      }
+    }
+  }
+  fb_status restore_means(const fb_array& array) {
+    using Means = RoundMeans<T>;
+    const auto is = [&](const char* name) { return std::strcmp(array.name, name) == 0; };
+    const bool of_step = std::strncmp(array.name, "step_", 5) == 0, is_row = is("row") || is("step_row");
+    const fb_dtype dtype = is("step_count") ? FB_I64 : kDtype;
+    const std::int64_t size = is("step_count") ? rule_.n_clients : sum_.dim();
+    const auto table = of_step ? Means::Stepped : Means::Collected;
+    if (array.dtype != dtype || array.size != size) {
+      return array.dtype != dtype ? FB_ERR_DTYPE : FB_ERR_SIZE;
+    }
+    if (is_row && array.key >= 0 && array.key < rule_.n_clients) {
+      means_.restore_row(table, array.key, array.data);
+    } else if (is("table_total") || is("step_total")) {
+      means_.restore_sum(table, array.data);
+    } else if (is("step_count") && are_counts(array)) {
+      means_.restore_counts(table, static_cast<const std::int64_t*>(array.data));
+    } else {
+      return FB_ERR_ARGUMENT;
+    }
+    return FB_OK;
+  }
+  // Counts of arrivals to which one can be added.
+  bool are_counts(const fb_array& array) const {
+    const auto* first = static_cast<const std::int64_t*>(array.data);
+    return std::all_of(first, first + array.size, [](std::int64_t n) { return n >= 0 && n < INT64_MAX; });
+  }
+  fb_status restore_hearing(const fb_array& array) {
+    if (array.dtype != FB_I64 || array.size != rule_.n_clients || !are_counts(array)) {
+      return array.dtype != FB_I64 ? FB_ERR_DTYPE : array.size != rule_.n_clients ? FB_ERR_SIZE : FB_ERR_ARGUMENT;
+    }
+    const auto* numbers = static_cast<const std::int64_t*>(array.data);
+    if (std::strcmp(array.name, "heard") == 0) {
+      hearing_.restore_heard(numbers);
+      if (has_means()) {
+        means_.restore_counts(RoundMeans<T>::Collected, numbers);
+      }
+    } else {
+      hearing_.restore_to_step(numbers);
+    }
     return FB_OK;
   }
 
@@ -396,14 +581,18 @@ class RuleState {
   PlacedVector<T> moment_[kMostMoments], next_moment_[kMostMoments];  // and where the next ones are made
   std::vector<const T*> deltas_;                                      // of step_fused
   std::vector<T> factors_;
-  PlacedVector<T> last_step_, way_;  // of weights: old minus new model, and room for current - start
+  PlacedVector<T> last_step_, way_;     // of weights: old minus new model, and room for current - start
+  PlacedVector<T> own_w_, next_own_w_;  // where the model that is downloaded is a hidden one
   RowTable<T> rows_;
-  std::int64_t seen_ = 0;                         // rows that there were when the buffer was empty
-  PlacedVector<T> total_, change_, next_change_;  // sum of all rows then, and what the buffer changed in it
-  PlacedVector<T> direction_;                     // where the mean is added to a sum that must stay
-  std::vector<RowTerm<T>> row_terms_;             // of step_fused
-  std::shared_ptr<void> next_row_;                // of begin_row
-  bool is_new_ = false;                           // whether its client has no row yet
+  RoundMeans<T> means_;
+  Hearing hearing_;
+  mutable std::vector<std::int64_t> heard_, to_step_;  // what arrays() shows of it
+  std::int64_t seen_ = 0;                              // rows that there were when the buffer was empty
+  PlacedVector<T> total_, change_, next_change_;       // sum of all rows then, and what the buffer changed in it
+  PlacedVector<T> direction_;                          // where the mean is added to a sum that must stay
+  std::vector<RowTerm<T>> row_terms_;                  // of step_fused
+  std::shared_ptr<void> next_row_;                     // of begin_row
+  bool is_new_ = false;                                // whether its client has no row yet
 };
 
 }  // namespace fedbuff

@@ -10,6 +10,8 @@
 
 #include "memory/index_ring.hpp"
 #include "memory/placement.hpp"
+#include "server/held_deltas.hpp"
+#include "server/own_rule.hpp"
 #include "server/rule_state.hpp"
 #include "threads/ticket_queue.hpp"
 
@@ -80,8 +82,9 @@ template <class T>
 class Server final : public fb_server, private TicketQueue::Sink {
  public:
   Server(const fb_rule& rule, std::int64_t dim, const void* w0)
-      : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), state_(rule, dim, OnFailure::Restore) {
+      : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), state_(rule, dim, OnFailure::Restore), own_(rule) {
     std::memcpy(model_.get()->data, w0, bytes());
+    state_.start_from(values(model_));
     due_.push_back({});
     terms_.reserve(TicketQueue::kMaxBatch);
   }
@@ -106,7 +109,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     if (const fb_status status = state_.sum().accepts(dtype, dim); status != FB_OK) {
       return status;
     }
-    if (state_.has_rows() && (client < 0 || client >= state_.rows().n_clients())) {
+    if (needs_client(rule_) && (client < 0 || client >= rule_.n_clients)) {
       return FB_ERR_CLIENT;
     }
     Arrival arrival{delta, dtype, version, e, ticket, client};
@@ -149,6 +152,29 @@ class Server final : public fb_server, private TicketQueue::Sink {
       uploads[k].outcome = arrivals[static_cast<std::size_t>(k)].outcome;
     }
     return FB_OK;
+  }
+
+  fb_status step() override {
+    if (rule_.trigger == FB_TRIGGER_RINGLEADER) {
+      return FB_ERR_ARGUMENT;
+    }
+    Arrival arrival{};
+    return queue_.submit(*this, arrival);
+  }
+
+  std::int64_t overdue(std::int64_t n, std::int64_t* version_out, std::int64_t* tasks_out) const override {
+    const auto lock = queue_.lock();
+    std::int64_t found = 0;
+    for_each_due([&](std::int64_t version, const Due& due) {
+      if (rule_.stop_stale > 0 && due.tasks > 0 && version_ - version >= rule_.stop_stale) {
+        if (found < n) {
+          version_out[found] = version;
+          tasks_out[found] = due.tasks;
+        }
+        ++found;
+      }
+    });
+    return found;
   }
 
   fb_status set_table(void* memory, std::int64_t bytes) override {
@@ -199,7 +225,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
   void get_state(fb_server_state& state) override {
     const auto lock = queue_.lock();
     state.version = version_;
-    state.fill = state_.weights().arrivals;
+    state.fill = n_in_buffer();
     state.dropped = dropped_;
     state.sum_weights = state_.weights().e;
     state.sum_scaled_weights = state_.weights().se;
@@ -208,7 +234,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     state.staleness = state_.weights().staleness;
     state.first = state_.moment(0);
     state.second = state_.moment(1);
-    const std::vector<fb_array> arrays = state_.arrays();
+    const std::vector<fb_array> arrays = this->arrays();
     const auto others = arrays.begin() + std::min(2, n_moments(rule_));  // but for first and second
     if (state.arrays != nullptr) {
       std::copy(others, arrays.end(), state.arrays);
@@ -232,7 +258,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
   fb_status restore(const fb_server_state& state) override {
     version_ = state.version;
     dropped_ = state.dropped;
-    state_.restore({state.fill, state.sum_weights, state.sum_scaled_weights, state.staleness}, state.sum);
+    if (!holds()) {
+      state_.restore({state.fill, state.sum_weights, state.sum_scaled_weights, state.staleness}, state.sum);
+    }
     if (const fb_status status = restore_arrays(state); status != FB_OK) {
       return status;
     }
@@ -257,7 +285,10 @@ class Server final : public fb_server, private TicketQueue::Sink {
   fb_dtype dtype() const override { return sizeof(T) == 4 ? FB_F32 : FB_F64; }
   std::int64_t dim() const override { return dim_; }
   std::int64_t version() const override { return read(version_); }
-  std::int64_t fill() const override { return read(state_.weights().arrivals); }
+  std::int64_t fill() const override {
+    const auto lock = queue_.lock_without(stepping_);
+    return n_in_buffer();
+  }
   std::int64_t dropped() const override { return read(dropped_); }
   std::int64_t outstanding() const override {
     const auto lock = queue_.lock();
@@ -279,6 +310,8 @@ class Server final : public fb_server, private TicketQueue::Sink {
         dim_(other.dim_),
         model_(other.model_.again()),
         state_(other.state_),
+        own_(other.own_),
+        held_(other.held_),
         version_(other.version_),
         dropped_(other.dropped_),
         staleness_weight_(other.staleness_weight_),
@@ -296,6 +329,20 @@ class Server final : public fb_server, private TicketQueue::Sink {
 
   using Term = typename RuleState<T>::Term;
 
+  bool holds() const { return holds_deltas(rule_); }
+  std::int64_t n_in_buffer() const { return holds() ? held_.size() : state_.weights().arrivals; }
+  std::vector<fb_array> arrays() const {
+    std::vector<fb_array> found = state_.arrays();
+    if (holds()) {
+      held_.list(dim_, found);
+    }
+    if (!own_.state().empty()) {
+      const std::vector<double>& numbers = own_.state();
+      found.push_back({"own_state", -1, static_cast<std::int64_t>(numbers.size()), FB_F64, numbers.data()});
+    }
+    return found;
+  }
+
   // What the rule keeps, of which the first two moments have members of their own.
   fb_status restore_arrays(const fb_server_state& state) {
     std::vector<fb_array> given(state.arrays, state.arrays + state.n_arrays);
@@ -312,9 +359,49 @@ class Server final : public fb_server, private TicketQueue::Sink {
       }
     }
     for (const fb_array& array : given) {
+      if (holds() && std::strncmp(array.name, "held", 4) == 0) {
+        continue;
+      }
+      if (own_.is_there() && std::strcmp(array.name, "own_state") == 0) {
+        if (array.dtype != FB_F64 || array.size != rule_.own_state) {
+          return array.dtype != FB_F64 ? FB_ERR_DTYPE : FB_ERR_SIZE;
+        }
+        own_.restore(static_cast<const double*>(array.data));
+        continue;
+      }
       if (const fb_status status = state_.restore(array); status != FB_OK) {
         return status;
       }
+    }
+    return holds() ? restore_held(given, state.fill) : FB_OK;
+  }
+
+  fb_status restore_held(const std::vector<fb_array>& given, std::int64_t n) {
+    const auto column = [&](const char* name, fb_dtype dtype) -> const void* {
+      const auto found = std::find_if(given.begin(), given.end(), [&](const fb_array& array) {
+        return std::strcmp(array.name, name) == 0 && array.dtype == dtype && array.size == n;
+      });
+      return found == given.end() ? nullptr : found->data;
+    };
+    const auto* client = static_cast<const std::int64_t*>(column("held_client", FB_I64));
+    const auto* staleness = static_cast<const std::int64_t*>(column("held_staleness", FB_I64));
+    const auto* s = static_cast<const double*>(column("held_s", FB_F64));
+    const auto* e = static_cast<const double*>(column("held_e", FB_F64));
+    if (n > 0 && (client == nullptr || staleness == nullptr || s == nullptr || e == nullptr)) {
+      return FB_ERR_ARGUMENT;
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto delta = std::find_if(given.begin(), given.end(), [&](const fb_array& array) {
+        return std::strcmp(array.name, "held") == 0 && array.key == i;
+      });
+      const bool known = client[i] >= 0 && client[i] < rule_.n_clients;
+      if (delta == given.end() || (needs_client(rule_) && !known) || staleness[i] < 0) {
+        return FB_ERR_ARGUMENT;
+      }
+      if (const fb_status status = state_.sum().accepts(delta->dtype, delta->size); status != FB_OK) {
+        return status;
+      }
+      held_.push(dim_, static_cast<const T*>(delta->data), client[i], staleness[i], s[i], e[i]);
     }
     return FB_OK;
   }
@@ -388,27 +475,28 @@ class Server final : public fb_server, private TicketQueue::Sink {
   // Adds the first arrival, and those after it up to a full buffer, in one pass. An arrival that cannot be added, or
   // is too stale, is settled alone; a pass that fails is repeated with its first arrival alone.
   std::size_t settle(TicketQueue::Lock& lock, Arrival* const* arrival, std::size_t n) override {
+    if (arrival[0]->is_step() || holds()) {
+      arrival[0]->status = arrival[0]->is_step() ? step_now(lock) : hold(lock, *arrival[0]);
+      return 1;
+    }
     terms_.clear();
     WeightSums after = state_.weights();
     double norm = 1;
     bool full = false;
-    n = state_.has_rows() || state_.weighs_sum() ? 1 : n;
-    for (std::size_t at = 0; at < n && !full; ++at) {
+    n = rule_.table != FB_TABLE_NONE || rule_.trigger != FB_TRIGGER_BUFFER || state_.weighs_sum() ? 1 : n;
+    for (std::size_t at = 0; at < n && !full && !arrival[at]->is_step(); ++at) {
       Arrival& next = *arrival[at];
       next.status = consider(arrival, at, after, full, norm);
       if (next.status != FB_OK || next.outcome == FB_TOO_STALE) {
         if (at > 0) {
           break;
         }
-        if (next.status == FB_OK) {
-          ++dropped_;
-          return_task(next.version);
-        }
         return 1;
       }
     }
-    if (state_.has_rows()) {
-      state_.begin_row(arrival[0]->client, terms_[0]);
+    const std::int64_t row = state_.row_of(arrival[0]->client, version_);
+    if (rule_.table != FB_TABLE_NONE) {
+      state_.begin_row(row, terms_[0]);
     }
     if (const fb_status status = add(lock); status != FB_OK) {
       state_.drop_row();
@@ -420,14 +508,12 @@ class Server final : public fb_server, private TicketQueue::Sink {
     }
     Hold next;
     if (full) {  // what may throw comes before the first change
-      next = next_model();
-      make_room();
+      next = prepare_step();
     }
     state_.commit_sum();
     if (full && !step(lock, after, norm, next)) {
       state_.undo_sum();
       state_.drop_row();
-      spare_ = std::move(next);
       if (terms_.size() > 1) {
         return settle(lock, arrival, 1);
       }
@@ -435,9 +521,10 @@ class Server final : public fb_server, private TicketQueue::Sink {
       return 1;
     }
     state_.set_weights(after);
-    if (state_.has_rows()) {
-      state_.store_row(arrival[0]->client, terms_[0]);
+    if (rule_.table != FB_TABLE_NONE) {
+      state_.store_row(row, terms_[0]);
     }
+    state_.hear(arrival[0]->client, after.arrivals);
     if (full) {
       advance(std::move(next));
       arrival[terms_.size() - 1]->outcome = FB_STEPPED;
@@ -448,43 +535,195 @@ class Server final : public fb_server, private TicketQueue::Sink {
     return terms_.size();
   }
 
-  // Checks arrival[at], which follows those in terms_, and makes it a term if it can be added.
-  fb_status consider(Arrival* const* arrival, std::size_t at, WeightSums& after, bool& full, double& norm) {
-    Arrival& next = *arrival[at];
+  // An arrival whose weight is known at the step only.
+  fb_status hold(TicketQueue::Lock& lock, Arrival& arrival) {
+    double s = 1;
+    const auto* delta = static_cast<const T*>(arrival.delta);
+    if (const fb_status status = admit(arrival, 0, s); status != FB_OK || arrival.outcome == FB_TOO_STALE) {
+      return status;
+    }
+    if (!kernels().of<T>().all_finite(dim_, delta)) {
+      return FB_ERR_NOT_FINITE;
+    }
+    held_.push(dim_, delta, arrival.client, version_ - arrival.version, s, arrival.e);
+    const std::int64_t fill = held_.size();
+    Hold next;
+    if (state_.completes(arrival.client, fill)) {
+      fb_status status = FB_ERR_MEMORY;
+      try {
+        status = step_held(lock, next);
+      } catch (const std::bad_alloc&) {
+      }
+      if (status != FB_OK) {
+        held_.pop();
+        return status;
+      }
+      arrival.outcome = FB_STEPPED;
+    }
+    state_.hear(arrival.client, fill);
+    if (next) {
+      held_.clear();
+      advance(std::move(next));
+    }
+    return_task(arrival.version);
+    return FB_OK;
+  }
+
+  // e of what is held, divided by its client's arrivals where the rule shares them out.
+  std::vector<double> shared_weights() const {
+    std::vector<std::int64_t> counts;
+    if (rule_.weight_shared != 0) {
+      counts = held_.count(rule_.n_clients);
+    }
+    std::vector<double> e;
+    for (std::int64_t i = 0; i < held_.size(); ++i) {
+      const bool shares = rule_.weight_shared != 0;
+      e.push_back(shares ? held_.e(i) / static_cast<double>(counts[static_cast<std::size_t>(held_.client(i))])
+                         : held_.e(i));
+    }
+    return e;
+  }
+
+  // The next model by the host's own rule. A status but FB_OK: nothing has changed.
+  fb_status step_own(TicketQueue::Lock& lock, Hold& next_out) {
+    const std::vector<double> shared = shared_weights();
+    own_.begin();
+    for (std::int64_t i = 0; i < held_.size(); ++i) {
+      own_.add(held_.delta(i), held_.s(i) * shared[static_cast<std::size_t>(i)], held_.staleness(i), held_.client(i));
+    }
+    Hold next = prepare_step();
+    OwnStep made = OwnStep::Failed;
+    stepping_ = true;
+    const fb_status ran = queue_.run(
+        lock, 1, true, [&](std::int64_t) { made = own_.step(dim_, version_, values(model_), values(next)); });
+    stepping_ = false;
+    if (ran != FB_OK || made != OwnStep::Made) {
+      spare_ = std::move(next);
+      return ran == FB_OK && made == OwnStep::Diverged ? FB_ERR_DIVERGED : FB_ERR_HOST;
+    }
+    own_.commit();
+    next_out = std::move(next);
+    return FB_OK;
+  }
+
+  // The next model from what is held. A status but FB_OK: nothing has changed.
+  fb_status step_held(TicketQueue::Lock& lock, Hold& next_out) {
+    if (own_.is_there()) {
+      return step_own(lock, next_out);
+    }
+    const std::vector<double> shared = shared_weights();
+    terms_.clear();
+    WeightSums after;
+    for (std::int64_t i = 0; i < held_.size(); ++i) {
+      const double e = shared[static_cast<std::size_t>(i)];
+      double weight = 0;
+      state_.weigh(held_.s(i), e, held_.staleness(i), 1.0, after, weight);
+      terms_.emplace_back(held_.delta(i), dtype(), weight, nullptr);
+    }
+    const double norm = norm_of(rule_, after);
+    if (norm == 0) {
+      return FB_ERR_ZERO_NORM;
+    }
+    if (const fb_status status = add(lock); status != FB_OK) {
+      return status;
+    }
+    next_out = prepare_step();
+    state_.commit_sum();
+    if (!step(lock, after, norm, next_out)) {
+      return FB_ERR_DIVERGED;
+    }
+    state_.set_weights(after);
+    return FB_OK;
+  }
+
+  // A step with what is in the buffer.
+  fb_status step_now(TicketQueue::Lock& lock) {
+    if (n_in_buffer() == 0) {
+      return FB_ERR_EMPTY;
+    }
+    Hold next;
+    if (holds()) {
+      if (const fb_status status = step_held(lock, next); status != FB_OK) {
+        return status;
+      }
+      held_.clear();
+    } else {
+      const WeightSums& sums = state_.weights();
+      const double norm = norm_of(rule_, sums);
+      if (norm == 0) {
+        return FB_ERR_ZERO_NORM;
+      }
+      next = prepare_step();
+      if (!step(lock, sums, norm, next)) {
+        return FB_ERR_DIVERGED;
+      }
+    }
+    advance(std::move(next));
+    return FB_OK;
+  }
+
+  // Whether an arrival may be added, when `before` of the same version are to be added first, and s of its staleness.
+  // One that is too stale is settled.
+  fb_status admit(Arrival& next, std::int64_t before, double& s_out) {
     const std::int64_t version = next.version;
     next.outcome = FB_ADDED;
     Due* due = nullptr;
     if (const fb_status status = find(version, due); status != FB_OK) {
       return status;
     }
-    const auto same = std::count_if(arrival, arrival + at, [=](auto* a) { return a->version == version; });
-    if (due->tasks <= same) {
+    if (due->tasks <= before) {
       return FB_ERR_NOTHING_DUE;
     }
     const std::int64_t staleness = version_ - version;
-    if (rule_.max_staleness >= 0 && staleness > rule_.max_staleness) {
+    if (staleness >= too_stale(rule_)) {
       next.outcome = FB_TOO_STALE;
+      if (terms_.empty() || holds()) {
+        ++dropped_;
+        return_task(version);
+      }
       return FB_OK;
     }
     const double* weight = staleness_weight(staleness);
     if (weight == nullptr) {
       return FB_ERR_SHORT_TABLE;
     }
+    s_out = *weight;
+    return FB_OK;
+  }
+
+  // Checks arrival[at], which follows those in terms_, and makes it a term if it can be added.
+  fb_status consider(Arrival* const* arrival, std::size_t at, WeightSums& after, bool& full, double& norm) {
+    Arrival& next = *arrival[at];
+    const std::int64_t version = next.version, staleness = version_ - version;
+    const auto same = std::count_if(arrival, arrival + at, [=](auto* a) { return a->version == version; });
+    double s = 1;
+    if (const fb_status status = admit(next, same, s); status != FB_OK || next.outcome == FB_TOO_STALE) {
+      return status;
+    }
     WeightSums with = after;
     double se = 0;
-    const T* before = needs_start(rule_) && version != version_ ? values(due->model) : nullptr;
+    const T* before = nullptr;
+    if (needs_start(rule_) && version != version_) {
+      Due* due = nullptr;
+      find(version, due);
+      before = values(due->model);
+    }
     const double q = state_.sum().fixed()
                          ? 1.0
                          : state_.weight_of_numbers(static_cast<const T*>(next.delta), values(model_), before);
-    if (const fb_status status = state_.weigh(*weight, next.e, staleness, q, with, se); status != FB_OK) {
+    if (const fb_status status = state_.weigh(s, next.e, staleness, q, with, se); status != FB_OK) {
       return status;
     }
-    const bool fills = with.arrivals == rule_.buffer_size;
+    const bool fills = state_.completes(next.client, with.arrivals);
     const double divisor = fills ? norm_of(rule_, with) : 1.0;
     if (divisor == 0) {
       return FB_ERR_ZERO_NORM;
     }
-    terms_.emplace_back(next.delta, next.dtype, se, is_rebased(rule_, version, version_) ? before : nullptr);
+    const void* delta = next.delta;
+    if (keeps_models(rule_)) {
+      delta = state_.minus_model(static_cast<const T*>(delta), before == nullptr ? values(model_) : before);
+    }
+    terms_.emplace_back(delta, next.dtype, se, is_rebased(rule_, version, version_) ? before : nullptr);
     terms_.back().model = next.model;
     after = with;
     full = fills;
@@ -520,8 +759,16 @@ class Server final : public fb_server, private TicketQueue::Sink {
   // than the step. The present model must stay, in case the next one is not finite.
   Hold next_model() { return spare_ && spare_.alone() ? std::move(spare_) : Hold(fb_model::create(bytes())); }
 
-  // Makes the next model and moments from the full buffer; returns whether the model is finite. Downloads wait for it.
-  bool step(TicketQueue::Lock& lock, const WeightSums& sums, double norm, const Hold& next) {
+  // Memory for a step, and room for the next version's entry. Throws std::bad_alloc, and has then changed nothing.
+  Hold prepare_step() {
+    Hold next = next_model();
+    make_room();
+    return next;
+  }
+
+  // Makes the next model and moments from the full buffer, in memory that prepare_step gave; returns whether the
+  // model is finite: else the memory is kept. Downloads wait for it.
+  bool step(TicketQueue::Lock& lock, const WeightSums& sums, double norm, Hold& next) {
     const StepConfig config = step_config(rule_, sums, norm, version_);
     std::atomic<bool> finite{true};
     stepping_ = true;
@@ -530,8 +777,15 @@ class Server final : public fb_server, private TicketQueue::Sink {
         finite.store(false, std::memory_order_relaxed);
       }
     });
+    bool good = finite.load(std::memory_order_relaxed);
+    if (good && state_.is_hidden()) {
+      good = state_.show(config, values(model_), values(next));
+    }
     stepping_ = false;
-    return finite.load(std::memory_order_relaxed);
+    if (!good) {
+      spare_ = std::move(next);
+    }
+    return good;
   }
 
   // Makes the next model the present one. There is room for its entry.
@@ -553,6 +807,8 @@ class Server final : public fb_server, private TicketQueue::Sink {
   mutable TicketQueue queue_;
   Hold model_, spare_;  // the present one, and the one before it, whose memory may be used again
   RuleState<T> state_;
+  OwnRule<T> own_;
+  HeldDeltas<T> held_;  // where the rule's weights are known at the step only
   std::int64_t version_ = 0, dropped_ = 0;
   bool stepping_ = false;                      // chunks of the next model are being written
   std::vector<Term> terms_;                    // of the batch that is being settled

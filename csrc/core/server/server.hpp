@@ -24,6 +24,8 @@ struct fb_server {
   virtual fb_status upload(fb_dtype dtype, std::int64_t dim, const void* delta, std::int64_t version, double e,
                            std::int64_t client, std::int64_t ticket, std::int32_t* outcome_out) = 0;
   virtual fb_status upload_models(fb_dtype dtype, std::int64_t dim, std::int64_t n, fb_model_upload* uploads) = 0;
+  virtual fb_status step() = 0;
+  virtual std::int64_t overdue(std::int64_t n, std::int64_t* version_out, std::int64_t* tasks_out) const = 0;
   virtual fb_status set_table(void* memory, std::int64_t bytes) = 0;
   virtual fb_status take_ticket(std::int64_t* ticket_out) = 0;  // throws std::bad_alloc
   virtual fb_status cancel_ticket(std::int64_t ticket) = 0;

@@ -24,15 +24,16 @@
 
 namespace fedbuff {
 
-// A delta that was submitted, and the result.
+// A delta that was submitted, or a step, and the result.
 struct Arrival {
-  const void* delta = nullptr;  // null: it is made from `model`
+  const void* delta = nullptr;  // null: it is made from `model`; or a step with what is there
   fb_dtype dtype;
   std::int64_t version;
   double e;
   std::int64_t ticket = FB_NO_TICKET;
   std::int64_t client = -1;
   const fb_model_upload* model = nullptr;
+  bool is_step() const { return delta == nullptr && model == nullptr; }
   fb_status status = FB_OK;
   std::int32_t outcome = FB_ADDED;
   enum Stage { Queued, InBatch, Settled };

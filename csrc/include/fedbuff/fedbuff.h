@@ -49,7 +49,7 @@ enum {
   FB_ERR_HOST = 15,       /* a function of the host's failed: an executor or a gradient */
   FB_ERR_DIVERGED = 16,   /* the server step would make the model infinite or NaN */
   FB_ERR_FORKED = 17,     /* a fork's child, made while threads of its parent were inside the object */
-  FB_ERR_CLIENT = 18      /* the rule keeps a row per client: no client was given, or none of 0 .. n_clients - 1 */
+  FB_ERR_CLIENT = 18      /* the rule looks at clients: none was given, or none of 0 .. n_clients - 1 */
 };
 
 typedef int32_t fb_dtype;
@@ -131,6 +131,42 @@ typedef enum fb_weight_by {
  * when its buffer was empty, added to it. It needs n_clients, and no unit. */
 typedef enum fb_table { FB_TABLE_NONE = 0, FB_TABLE_ROWS = 1, FB_TABLE_BF16 = 2 } fb_table;
 
+/* What the rows of a table are. FB_KEEPS_DELTA: a client's last delta, as above. FB_KEEPS_MEANS: Ringleader's; the mean
+ * of each client's deltas, in two tables of n_clients rows, of the round that is collected and of the one that steps
+ * are made of: the direction of a step is the sum of the latter's means over n_clients (FB_TRIGGER_RINGLEADER,
+ * FB_NORM_CLIENTS, FB_TABLE_ROWS). FB_KEEPS_MODELS: FedFa's; n_clients is the number of models in a ring, which begins
+ * with w0 in each, and an arrival's model, start - delta, takes the place of the oldest: the model is their mean
+ * (buffer_size 1, FB_NORM_CLIENTS, FB_TABLE_ROWS, table_own -1, table_mean 0). */
+typedef enum fb_keeps { FB_KEEPS_DELTA = 0, FB_KEEPS_MEANS = 1, FB_KEEPS_MODELS = 2 } fb_keeps;
+
+/* What makes a step. FB_TRIGGER_BUFFER: buffer_size arrivals. FB_TRIGGER_EVERY_CLIENT: at least so many, and all
+ * clients heard: the harmonic mean of their arrivals in the buffer is per_client or more. FB_TRIGGER_RINGLEADER:
+ * arrivals are collected until all clients are heard, without a step; then each client's next arrival makes a step,
+ * while the others count for the next round. The last two need n_clients, and uploads that name their client. */
+typedef enum fb_trigger { FB_TRIGGER_BUFFER = 0, FB_TRIGGER_EVERY_CLIENT = 1, FB_TRIGGER_RINGLEADER = 2 } fb_trigger;
+
+/* A step that the host's own rule makes: all deltas of the buffer at once, in the order of arrival. Pointers hold until
+ * the function returns. It writes w_out, and may change the state, and nothing else; it returns 0, or a code for which
+ * the step is not made. A model or state that is not finite counts as one that diverged. It runs on one thread at a
+ * time. */
+typedef struct fb_step_input {
+  uint32_t size, abi;
+  fb_dtype dtype; /* of the deltas and models */
+  int64_t dim;
+  int64_t version;          /* that the step starts from */
+  int64_t n;                /* arrivals */
+  const void* const* delta; /* (n) of (dim) */
+  const double* weight;     /* (n) s_j e_j */
+  const int64_t* staleness; /* (n) */
+  const int64_t* client;    /* (n), -1 where it is not known */
+  double lr;                /* the rule's, of this version */
+  const void* w;            /* (dim) the present model */
+  int64_t n_state;
+  double* state; /* (n_state) the rule's own, zero at the start; saved with the server, or the replay */
+  void* w_out;   /* (dim) the next model */
+} fb_step_input;
+typedef int32_t (*fb_step_function)(void* context, const fb_step_input* step);
+
 /* contribution_j = s_j e_j (base_j - w_end_j); direction = sum_j contribution_j / norm; w <- optimizer(w, direction).
  *
  * With a unit > 0 deltas are whole numbers, int32 or int64, that count units (base FB_BASE_START only). They are summed
@@ -165,41 +201,64 @@ typedef struct fb_rule {
   int32_t weight_by;     /* fb_weight_by */
   double weight_epsilon; /* of FB_WEIGHT_NORM, FB_WEIGHT_WAY, FB_WEIGHT_RATIO; > 0 there */
   double weight_clip;    /* q_j times min(1, weight_clip / |delta|); 0: none */
+  int32_t table_keeps;   /* fb_keeps */
+  int32_t trigger;       /* fb_trigger */
+  double per_client;     /* of the triggers that hear all clients, >= 1 */
+  int32_t weight_shared; /* 1: e_j is divided by its client's arrivals in the buffer, so that a server keeps the deltas
+                            until the step; n_clients, FB_BASE_START, no table, no unit, no weights of numbers */
+  int32_t hidden_levels; /* > 0: QAFeL's hidden model is what is downloaded: at a step it moves by the difference from
+                            the server's own model, quantised to so many levels; FB_BASE_START */
+  uint64_t hidden_seed;  /* of those roundings */
+  int64_t stop_stale;    /* > 0: tasks of this staleness are to be stopped; an arrival of one is too stale */
+  fb_step_function own_step; /* not null: it makes the steps. Deltas are kept until then. FB_BASE_START, FB_SGD without
+                                momentum, FB_NORM_ONE, and no unit, table, hidden model or weights of numbers */
+  void* own_context;
+  int64_t own_state; /* numbers of its state */
 } fb_rule;
-#define FB_RULE_INIT \
-  {sizeof(fb_rule),  \
-   FB_ABI_VERSION,   \
-   FB_BASE_START,    \
-   FB_NORM_ONE,      \
-   FB_SGD,           \
-   1,                \
-   0,                \
-   -1,               \
-   1.0,              \
-   0.0,              \
-   0.9,              \
-   0.999,            \
-   1e-8,             \
-   0.0,              \
-   0.0,              \
-   FB_DECAY_NONE,    \
-   FB_DELAY_LR_NONE, \
-   0,                \
-   0,                \
-   0,                \
-   0.0,              \
-   0.0,              \
-   0,                \
-   0.0,              \
-   0.0,              \
-   FB_TABLE_NONE,    \
-   0,                \
-   0,                \
-   0.0,              \
-   0.0,              \
-   0,                \
-   0.0,              \
-   0.0}
+#define FB_RULE_INIT  \
+  {sizeof(fb_rule),   \
+   FB_ABI_VERSION,    \
+   FB_BASE_START,     \
+   FB_NORM_ONE,       \
+   FB_SGD,            \
+   1,                 \
+   0,                 \
+   -1,                \
+   1.0,               \
+   0.0,               \
+   0.9,               \
+   0.999,             \
+   1e-8,              \
+   0.0,               \
+   0.0,               \
+   FB_DECAY_NONE,     \
+   FB_DELAY_LR_NONE,  \
+   0,                 \
+   0,                 \
+   0,                 \
+   0.0,               \
+   0.0,               \
+   0,                 \
+   0.0,               \
+   0.0,               \
+   FB_TABLE_NONE,     \
+   0,                 \
+   0,                 \
+   0.0,               \
+   0.0,               \
+   0,                 \
+   0.0,               \
+   0.0,               \
+   FB_KEEPS_DELTA,    \
+   FB_TRIGGER_BUFFER, \
+   1.0,               \
+   0,                 \
+   0,                 \
+   0,                 \
+   0,                 \
+   0,                 \
+   0,                 \
+   0}
 
 typedef struct fb_server fb_server;
 typedef struct fb_model fb_model;
@@ -257,6 +316,14 @@ FB_API fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim
 FB_API fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta,
                                        int64_t version, double e, int64_t client, int64_t ticket, int32_t* outcome_out);
 
+/* Steps with what is in the buffer, as a server does whose steps have times: in its turn, like an upload. FB_ERR_EMPTY
+ * where the buffer is empty; FB_ERR_ARGUMENT with FB_TRIGGER_RINGLEADER, which steps at arrivals only. */
+FB_API fb_status fb_server_step(fb_server* server);
+/* The versions whose tasks the rule stops (stop_stale), ascending, and how many tasks are due on each: the host stops
+ * them, cancels their downloads, and sends their clients the present model. Up to n are written; all are counted in the
+ * return value. */
+FB_API int64_t fb_server_overdue(const fb_server* server, int64_t n, int64_t* version_out, int64_t* tasks_out);
+
 /* A model that came back from a client, in parts as it was sent. Its delta is start - model, rounded to the dtype. */
 typedef struct fb_model_upload {
   const void* start;       /* (dim) the model that the client downloaded */
@@ -289,9 +356,16 @@ FB_API fb_status fb_server_set_executor(fb_server* server, const fb_executor* ex
 FB_API fb_status fb_server_clone(fb_server* server, fb_server** server_out);
 
 /* A part of a rule's state: "third" (dim), the largest second moment of FB_AMSGRAD;
- * "last_step" (dim), old minus new model, of FB_WEIGHT_LAST_STEP; of a table "row" (dim) with a
- * client's number as its key, "table_total" (dim) the sum of all rows when the buffer was empty, "table_change" (dim)
- * what the buffer changed in it, "table_seen" (1) FB_I64 how many rows there were then. */
+ * "last_step" (dim), old minus new model, of FB_WEIGHT_LAST_STEP; "own_w" (dim), the server's own model where the one
+ * that is downloaded is hidden_levels'; of a table "row" (dim) with a client's number as its key (FB_KEEPS_MODELS: the
+ * place in the ring, and minus the model), "table_total" (dim) the sum of all rows when the buffer was empty,
+ * "table_change" (dim) what the buffer changed in it, "table_seen" (1) FB_I64 how many rows there were then; of
+ * FB_KEEPS_MEANS "row" and "table_total" of the round that is collected, "step_row", "step_total" and "step_count"
+ * (n_clients) FB_I64 of the one that steps are made of; of a trigger that hears all clients "heard" (n_clients) FB_I64,
+ * their arrivals in this round, and of FB_TRIGGER_RINGLEADER "to_step" (n_clients) FB_I64, 1 where the client's next
+ * arrival makes a step; of weight_shared and own_step "held" (dim) with its number in the buffer as its key,
+ * "held_client" and "held_staleness" (fill) FB_I64, "held_s" and "held_e" (fill) FB_F64; of own_step "own_state"
+ * (own_state) FB_F64. */
 typedef struct fb_array {
   const char* name;
   int64_t key; /* of a client, or -1 */

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "fedbuff/fedbuff.h"
 
@@ -212,6 +213,30 @@ class Server {
     check(fb_server_upload_from(server_.get(), dtype_of<T>(), detail::size_of(delta), delta.data(), version, e, client,
                                 ticket, &outcome));
     return static_cast<fb_outcome>(outcome);
+  }
+
+  // Steps with what is in the buffer; false where it is empty.
+  bool step() {
+    const fb_status status = fb_server_step(server_.get());
+    if (status != FB_ERR_EMPTY) {
+      check(status);
+    }
+    return status == FB_OK;
+  }
+  // Versions whose tasks the rule stops, with how many are due on each.
+  std::vector<std::pair<std::int64_t, std::int64_t>> overdue() const {
+    std::vector<std::int64_t> versions, tasks;
+    std::int64_t n = fb_server_overdue(server_.get(), 0, nullptr, nullptr);
+    while (n > static_cast<std::int64_t>(versions.size())) {  // others may download meanwhile
+      versions.resize(static_cast<std::size_t>(n));
+      tasks.resize(static_cast<std::size_t>(n));
+      n = fb_server_overdue(server_.get(), n, versions.data(), tasks.data());
+    }
+    std::vector<std::pair<std::int64_t, std::int64_t>> found;
+    for (std::size_t i = 0; static_cast<std::int64_t>(i) < n; ++i) {
+      found.emplace_back(versions[i], tasks[i]);
+    }
+    return found;
   }
 
   void set_executor(Executor executor) {

@@ -7,6 +7,7 @@ from ..python.server import Kernels
 from .draws import normals
 from .fixed_point import decode, encode_add
 from .optimizers import optimizer_step
+from .quantize import quantize
 from .vectors import accumulate, adam_step, dot, sgd_step
 
 __all__ = ["DeltaBuffer", "Server", "replay_engine", "replay_run"]
@@ -14,7 +15,7 @@ __all__ = ["DeltaBuffer", "Server", "replay_engine", "replay_run"]
 Server, DeltaBuffer, replay_engine, replay_run = parts_over(
     Kernels(
         accumulate=accumulate, sgd_step=sgd_step, adam_step=adam_step, encode_add=encode_add, decode=decode, dot=dot,
-        normals=normals, optimizer_step=optimizer_step,
+        normals=normals, optimizer_step=optimizer_step, quantize=quantize,
     ),
     __package__,
 )  # fmt: skip

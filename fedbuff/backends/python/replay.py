@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._base.arrays import round_down
+from ..._rule.own import OwnRule
 from ..._rule.state import MOMENTS
 from ..spec import (
     ClientFunction,
@@ -27,8 +28,17 @@ from ..spec import (
 from .groups import size_of_group
 from .philox import Stream, unit_double
 from .portable_math import log_positive, sincos2pi
+from .round_means import RoundMeans
 from .rows import RowTable
-from .rule import Kernels, WeightSums, add_contribution, initial_moments, step_model, weight_of_numbers
+from .rule import (
+    Kernels,
+    WeightSums,
+    add_contribution,
+    hidden_after,
+    initial_moments,
+    step_model,
+    weight_of_numbers,
+)
 
 __all__ = ["DIVERGED", "NEED_ROWS", "STEPS", "SequentialReplay"]
 
@@ -87,6 +97,11 @@ class _OpenStep:
     rows: dict[int, NDArray[Any]] = field(default_factory=dict)  # of the table, that the step replaces
     cut: int = 0  # numbers out of a secure sum's range
     bad: int = -1  # the first arrival that is not finite
+    means: RoundMeans | None = None  # Ringleader's, with the arrivals
+    last: int = -1  # client of the newest arrival that was folded into them
+    own: Vector | None = None  # the server's next model, where clients have another one
+    held: list[tuple[Vector, float, int, int]] = field(default_factory=list)  # delta, weight, staleness, client
+    numbers: NDArray[np.float64] | None = None  # those two for an own rule: what came, and its state after the step
 
 
 class SequentialReplay:
@@ -125,7 +140,13 @@ class SequentialReplay:
         self._gradients: tuple[float, ...] = ()
         self._moments = initial_moments(rule, w0)
         self._last_step = np.zeros_like(w0) if rule.weight_by.by == "last_step" else None
-        self._rows_of_clients = None if rule.table is None else RowTable(rule, w0.size, w0.dtype)
+        means = rule.table is not None and rule.table.keeps == "means"
+        self._means = RoundMeans(kernels, rule, w0.size, w0.dtype) if means else None
+        self._numbers = None if rule.own is None else np.zeros(rule.own.n_state)  # of an own rule
+        self._own = None if rule.hidden is None else w0.copy()  # the server's model, where clients have another one
+        self._rows_of_clients = None if means or rule.kept_rows is None else RowTable(rule, w0.size, w0.dtype)
+        if self._rows_of_clients is not None:
+            self._rows_of_clients.begin(w0)
 
     def set_table(self, memory: NDArray[Any]) -> None:
         """Memory for the rows of the rule's table, (n_clients, dim)."""
@@ -216,7 +237,8 @@ class SequentialReplay:
         moments = tuple(moment.copy() for moment in self._moments)
         self._begin_sum()
         w = self._models[self._version]
-        step = _OpenStep(np.zeros_like(w), np.empty_like(w), np.zeros_like(w))
+        means = None if self._means is None else self._means.copy()
+        step = _OpenStep(np.zeros_like(w), np.empty_like(w), np.zeros_like(w), means=means)
         end = self._at
         while end < len(self._rows) and self._rows[end][3] == self._version:
             if not self._add(step, end):
@@ -224,9 +246,11 @@ class SequentialReplay:
                 return False
             end += 1
         new = self._next_model(step, moments)
-        if not np.isfinite(new).all():
+        if not all(x is None or np.isfinite(x).all() for x in (new, step.own, step.numbers)):
             self._diverged = (self._version, step.bad)
             return False
+        if step.means is not None and step.last >= 0:
+            step.means.hear(step.last)
         gradients = self._gradients
         if self._record is not None and self._version % self._record[0] == self._record[1]:
             gradients = (*gradients, self._squared_gradient(w))
@@ -240,6 +264,9 @@ class SequentialReplay:
             "_cut": self._cut + step.cut,
             "_moments": moments,
             "_last_step": w - new if self._rule.weight_by.by == "last_step" else None,
+            "_own": step.own,
+            "_numbers": step.numbers,
+            "_means": step.means,
             "_gradients": gradients,
         }
         table = self._rows_of_clients
@@ -254,6 +281,41 @@ class SequentialReplay:
             )
         )
         return True
+
+    def _fold(self, step: _OpenStep, client: int, at: int) -> None:
+        """A delta into Ringleader's means."""
+        assert step.means is not None
+        is_last = at + 1 == len(self._rows) or self._rows[at + 1][3] != self._version
+        steps, finite = step.means.fold(client, step.delta)
+        if steps != is_last:
+            raise ValueError(
+                f"step {self._version}: the schedule is not one of Ringleader's rounds; make it with this strategy"
+            )
+        if not steps:
+            step.means.hear(client)
+        step.last = client
+        if not finite and step.bad < 0 and not np.isfinite(step.delta).all():
+            step.bad = self._done + at - self._at
+
+    def _own_step(self, own: OwnRule, w: Vector, step: _OpenStep) -> Vector:
+        assert self._numbers is not None
+        deltas, weights, staleness, clients = (list(column) for column in zip(*step.held, strict=True))
+        code, new, step.numbers = own.step(
+            self._version, self._rule.lr_of(self._version, max(staleness)), w, deltas, np.array(weights),
+            np.array(staleness, np.int64), np.array(clients, np.int64), self._numbers,
+        )  # fmt: skip
+        if code != 0:
+            raise ValueError(f"step {self._version}: the own rule's function gave {code}")
+        return new
+
+    def _minus_model(self, delta: Vector, start: Vector, sums: WeightSums) -> Vector:
+        """An arrival as a ring of models keeps it."""
+        if sums.arrivals > 1:
+            raise ValueError(
+                f"step {self._version}: a ring of models takes one arrival in each step; make the schedule with this "
+                "strategy"
+            )
+        return delta - start
 
     def _begin_sum(self) -> None:
         if isinstance(self._roles, _SimulatedSum):
@@ -281,11 +343,21 @@ class SequentialReplay:
             outside = self._roles.add(client, task, version, self._version, whole, factor, delta)
             step.cut += outside
             return outside == 0 or bool(np.isfinite(delta).all())
+        if step.means is not None:
+            self._fold(step, client, at)
+            return True
+        if rule.own is not None:
+            step.held.append((delta.copy(), weight * factor, self._version - version, client))
+            if step.bad < 0 and not np.isfinite(delta).all():
+                step.bad = self._done + at - self._at
+            return True
         base = start if rule.base == "current" and version != self._version else None
         part, table = delta, self._rows_of_clients
         if table is not None:
+            if table.is_ring:
+                client, part = self._version % table.n_clients, self._minus_model(delta, start, step.sums)
             row = step.rows.get(client, table.rows.get(client))
-            part, step.rows[client] = table.contribution(delta, row), table.stored(delta)
+            part, step.rows[client] = table.contribution(part, row), table.stored(part)
             step.change = table.changed(step.change, row, step.rows[client])
         finite = add_contribution(self._kernels, step.total, part, weight * factor, w, base, step.total)
         if not finite and step.bad < 0 and not np.isfinite(delta).all():
@@ -300,12 +372,21 @@ class SequentialReplay:
             total += self._noise(total)
         if sums.arrivals > 0 and sums.norm(rule) == 0.0:
             raise ValueError(f"step {self._version}: the weights of its arrivals sum to zero")
-        table = self._rows_of_clients
+        before, table, step.numbers = w if self._own is None else self._own, self._rows_of_clients, self._numbers
+        if rule.own is not None and sums.arrivals > 0:
+            return self._own_step(rule.own, w, step)
         if sums.arrivals == 0 or (table is not None and table.waits(len({*table.rows, *step.rows}))):
-            return w.copy()
-        if table is not None:
-            total = table.direction(total, sums.norm(rule))
-        return step_model(self._kernels, rule, w, total, sums, self._version, moments)
+            new = before.copy()
+        else:
+            if table is not None:
+                total = table.direction(total, sums.norm(rule))
+            if step.means is not None:
+                total = step.means.stepped.sum
+            new = step_model(self._kernels, rule, before, total, sums, self._version, moments)
+        if self._own is None:
+            return new
+        step.own = new
+        return w.copy() if sums.arrivals == 0 else hidden_after(self._kernels, rule, w, new, self._version)
 
     def _clip_factor(self, delta: Vector) -> float:
         """What makes the norm at most clip, also where products are rounded: a number of the dtype, rounded down."""
@@ -393,6 +474,12 @@ class SequentialReplay:
         state = dict(zip(MOMENTS, (moment.copy() for moment in self._moments), strict=False))
         if self._last_step is not None:
             state["last_step"] = self._last_step.copy()
+        if self._own is not None:
+            state["own_w"] = self._own.copy()
+        if self._numbers is not None:
+            state["own_state"] = self._numbers.copy()
+        if self._means is not None:
+            state |= self._means.state()
         return state if self._rows_of_clients is None else state | self._rows_of_clients.state()
 
     def divergence(self) -> tuple[int, int]:
@@ -449,6 +536,12 @@ class SequentialReplay:
         self._moments = tuple(rule_state[name].copy() for name in MOMENTS[: len(self._moments)])
         if self._last_step is not None:
             self._last_step = rule_state["last_step"].copy()
+        if self._own is not None:
+            self._own = rule_state["own_w"].copy()
+        if self._numbers is not None:
+            self._numbers = rule_state["own_state"].copy()
+        if self._means is not None:
+            self._means.restore(rule_state)
         if self._rows_of_clients is not None:
             self._rows_of_clients.restore(rule_state)
         self._deltas = {self._done + i: (-1, delta) for i, delta in enumerate(deltas.copy())}

@@ -21,14 +21,20 @@ class RowTable:
     """
 
     def __init__(self, rule: Rule, dim: int, dtype: np.dtype[Any], memory: NDArray[Any] | None = None) -> None:
-        assert rule.table is not None and rule.n_clients is not None
-        self.table: ClientTable = rule.table
-        self.n_clients = rule.n_clients
+        assert rule.kept_rows is not None
+        self.table: ClientTable
+        self.table, self.n_clients = rule.kept_rows
+        self.is_ring = rule.ring is not None
         self.memory = memory
         self.rows: dict[int, NDArray[Any]] = {}  # as they are kept, bfloat16 as uint16
         self.total: Vector = np.zeros(dim, dtype)
         self.change: Vector = np.zeros(dim, dtype)
         self.seen = 0  # rows that there were when the buffer was empty
+
+    def begin(self, w: Vector) -> None:
+        """The rows before the first arrival, at the first model: in a ring each is minus a model."""
+        if self.is_ring:
+            self.keep(dict.fromkeys(range(self.n_clients), -w))
 
     def numbers(self, row: NDArray[Any] | None) -> Vector | None:
         return None if row is None else values_of(row, self.total.dtype)

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from ..._rule.optimizers import SGD, Adam, optimizer_fields
 from ..._rule.server_errors import overflow_error
 from ..._rule.strategies import Rule
-from ..spec import EncodeNumbers, Moments, StepNumbers, Vector, Words
+from ..spec import EncodeNumbers, Moments, QuantizeNumbers, StepNumbers, Vector, Words
+from .philox import Stream
 
 __all__ = [
     "Kernels",
@@ -27,6 +28,7 @@ __all__ = [
     "add_contribution",
     "fixed_weight",
     "from_units",
+    "hidden_after",
     "initial_moments",
     "step_model",
 ]
@@ -49,6 +51,7 @@ class Kernels:
     decode: Callable[[Words, float, Vector], None]
     dot: Callable[[Vector, Vector], float]
     normals: Callable[[int, int, int, int, int, int], NDArray[np.float64]]
+    quantize: Callable[[Vector, QuantizeNumbers, Vector], None]
 
 
 class WeightSums(NamedTuple):
@@ -140,6 +143,19 @@ def step_model(
     else:
         kernels.optimizer_step(optimizer.code, w, total, numbers, moments, out)
     return out
+
+
+def hidden_after(kernels: Kernels, rule: Rule, hidden: Vector, own: Vector, version: int) -> Vector:
+    """The hidden model after the step from `version`, when the server's own is `own`: hidden + (own - hidden,
+    quantised)."""
+    assert rule.hidden is not None
+    difference = own - hidden
+    norm = math.sqrt(kernels.dot(difference, difference))
+    low, high = version & 0xFFFFFFFF, version >> 32
+    numbers = QuantizeNumbers(norm, rule.hidden.levels, rule.hidden.seed, low, high, Stream.HIDDEN_MODEL)
+    kernels.quantize(difference, numbers, difference)
+    result: Vector = difference + hidden
+    return result
 
 
 def fixed_weight(weight: float) -> float:

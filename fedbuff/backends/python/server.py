@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -32,6 +33,8 @@ from ..._rule.server_errors import (
     float_of,
     forked_error,
     norm_error,
+    not_finite,
+    own_error,
     positive,
     sum_error,
     ticket_error,
@@ -39,10 +42,11 @@ from ..._rule.server_errors import (
     version_error,
 )
 from ..._rule.server_file import ServerState, read_server, write_server
-from ..._rule.state import MOMENTS
-from ..._rule.strategies import plain_rule_of, rule_of
+from ..._rule.state import HELD, MOMENTS
+from ..._rule.strategies import PER_CLIENT, plain_rule_of, rule_of
 from ..._rule.table import check_memory, make_rows
 from ..spec import Vector
+from .round_means import Heard, RoundMeans
 from .rows import RowTable
 from .rule import (
     Kernels,
@@ -51,6 +55,7 @@ from .rule import (
     add_contribution,
     fixed_weight,
     from_units,
+    hidden_after,
     initial_moments,
     step_model,
     weight_of_numbers,
@@ -140,6 +145,24 @@ class Turns:
         self._changed.notify_all()
 
 
+class _Held(NamedTuple):
+    """A delta that waits for its weight."""
+
+    delta: Vector
+    client: int
+    staleness: int
+    s: float
+    e: float
+
+
+def _held_state(held: list[_Held], w: Vector) -> dict[str, NDArray[Any]]:
+    """The arrays of `_rule/state.py`."""
+    deltas = np.array([one.delta for one in held], w.dtype).reshape(len(held), w.size)
+    types = {"client": np.int64, "staleness": np.int64, "s": np.float64, "e": np.float64}
+    columns = {f"held_{name}": np.array([getattr(one, name) for one in held], kind) for name, kind in types.items()}
+    return {"held_deltas": deltas, **columns}
+
+
 class Server:
     """FedBuff's server, fed by hand.
 
@@ -176,6 +199,8 @@ class Server:
                 kept_by_rule={
                     **dict(zip(MOMENTS, initial_moments(rule, w), strict=False)),
                     **({"last_step": np.zeros(dim, dtype)} if rule.weight_by.by == "last_step" else {}),
+                    **({"own_w": w.copy()} if rule.hidden is not None else {}),
+                    **({"own_state": np.zeros(rule.own.n_state)} if rule.own is not None else {}),
                 },
             )
         )
@@ -184,15 +209,41 @@ class Server:
         self._state = state
         self._rule = state.rule
         self._rows: RowTable | None = None
-        if state.rule.table is not None:
-            assert state.rule.n_clients is not None
-            size = (state.rule.n_clients, state.w.size, state.w.dtype)
-            check_memory(state.rule.table, *size)
-            self._rows = RowTable(state.rule, state.w.size, state.w.dtype, make_rows(state.rule.table, *size))
-            if "table_rows" in state.kept_by_rule:
-                self._rows.restore(state.kept_by_rule)
+        self._means: RoundMeans | None = None
+        self._heard = None if state.rule.trigger == "buffer" else Heard(state.rule)
+        self._own_state = np.empty(0)  # of an own rule, after the step that is being made
+        self._held: list[_Held] = []  # the buffer, where its weights are known at the step only
+        self._make_table()
+        if self._heard is not None and self._means is None and "heard" in state.kept_by_rule:
+            self._heard.restore(state.kept_by_rule)
+        if "held_client" in state.kept_by_rule:
+            columns = [state.kept_by_rule[name] for name in HELD]
+            self._held = [
+                _Held(*row) for row in zip(columns[0].copy(), *(c.tolist() for c in columns[1:]), strict=True)
+            ]
         self._spare = np.empty_like(state.total)  # an arrival is summed here, and kept only where it was finite
         self._turns = Turns("server")
+
+    def _make_table(self) -> None:
+        """Refuses a table that does not fit the memory; its rows as they were saved."""
+        state, rule = self._state, self._rule
+        if rule.kept_rows is None:
+            return
+        table, n_rows = rule.kept_rows
+        size = (n_rows, state.w.size, state.w.dtype)
+        check_memory(table, *size)
+        saved = "table_rows" in state.kept_by_rule
+        if table.keeps == "means":
+            self._means = RoundMeans(self.kernels, rule, *size[1:])
+            if saved:
+                self._means.restore(state.kept_by_rule)
+            self._heard = self._means.heard
+            return
+        self._rows = RowTable(rule, *size[1:], make_rows(table, *size))
+        if saved:
+            self._rows.restore(state.kept_by_rule)
+        else:
+            self._rows.begin(state.w)
 
     @property
     def version(self) -> int:
@@ -243,6 +294,18 @@ class Server:
         with self._turns.between(closed=True):
             return 1 + len(self._state.kept)
 
+    @property
+    def overdue(self) -> dict[int, int]:
+        """The versions whose tasks the rule stops (stop_stale, restart), and how many tasks are due on each.
+
+        A server that is fed by hand cannot stop them: stop them, `cancel` each, and send their clients the present
+        model. Their uploads are counted in `dropped`.
+        """
+        with self._turns.between(closed=True):
+            state, most = self._state, self._rule.stop_stale
+            due = sorted(state.outstanding.items())
+            return {v: n for v, n in due if most is not None and state.version - v >= most}
+
     def download(self) -> tuple[int, Vector]:
         """The version and its model, read-only, valid and unchanged for as long as it is held."""
         with self._turns.between():
@@ -263,44 +326,148 @@ class Server:
     ) -> bool:
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
 
-        Rules with a table need to know the client, 0 to n_clients - 1.
+        Rules that look at clients need to know the client, 0 to n_clients - 1.
 
-        A delta staler than max_staleness is counted in `dropped` and not read. With a ticket the delta is added in its
-        place, and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
+        A delta that is too stale is counted in `dropped` and not read. With a ticket the delta is added in its place,
+        and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
         """
         rule, dim, dtype = self._rule, self.dim, self.dtype
         number = integer("version", version)
         samples = positive("n_samples", n_samples)
-        who = client_of(client, 0 if self._rows is None else self._rows.n_clients)
+        who = client_of(client, rule.clients)
         array = as_vector("delta", delta, dim, dtype) if self.unit is None else as_units("delta", delta, dim)
         with self._turns.turn(ticket):
             state = self._state
             self._check_version(number)
             staleness = state.version - number
-            if rule.max_staleness is not None and staleness > rule.max_staleness:
+            if staleness >= rule.too_stale:
                 state.dropped += 1
                 self._return_download(number)
                 return False
-            e = rule.sample_weight(samples)
-            before = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness)
-            s, q = rule.staleness_weight(staleness), self._weight_of_numbers(array, number)
-            sums, weight = before.weigh(s, e, staleness, q, fixed=state.unit is not None)
-            full = sums.arrivals == rule.buffer_size
-            if full and sums.norm(rule) == 0.0:
-                raise norm_error()
-            start = state.kept.get(number) if rule.base == "current" else None
-            total, change = self._added(array, weight, start, who)
-            following = self._stepped(total, sums, who) if full else None  # all that may raise comes before any change
-            state.total, self._spare = total, state.total
-            state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness = sums
-            if self._rows is not None:
-                assert change is not None
-                self._rows.keep({who: self._rows.stored(cast(Vector, array))})
-                self._rows.change = change
-            if following is not None:
-                self._advance(*following)
+            e = rule.sample_weight(samples) * (1.0 if rule.client_weights is None else rule.client_weights[who])
+            s = rule.staleness_weight(staleness)
+            if rule.holds_deltas:
+                stepped = self._hold(_Held(cast(Vector, array).copy(), who, staleness, s, e))
+            else:
+                stepped = self._add(array, number, s, e, who)
             self._return_download(number)
-            return full
+            return stepped
+
+    def step(self) -> bool:
+        """Steps with what is in the buffer, as a server does whose steps have times (period, max_wait); False, and
+        nothing else, where it is empty."""
+        if self._rule.trigger == "ringleader":
+            raise ValueError('step: trigger="ringleader" steps at arrivals only')
+        with self._turns.turn(None):
+            state = self._state
+            if state.fill == 0:
+                return False
+            if self._held:
+                self._advance(*self._stepped_held(self._held))
+                return True
+            sums = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness)
+            if sums.norm(self._rule) == 0.0:
+                raise norm_error()
+            self._advance(*self._stepped(state.total, sums, -1))
+            return True
+
+    def _completes(self, client: int, fill: int) -> bool:
+        """Whether an arrival of a client, with which the buffer holds `fill`, makes a step."""
+        return fill == self._rule.buffer_size if self._heard is None else self._heard.would_step(client, fill)
+
+    def _hear(self, client: int, fill: int) -> None:
+        if self._means is not None:
+            self._means.hear(client)
+        elif self._heard is not None:
+            self._heard.enter(client, fill)
+
+    def _add(self, array: NDArray[Any], version: int, s: float, e: float, client: int) -> bool:
+        """An arrival into the buffer; whether the server stepped."""
+        state, rule = self._state, self._rule
+        staleness = state.version - version
+        before = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness)
+        q = self._weight_of_numbers(array, version)
+        sums, weight = before.weigh(s, e, staleness, q, fixed=state.unit is not None)
+        full = self._completes(client, sums.arrivals)
+        if full and sums.norm(rule) == 0.0:
+            raise norm_error()
+        start, row = state.kept.get(version), client
+        if rule.ring is not None:
+            array, row = cast(Vector, array - (state.w if start is None else start)), state.version % rule.ring
+        means = None if self._means is None else self._means.copy()
+        if means is not None:
+            if not means.fold(client, cast(Vector, array))[1]:
+                raise sum_error(array)
+            total, change = means.stepped.sum, None
+        else:
+            total, change = self._added(array, weight, start if rule.base == "current" else None, row)
+        following = self._stepped(total, sums, row) if full else None  # all that may raise comes before any change
+        if means is not None:
+            self._means, self._heard = means, means.heard
+        else:
+            state.total, self._spare = total, state.total
+        state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness = sums
+        if self._rows is not None:
+            assert change is not None
+            self._rows.keep({row: self._rows.stored(cast(Vector, array))})
+            self._rows.change = change
+        self._hear(client, sums.arrivals)
+        if following is not None:
+            self._advance(*following)
+        return full
+
+    def _hold(self, held: _Held) -> bool:
+        """An arrival whose weight is known at the step only; whether the server stepped."""
+        if not np.isfinite(held.delta).all():
+            raise not_finite(held.delta)
+        fill = len(self._held) + 1
+        full = self._completes(held.client, fill)
+        following = self._stepped_held([*self._held, held]) if full else None
+        self._held.append(held)
+        self._state.fill = fill
+        self._hear(held.client, fill)
+        if following is not None:
+            self._advance(*following)
+        return full
+
+    def _stepped_held(self, held: list[_Held]) -> tuple[Vector, Vector, tuple[Vector, ...]]:
+        """`_stepped` from deltas that were kept."""
+        state = self._state
+        if (own := self._rule.own) is not None:
+            numbers = {name: np.array([getattr(one, name) for one in held]) for name in ("staleness", "client")}
+            weights = np.array([one.s * e for one, e in zip(held, self._shared(held), strict=True)])
+            lr = self._rule.lr_of(state.version, int(numbers["staleness"].max()))
+            code, w, after = own.step(
+                state.version, lr, state.w, [one.delta for one in held], weights, numbers["staleness"],
+                numbers["client"], state.kept_by_rule["own_state"],
+            )  # fmt: skip
+            own.raise_error()
+            if code != 0:
+                raise own_error(state.version, "failed")
+            if not (np.isfinite(w).all() and np.isfinite(after).all()):
+                raise diverged_error(state.version, state.w.dtype)
+            self._own_state = after
+            return w, w, ()
+        sums, total = self._held_sum(held)
+        if sums.norm(self._rule) == 0.0:
+            raise norm_error()
+        return self._stepped(total, sums, -1)
+
+    def _shared(self, held: list[_Held]) -> list[float]:
+        """e of deltas, divided by the arrivals of their clients where the rule shares them out."""
+        if self._rule.weighting != PER_CLIENT:
+            return [one.e for one in held]
+        counts = Counter(one.client for one in held)
+        return [one.e / counts[one.client] for one in held]
+
+    def _held_sum(self, held: list[_Held]) -> tuple[WeightSums, Vector]:
+        """The sum of deltas whose weights are known now."""
+        sums, total = WeightSums(), np.zeros_like(self._state.w)
+        for one, e in zip(held, self._shared(held), strict=True):
+            sums, weight = sums.weigh(one.s, e, one.staleness)
+            if not add_contribution(self.kernels, total, one.delta, weight, self._state.w, None, total):
+                raise sum_error(one.delta)
+        return sums, total
 
     def _upload_models(
         self, replies: Sequence[tuple[Vector, Sequence[Vector], int, float]]
@@ -383,30 +550,48 @@ class Server:
             state.kept.pop(version, None)
 
     def _whole_state(self) -> ServerState:
-        if self._rows is None:
-            return self._state
-        kept = self._state.kept_by_rule | self._rows.state()
-        if self._state.fill > 0:
-            kept["table_change"] = self._rows.change
+        kept = dict(self._state.kept_by_rule)
+        if self._rows is not None:
+            kept |= self._rows.state()
+            if self._state.fill > 0:
+                kept["table_change"] = self._rows.change
+        if self._means is not None:
+            kept |= self._means.state()
+        elif self._heard is not None:
+            kept |= self._heard.state()
+        if self._rule.holds_deltas:
+            kept |= _held_state(self._held, self._state.w)
         return replace(self._state, kept_by_rule=kept)
 
-    def _stepped(self, total: NDArray[Any], sums: WeightSums, client: int) -> tuple[Vector, tuple[Vector, ...]]:
-        """The next model, and with it the moments, each in memory of its own."""
+    def _stepped(self, total: NDArray[Any], sums: WeightSums, client: int) -> tuple[Vector, Vector, tuple[Vector, ...]]:
+        """What is downloaded next, the server's own next model, and with them the moments, each in memory of its own.
+
+        client: whose row the arrival that makes the step adds, or -1.
+        """
         state = self._state
         moments = tuple(state.kept_by_rule[name].copy() for name in MOMENTS[: len(self._rule.optimizer.moments)])
+        own = state.kept_by_rule.get("own_w", state.w)
         if state.unit is not None:
             total = from_units(total, state.unit, state.w.dtype)
+        waits = False
         if (rows := self._rows) is not None:
-            if rows.waits(len({*rows.rows, client})):
-                return state.w.copy(), moments
+            waits = rows.waits(len({*rows.rows, *([client] if client >= 0 else [])}))
             total = rows.direction(total, sums.norm(self._rule))
-        out = step_model(self.kernels, self._rule, state.w, total, sums, state.version, moments)
-        if not np.isfinite(out).all():
+        out = own.copy()
+        if not waits:
+            out = step_model(self.kernels, self._rule, own, total, sums, state.version, moments)
+        hidden = self._rule.hidden is not None
+        shown = hidden_after(self.kernels, self._rule, state.w, out, state.version) if hidden else out
+        if not (np.isfinite(out).all() and np.isfinite(shown).all()):
             raise diverged_error(state.version, state.w.dtype)
-        return out, moments
+        return shown, out, moments
 
-    def _advance(self, w: Vector, moments: tuple[Vector, ...]) -> None:
+    def _advance(self, w: Vector, own: Vector, moments: tuple[Vector, ...]) -> None:
         state = self._state
+        if self._rule.hidden is not None:
+            state.kept_by_rule["own_w"] = own
+        if self._rule.own is not None:
+            state.kept_by_rule["own_state"] = self._own_state
         if self._rule.needs_start and state.version in state.outstanding:
             state.kept[state.version] = state.w
         if self._rule.weight_by.by == "last_step":
@@ -415,6 +600,9 @@ class Server:
         state.kept_by_rule.update(zip(MOMENTS, moments, strict=False))
         if (rows := self._rows) is not None:
             rows.total, rows.change, rows.seen = rows.total + rows.change, np.zeros_like(rows.total), len(rows.rows)
+        if self._heard is not None:
+            self._heard.on_step()
+        self._held = []
         state.total[:] = 0
         state.fill = state.buffer_staleness = 0
         state.weight_sum = state.scaled_weight_sum = 0.0

@@ -646,3 +646,141 @@ TEST(server_with_a_table_needs_clients_and_its_state_goes_round) {
   fb_server* none = nullptr;
   CHECK_EQ(fb_server_create(&rule, FB_F64, 2, memory, &none), FB_ERR_ARGUMENT);
 }
+
+namespace {
+
+// A server that is read, restored and destroyed in the midst of what it does.
+struct Restored {
+  fb_rule rule;
+  Server server;
+
+  Restored(const fb_rule& its_rule, const std::vector<double>& w0) : rule(its_rule), server(its_rule, w0) {}
+
+  void go_round() {
+    fb_server_state state = FB_SERVER_STATE_INIT;
+    CHECK_EQ(fb_server_get_state(server.handle, &state), FB_OK);
+    const auto n_due = static_cast<std::size_t>(state.n_due), n_arrays = static_cast<std::size_t>(state.n_arrays);
+    std::vector<std::int64_t> versions(n_due + 1), due(n_due + 1);
+    std::vector<const void*> kept(n_due + 1);
+    std::vector<fb_array> arrays(n_arrays + 1);
+    state.due_version = versions.data();
+    state.due = due.data();
+    state.kept = kept.data();
+    state.arrays = arrays.data();
+    CHECK_EQ(fb_server_get_state(server.handle, &state), FB_OK);
+    fb_server* again = nullptr;
+    CHECK_EQ(fb_server_restore(&rule, FB_F64, fb_server_dim(server.handle), &state, &again), FB_OK);
+    fb_server_destroy(&server.handle);
+    server.handle = again;
+  }
+};
+
+fb_rule ringleader(std::int64_t n_clients) {
+  fb_rule rule = make_rule(1);
+  rule.norm = FB_NORM_CLIENTS;
+  rule.n_clients = n_clients;
+  rule.table = FB_TABLE_ROWS;
+  rule.table_keeps = FB_KEEPS_MEANS;
+  rule.trigger = FB_TRIGGER_RINGLEADER;
+  return rule;
+}
+
+// The mean of the weighted deltas; the state adds up how many there were.
+std::int32_t own_mean(void* context, const fb_step_input* step) {
+  if (step->version == 2 && context != nullptr) {
+    return 7;
+  }
+  for (std::int64_t j = 0; j < step->dim; ++j) {
+    double sum = 0;
+    for (std::int64_t k = 0; k < step->n; ++k) {
+      sum += step->weight[k] * static_cast<const double*>(step->delta[k])[j];
+    }
+    static_cast<double*>(step->w_out)[j] =
+        static_cast<const double*>(step->w)[j] - step->lr * sum / static_cast<double>(step->n);
+  }
+  step->state[0] += static_cast<double>(step->n);
+  return 0;
+}
+
+}  // namespace
+
+TEST(server_steps_by_hand_and_reports_what_is_overdue) {
+  fb_rule rule = make_rule(3);
+  rule.norm = FB_NORM_ARRIVALS;
+  rule.stop_stale = 1;
+  Server server(rule, {0.0, 0.0});
+  CHECK_EQ(fb_server_step(server.handle), FB_ERR_EMPTY);
+  CHECK_EQ(fb_server_step(nullptr), FB_ERR_ARGUMENT);
+  server.download(), server.download(), server.download();
+  CHECK_EQ(server.upload({1.0, 2.0}, 0), FB_OK);
+  CHECK_EQ(fb_server_overdue(server.handle, 0, nullptr, nullptr), 0);
+  CHECK_EQ(fb_server_step(server.handle), FB_OK);
+  CHECK(server.w() == (std::vector<double>{-1.0, -2.0}));
+  std::int64_t version = -1, tasks = -1;
+  CHECK_EQ(fb_server_overdue(server.handle, 1, &version, &tasks), 1);
+  CHECK(version == 0 && tasks == 2);
+  CHECK_EQ(server.upload({1.0, 2.0}, 0), FB_OK);
+  CHECK_EQ(server.outcome, std::int32_t{FB_TOO_STALE});
+  CHECK_EQ(fb_server_cancel(server.handle, 0), FB_OK);
+  CHECK_EQ(fb_server_overdue(server.handle, 1, &version, &tasks), 0);
+  CHECK_EQ(fb_server_overdue(nullptr, 0, nullptr, nullptr), -1);
+  CHECK_EQ(fb_server_overdue(server.handle, 1, nullptr, nullptr), -1);
+  Server rounds(ringleader(2), {0.0});
+  CHECK_EQ(fb_server_step(rounds.handle), FB_ERR_ARGUMENT);
+}
+
+TEST(server_of_ringleader_goes_round) {
+  const fb_rule rule = ringleader(2);
+  const std::vector<double> w0(20000, 1.0);
+  Restored one(rule, w0), other(rule, w0);
+  for (int i = 0; i < 40; ++i) {
+    one.server.download(), other.server.download();
+  }
+  std::int32_t outcome = -1;
+  for (int i = 0; i < 30; ++i) {
+    const std::vector<double> delta(w0.size(), 1.0 / (1 + i));
+    const std::int64_t client = i % 5 < 3 ? 0 : 1;
+    for (Restored* each : {&one, &other}) {
+      CHECK_EQ(fb_server_upload_from(each->server.handle, FB_F64, 20000, delta.data(), 0, 1.0, client, FB_NO_TICKET,
+                                     &outcome),
+               FB_OK);
+    }
+    other.go_round();
+    CHECK(state_of(one.server) == state_of(other.server));
+  }
+  CHECK(fb_server_version(one.server.handle) > 6);
+  CHECK_EQ(one.server.upload(std::vector<double>(w0.size(), 1.0), 0), FB_ERR_CLIENT);
+}
+
+TEST(server_with_an_own_rule) {
+  fb_rule rule = make_rule(2, 0.5);
+  rule.own_step = &own_mean;
+  rule.own_state = 1;
+  for (const bool fails : {false, true}) {
+    int marker = 0;
+    rule.own_context = fails ? &marker : nullptr;
+    Restored one(rule, {1.0, 2.0});
+    std::vector<double> want = {1.0, 2.0};
+    for (int i = 0; i < 8; ++i) {
+      one.server.download();
+      one.go_round();
+      const std::vector<double> before = state_of(one.server);
+      const fb_status status = one.server.upload({1.0 + i, -2.0}, fb_server_version(one.server.handle), 2.0);
+      if (fails && fb_server_version(one.server.handle) == 2 && fb_server_fill(one.server.handle) == 1 && i > 4) {
+        CHECK_EQ(status, FB_ERR_HOST);
+        CHECK(state_of(one.server) == before);
+        break;
+      }
+      CHECK_EQ(status, FB_OK);
+      if (i % 2 == 1) {
+        want[0] -= 0.5 * (2.0 * (1.0 + i - 1) + 2.0 * (1.0 + i)) / 2;
+        want[1] -= 0.5 * -4.0;
+        CHECK(one.server.w() == want);
+      }
+    }
+  }
+  rule.base = FB_BASE_CURRENT;
+  fb_server* none = nullptr;
+  const double w0[1] = {0};
+  CHECK_EQ(fb_server_create(&rule, FB_F64, 1, w0, &none), FB_ERR_ARGUMENT);
+}
