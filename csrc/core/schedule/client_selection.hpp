@@ -88,8 +88,8 @@ class ClientSelection {
     states_[client] &= ~kBusy;
     if constexpr (kMode != Mode::SlotIsClient) {
       if (kPlain || form_ != Form::Placed) {
-        if (kPlain || !is_limited_ || tasks_left(client, states_[client])) {
-          join<kPlain>(client);
+        if (kPlain || (!overlap_ && (!is_limited_ || tasks_left(client, states_[client])))) {
+          join<kPlain>(client);  // with overlap it never left
         }
         return;
       }
@@ -441,6 +441,10 @@ template <Mode kMode>
 void ClientSelection::expect_eligible(std::uint64_t start, std::size_t* out) const {
   const auto n = static_cast<std::size_t>(plan_.n_clients);
   const auto slots = static_cast<std::size_t>(plan_.n_slots);
+  if (overlap_) {
+    std::fill(out, out + kAhead, std::max<std::size_t>(n_eligible_, 1));
+    return;
+  }
   if (kMode == Mode::Pool && plan_.refill != 1) {  // as many start together as slots are refilled
     const auto together =
         std::min(slots, static_cast<std::size_t>(plan_.refill == 0 ? plan_.buffer_size : plan_.refill));
@@ -454,7 +458,7 @@ void ClientSelection::expect_eligible(std::uint64_t start, std::size_t* out) con
   // A pool that is full starts one where another has just ended.
   const std::size_t least = kMode == Mode::Pool ? n - slots + 1 : std::size_t{1};
   for (std::size_t i = 0; i < kAhead; ++i) {
-    out[i] = overlap_ ? std::max<std::size_t>(n_eligible_, 1) : n_eligible_ > i + least ? n_eligible_ - i : least;
+    out[i] = n_eligible_ > i + least ? n_eligible_ - i : least;
   }
 }
 
