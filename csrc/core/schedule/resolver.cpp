@@ -328,23 +328,7 @@ class LoopOver<Queue>::Call {
         }
         continue;
       }
-      s_.now = top.time();
-      if constexpr (!kPlain) {
-        if (next.is_upload) {
-          if (on_upload(top)) {
-            break;
-          }
-          continue;
-        }
-      }
-      if (!kPlain && next.beside != nullptr) {
-        *next.beside = kNoEvent;
-      } else {
-        queue_.take();
-      }
-      if (top.kind() != static_cast<int>(kEnd)) {
-        on_start(top);
-      } else if (!kPlain && loop_.has_parts_ ? on_part(top) : on_end(top, top.slot())) {
+      if (happen(next)) {
         break;
       }
     }
@@ -411,6 +395,27 @@ class LoopOver<Queue>::Call {
       }
     }
     return next;
+  }
+
+  // Whether the schedule ends with this event.
+  FB_ALWAYS_INLINE bool happen(const Next& next) {
+    const Event& event = next.event;
+    s_.now = event.time();
+    if constexpr (!kPlain) {
+      if (next.is_upload) {
+        return on_upload(event);
+      }
+    }
+    if (!kPlain && next.beside != nullptr) {
+      *next.beside = kNoEvent;
+    } else {
+      queue_.take();
+    }
+    if (event.kind() != static_cast<int>(kEnd)) {
+      on_start(event);
+      return false;
+    }
+    return !kPlain && loop_.has_parts_ ? on_part(event) : on_end(event, event.slot());
   }
 
   FB_ALWAYS_INLINE double next_tick_time() const { return std::min(s_.trigger, s_.tick); }

@@ -176,8 +176,7 @@ class EventLoop:
         self.stop_until = -1  # running tasks of versions up to this are stopped before anything else happens
         self.total_rows = 0
         self.quiet = 0  # events since an arrival entered the buffer; where all clients must be heard: since a step
-        self.rows = 0  # written in this call
-        self.steps = 0
+        self.rows, self.steps = 0, 0  # written in this call
         self.reason = FULL
         self.rows_needed = max(plan.n_slots, 1) if plan.mode == ROUNDS else 1
 
