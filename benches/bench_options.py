@@ -1,7 +1,7 @@
 """Options of a schedule beside the plain event loop: seconds for an ended task, in turns in one process.
 
-Exponential delays, K = 10, ten clients for each task in flight. The goal for an option is 1.5 times the plain time (2 with
-probabilities or queues), for a source or a way to start that is not plain 2. Restarts of all tasks are counted per
+Exponential delays, K = 10, ten clients for each task in flight. The goal for an option is 1.5 times the plain time (2
+with probabilities or queues), for a source or a way to start that is not plain 2. Restarts of all tasks are counted per
 stopped task. `MISSED` has what is above its goal, and what it may cost at most until it is mended.
 """
 
