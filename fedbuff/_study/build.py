@@ -116,6 +116,13 @@ def make_delay_model(values: Tables) -> DelayModel:
     return model
 
 
+def make_schedule_options(values: Tables) -> Tables:
+    """The arguments of `schedule` that a table gives."""
+    if "server_time" in values:
+        return {**values, "server_time": _distribution("schedule.server_time", values["server_time"])}
+    return values
+
+
 def make_local(values: Tables) -> LocalSGD:
     rates = {
         key: call_with(LearningRate, f"local.{key}", values[key])
@@ -203,6 +210,7 @@ def default_metrics(problem: Tables) -> tuple[str, ...]:
 KINDS_OF: dict[str, Mapping[str, Callable[..., Any]]] = {
     "strategy.staleness": _STALENESS,
     "strategy.optimizer": _OPTIMIZERS,
+    "schedule.server_time": DISTRIBUTIONS,
     **{f"trace.{law}": DISTRIBUTIONS for law in ("wait", "download", "compute", "upload", "client_speed")},
 }
 

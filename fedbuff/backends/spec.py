@@ -227,14 +227,15 @@ class Plan(NamedTuple):
     queues: bool  # a task sent to a busy client waits there
     # delays: a model (kinds, params, samples, speed) or recorded rows
     recorded: bool
-    kinds: Integers  # (4,) of wait, download, compute, upload: indices into KINDS of python/portable_math.py
-    params: Floats  # (4, 4)
-    sample_offsets: Integers  # (5,) into samples
+    kinds: Integers  # (5,) of wait, download, compute, upload, server: indices into KINDS of python/portable_math.py
+    params: Floats  # (5, 4)
+    sample_offsets: Integers  # (6,) into samples
     samples: Floats
     speed: Floats  # (n_clients,) or (0,)
     row_offsets: Integers  # (n_clients + 1,)
     row_wait: Floats
-    row_duration: Floats
+    row_duration: Floats  # without the upload where there is an uplink
+    row_upload: Floats  # where there is an uplink; else (0,)
     row_ok: NDArray[np.uint8]
     wrap: bool
     # availability
@@ -244,6 +245,8 @@ class Plan(NamedTuple):
     window_end: Floats
     period: Floats  # (n_clients,), or (0,) where the windows do not repeat
     # server
+    uplink: float  # transfers at full speed; infinite where uploads share nothing
+    server_time: bool  # the server needs time for an upload, by the fifth law
     buffer_size: int  # arrivals that make a step; per round for ROUNDS
     max_staleness: int
     max_wait: float

@@ -215,7 +215,7 @@ def quoted(path: str, begin: str = "", end: str = "\x00") -> set[str]:
 
 
 def test_fields_of_a_plan() -> None:
-    assert quoted("csrc/bindings/read_plan.hpp", "inline SchedulePlan read_plan") == set(Plan._fields)
+    assert quoted("csrc/bindings/read_plan.hpp", "class PlanReader") == set(Plan._fields)
 
 
 def test_columns() -> None:

@@ -49,7 +49,7 @@ KNOWN = frozenset(
     (
         *("mode", "n_clients", "n_slots", "seed_low", "seed_high", "rate", "poisson", "if_busy", "probability"),
         *("recorded", "kinds", "params", "sample_offsets", "samples", "speed", "row_offsets", "row_wait"),
-        *("row_duration", "row_ok", "wrap", "window_offsets", "window_begin", "window_end", "period"),
+        *("row_duration", "row_upload", "row_ok", "wrap", "window_offsets", "window_begin", "window_end", "period"),
         *("buffer_size", "max_staleness", "timeout", "per_client", "server_steps", "max_time", "arrivals"),
         "stall_limit",
     )
@@ -58,6 +58,8 @@ NEUTRAL: dict[str, Any] = {
     "selection": UNIFORM,
     "max_uses": -1,
     "queues": False,
+    "uplink": np.inf,
+    "server_time": False,
     "availability_policy": NO_WINDOWS,
     "max_wait": np.inf,
     "distinct_clients": False,
