@@ -263,8 +263,15 @@ cdef class Server:
 
         A staleness beyond any usual table is worked out alone.
         """
+        cdef fb_status status
+        cdef double weight
+        cdef const double* values
+        cdef int64_t n
         if staleness >= MOST_TABLE:
-            check(fb_server_set_staleness_at(self.server, staleness, self.rule.staleness_weight(staleness)))
+            weight = self.rule.staleness_weight(staleness)
+            with nogil:  # another thread may be in an own rule, which needs the GIL
+                status = fb_server_set_staleness_at(self.server, staleness, weight)
+            check(status)
             return 0
         table = []
         for t in range(min(max(2 * staleness, 16), MOST_TABLE)):
@@ -275,7 +282,10 @@ cdef class Server:
                     raise
                 break
         weights = np.array(table)
-        self.require(fb_server_set_staleness(self.server, <const double*> address(weights), len(table)))
+        values, n = <const double*> address(weights), len(table)
+        with nogil:
+            status = fb_server_set_staleness(self.server, values, n)
+        self.require(status)
         self.n_table = len(table)
         return 0
 
@@ -308,12 +318,18 @@ cdef class Server:
     @property
     def outstanding(self):
         """How many downloads were neither returned nor cancelled."""
-        return counted("server", self.server, fb_server_outstanding(self.server))
+        cdef int64_t n
+        with nogil:
+            n = fb_server_outstanding(self.server)
+        return counted("server", self.server, n)
 
     @property
     def live_versions(self):
         """How many models are kept, the current one included: 1 unless the rule's base is "current"."""
-        return counted("server", self.server, fb_server_live_models(self.server))
+        cdef int64_t n
+        with nogil:
+            n = fb_server_live_models(self.server)
+        return counted("server", self.server, n)
 
     @property
     def w(self):
@@ -428,12 +444,19 @@ cdef class Server:
         A server that is fed by hand cannot stop them: stop them, `cancel` each, and send their clients the present
         model. Their uploads are counted in `dropped`.
         """
-        cdef int64_t n = counted("server", self.server, fb_server_overdue(self.server, 0, NULL, NULL)), room = 0
+        cdef int64_t n, room = 0
+        cdef int64_t* version_out = NULL
+        cdef int64_t* tasks_out = NULL
         versions = tasks = np.zeros(0, np.int64)
-        while n > room:  # others may download meanwhile
-            room = n
+        while True:
+            with nogil:
+                n = fb_server_overdue(self.server, room, version_out, tasks_out)
+            counted("server", self.server, n)
+            if n <= room:
+                break
+            room = n  # others may download meanwhile
             versions, tasks = np.zeros(room, np.int64), np.zeros(room, np.int64)
-            n = fb_server_overdue(self.server, room, <int64_t*> address(versions), <int64_t*> address(tasks))
+            version_out, tasks_out = <int64_t*> address(versions), <int64_t*> address(tasks)
         return dict(zip(versions[:n].tolist(), tasks[:n].tolist(), strict=True))
 
     def _upload_models(self, replies):
@@ -524,7 +547,10 @@ cdef class Server:
     def _get_state(self):
         # Of a clone: other threads may go on uploading while this one reads.
         cdef fb_server* still = NULL
-        self.require(fb_server_clone(self.server, &still))
+        cdef fb_status status
+        with nogil:
+            status = fb_server_clone(self.server, &still)
+        self.require(status)
         try:
             return self.read_state(still)
         finally:

@@ -312,3 +312,9 @@ def test_malenia_as_the_paper_has_it() -> None:
             means.append(np.mean(deltas, axis=0))
         w = w - 0.5 * np.mean(means, axis=0)
     np.testing.assert_allclose(got, w, rtol=0, atol=1e-10)
+
+
+def test_a_hidden_model_and_weights_of_clients_are_written_as_tables() -> None:
+    table = {"kind": "fedbuff", "buffer_size": 2, "hidden": {"levels": 7, "seed": 3}, "client_weights": [1, 2.5]}
+    made: Any = make_strategy(table)
+    assert made.hidden == fb.HiddenModel(7, 3) and made.rule.client_weights == (1.0, 2.5)

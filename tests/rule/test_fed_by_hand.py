@@ -215,6 +215,23 @@ def test_a_refused_upload_changes_nothing(backend: Any, name: str) -> None:
         (lambda: fb.FedBuff(1, client_weights=[1.0, 0.0]), r"^client_weights: "),
         (lambda: fb.FedBuff(1, client_weights=[]), r"^client_weights: "),
         (lambda: fb.FedBuff(1, n_clients=3, client_weights=[1.0, 2.0]), r"^client_weights: expected 3 numbers"),
+        (
+            lambda: fb.FedBuff(
+                2, client_weights=[1.0, 2.0], privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=1.0)
+            ),
+            r"^client_weights: the noise of a private sum",
+        ),
+        (
+            lambda: fb.FedBuff(
+                1,
+                norm="clients",
+                n_clients=3,
+                trigger="ringleader",
+                table=fb.ClientTable(keeps="means"),
+                weights="samples",
+            ),
+            r"^weights: with means ",
+        ),
         (lambda: fb.FedBuff(1, n_clients=3, table=fb.ClientTable(keeps="means")), r"^table: keeps="),
         (lambda: fb.ClientTable(keeps="means", own=0.5), r"^own: "),
         (lambda: fb.algorithm("mindflayer", window=1.0, empty=1.0), r"^empty: "),

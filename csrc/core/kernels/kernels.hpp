@@ -172,6 +172,12 @@ struct Kernels {
   // sum of x[j] * y[j] in double: norms and distances.
   double (*dot)(std::int64_t dim, const T* x, const T* y);
 
+  // dot of x with itself and with y, to the same bits, in one pass.
+  void (*dots)(std::int64_t dim, const T* x, const T* y, double* sums_out);
+
+  // dot of x - y, rounded to T, with itself.
+  double (*squared_distance)(std::int64_t dim, const T* x, const T* y);
+
   // total_out = total + weight * (delta in fixed point), modulo 2^32 or 2^64; a null total is zero. Returns how many
   // numbers were cut to the range; one that is not finite is among them. total_out may be total.
   std::int64_t (*encode_add_32)(std::int64_t dim, const std::uint32_t* total, const T* delta, std::uint32_t weight,

@@ -68,7 +68,7 @@ class RuleState {
       direction_.resize(restores_ ? size : 0);
     }
     last_step_.assign(rule.weight_by == FB_WEIGHT_LAST_STEP ? size : 0, T(0));
-    way_.resize(weighs_way(rule) || keeps_models(rule) ? size : 0);
+    model_.resize(keeps_models(rule) ? size : 0);
     own_w_.resize(is_hidden() ? size : 0);
     next_own_w_.resize(is_hidden() && restores_ ? size : 0);
   }
@@ -112,8 +112,8 @@ class RuleState {
   }
   // delta - start (dim), minus the model of an arrival, as a ring keeps it; until the next call.
   const T* minus_model(const T* delta, const T* start) {
-    kernels().of<T>().accumulate(sum_.dim(), delta, start, T(-1), nullptr, nullptr, way_.data());
-    return way_.data();
+    kernels().of<T>().accumulate(sum_.dim(), delta, start, T(-1), nullptr, nullptr, model_.data());
+    return model_.data();
   }
   RowTable<T>& rows() { return rows_; }
   const RowTable<T>& rows() const { return rows_; }
@@ -126,25 +126,28 @@ class RuleState {
     }
     const Kernels<T>& k = kernels().of<T>();
     const std::int64_t dim = sum_.dim();
-    const double norm = std::sqrt(k.dot(dim, delta, delta));
+    const bool of_sum = rule_.weight_by == FB_WEIGHT_SUM;
+    const T* other =
+        of_sum ? (weights_.arrivals > 0 ? sum_.values() : nullptr) : (last_step_.empty() ? nullptr : last_step_.data());
+    double sums[2] = {};  // of the delta with itself, and with the other vector
+    if (other != nullptr) {
+      k.dots(dim, delta, other, sums);
+    } else {
+      sums[0] = k.dot(dim, delta, delta);
+    }
+    const double norm = std::sqrt(sums[0]);
     double q = 1.0;
     if (rule_.weight_by == FB_WEIGHT_NORM) {
       q = 1.0 / (norm + rule_.weight_epsilon);
     } else if (weighs_way(rule_)) {
-      double way = 0;
-      if (start != nullptr) {
-        k.accumulate(dim, current, start, T(-1), nullptr, nullptr, way_.data());
-        way = std::sqrt(k.dot(dim, way_.data(), way_.data()));
-      }
+      double way = start == nullptr ? 0 : std::sqrt(k.squared_distance(dim, current, start));
       if (rule_.weight_by == FB_WEIGHT_RATIO && way > 0) {
         way = norm > 0 ? way / norm : std::numeric_limits<double>::infinity();
       }
       q = 1.0 / (way + rule_.weight_epsilon);
-    } else if (rule_.weight_by != FB_WEIGHT_NONE) {
-      const bool of_sum = rule_.weight_by == FB_WEIGHT_SUM;
-      const T* other = !of_sum ? last_step_.data() : weights_.arrivals > 0 ? sum_.values() : nullptr;
-      const double length = other == nullptr ? 0 : norm * std::sqrt(k.dot(dim, other, other));
-      q = length > 0 ? 0.5 * (1.0 + k.dot(dim, delta, other) / length) : 1.0;
+    } else if (other != nullptr) {
+      const double length = norm * (of_sum ? std::sqrt(k.dot(dim, other, other)) : last_length_);
+      q = length > 0 ? 0.5 * (1.0 + sums[1] / length) : 1.0;
     }
     return rule_.weight_clip > 0 && norm > rule_.weight_clip ? q * (rule_.weight_clip / norm) : q;
   }
@@ -159,6 +162,7 @@ class RuleState {
   void note_step(const T* w, const T* w_out) {
     if (!last_step_.empty()) {
       kernels().of<T>().accumulate(sum_.dim(), w, w_out, T(-1), nullptr, nullptr, last_step_.data());
+      measure_last_step();
     }
   }
 
@@ -417,7 +421,9 @@ class RuleState {
       }
     }
     if (!last_step_.empty() && is("last_step")) {
-      return copy_values(array, kDtype, last_step_.data(), sum_.dim());
+      const fb_status status = copy_values(array, kDtype, last_step_.data(), sum_.dim());
+      measure_last_step();
+      return status;
     }
     if (is_hidden() && is("own_w")) {
       return copy_values(array, kDtype, own_w_.data(), sum_.dim());
@@ -452,6 +458,10 @@ class RuleState {
     }
     std::memcpy(to, from.data, static_cast<std::size_t>(n) * sizeof(Value));
     return FB_OK;
+  }
+
+  void measure_last_step() {
+    last_length_ = std::sqrt(kernels().of<T>().dot(sum_.dim(), last_step_.data(), last_step_.data()));
   }
 
   // The tables of means: rows that a later arrival of the round reads.
@@ -581,7 +591,9 @@ class RuleState {
   PlacedVector<T> moment_[kMostMoments], next_moment_[kMostMoments];  // and where the next ones are made
   std::vector<const T*> deltas_;                                      // of step_fused
   std::vector<T> factors_;
-  PlacedVector<T> last_step_, way_;     // of weights: old minus new model, and room for current - start
+  PlacedVector<T> last_step_;           // old minus new model, of weights by its angle
+  double last_length_ = 0;              // its norm
+  PlacedVector<T> model_;               // minus that of the newest arrival, for a ring
   PlacedVector<T> own_w_, next_own_w_;  // where the model that is downloaded is a hidden one
   RowTable<T> rows_;
   RoundMeans<T> means_;

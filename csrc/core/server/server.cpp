@@ -593,13 +593,16 @@ class Server final : public fb_server, private TicketQueue::Sink {
     }
     Hold next = prepare_step();
     OwnStep made = OwnStep::Failed;
-    stepping_ = true;
-    const fb_status ran = queue_.run(
-        lock, 1, true, [&](std::int64_t) { made = own_.step(dim_, version_, values(model_), values(next)); });
-    stepping_ = false;
-    if (ran != FB_OK || made != OwnStep::Made) {
+    lock.unlock();  // the function is the host's: downloads go on, and find the present model
+    try {
+      made = own_.step(dim_, version_, values(model_), values(next));
+    } catch (...) {
+      made = OwnStep::Failed;
+    }
+    lock.lock();
+    if (made != OwnStep::Made) {
       spare_ = std::move(next);
-      return ran == FB_OK && made == OwnStep::Diverged ? FB_ERR_DIVERGED : FB_ERR_HOST;
+      return made == OwnStep::Diverged ? FB_ERR_DIVERGED : FB_ERR_HOST;
     }
     own_.commit();
     next_out = std::move(next);

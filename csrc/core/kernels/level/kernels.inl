@@ -64,6 +64,8 @@ constexpr Kernels<T> make_kernels() {
           &optimizer_step<T>,
           &all_finite<T>,
           &dot<T>,
+          &dots<T>,
+          &squared_distance<T>,
           &encode_add<T, std::uint32_t>,
           &encode_add<T, std::uint64_t>,
           &add_words<typename Kernels<T>::Word>,
