@@ -22,12 +22,14 @@ inline py::dtype dtype_of(fb_dtype dtype) {
   }
 }
 
-// Rows of one name come together in two arrays: (m, dim) and (m), their keys. They are there where `total` is.
+// Rows of one name come together in two arrays: (m, dim) and (m), their keys. They are there where `total` is; where
+// that is null, where there are any.
 struct RowNames {
   const char *row, *rows, *keys, *total;
 };
 inline constexpr RowNames kRowNames[] = {{"row", "table_rows", "table_client", "table_total"},
-                                         {"step_row", "step_rows", "step_client", "step_total"}};
+                                         {"step_row", "step_rows", "step_client", "step_total"},
+                                         {"state", "state_rows", "state_client", nullptr}};
 
 // Copies.
 inline py::dict read_rule_state(const std::vector<fb_array>& arrays, py::ssize_t dim) {
@@ -47,7 +49,7 @@ inline py::dict read_rule_state(const std::vector<fb_array>& arrays, py::ssize_t
   }
   for (std::size_t at = 0; at < std::size(kRowNames); ++at) {
     const RowNames& names = kRowNames[at];
-    if (!state.contains(names.total)) {
+    if (names.total == nullptr ? rows[at].empty() : !state.contains(names.total)) {
       continue;
     }
     const auto n = static_cast<py::ssize_t>(rows[at].size());
@@ -95,6 +97,24 @@ class RuleArrays {
   const std::vector<fb_array>& list() const { return list_; }
 
  private:
+  void add(const py::dict& state, const std::string& name, const py::array& array) {
+    for (const KeyedArrays& keyed : kKeyed) {
+      if (name == keyed.clients) {
+        return;
+      }
+      if (name == keyed.values) {
+        const py::array clients = py::array::ensure(state[keyed.clients], py::array::c_style);
+        const auto bytes = static_cast<std::size_t>(array.shape(1) * array.itemsize());
+        for (py::ssize_t i = 0; i < array.shape(0); ++i) {
+          list_.push_back({keyed.name, static_cast<const std::int64_t*>(clients.data())[i], array.shape(1),
+                           kind_of(array),
+                           static_cast<const char*>(array.data()) + static_cast<std::size_t>(i) * bytes});
+        }
+        return;
+      }
+    }
+    list_.push_back({name.c_str(), -1, array.size(), kind_of(array), array.data()});
+  }
   static fb_dtype kind_of(const py::array& array) {
     const char kind = array.dtype().kind();
     return kind == 'u' ? FB_BF16 : kind == 'i' ? FB_I64 : array.itemsize() == 4 ? FB_F32 : FB_F64;

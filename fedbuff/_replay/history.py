@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from .._base.files import optional
 
-__all__ = ["RISING", "ExitReason", "History", "Interrupted", "Result", "first_reached"]
+__all__ = ["RISING", "TRAFFIC", "ExitReason", "History", "Interrupted", "Result", "first_reached"]
+
+TRAFFIC = ("bytes_up", "bytes_down")  # columns where uploads are compressed
 
 
 class ExitReason(Enum):

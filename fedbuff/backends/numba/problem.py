@@ -33,6 +33,10 @@ class _Bound:
         self._no_gradient = np.empty(0, spec.dtype)
 
     def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
+        if task.shift is not None:
+            raise ValueError(
+                "local: scaffold and feddyn are not in the numba backend; FEDBUFF_BACKEND=cpp or reference has them"
+            )
         if len(local.lr_factors) > 0 or (local.steps_per_pass > 0 and task.batch > 0):
             raise ValueError(
                 f"local: {'lr_by_step' if len(local.lr_factors) > 0 else 'epochs'} is not in the numba backend; "
