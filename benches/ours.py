@@ -72,9 +72,10 @@ def layers_of(layers: tuple[networks.Layer, ...]) -> list[Any]:
     return [make[kind](*given) for kind, *given in layers]
 
 
-def network_of(name: str) -> fb.Network:
-    X, y = networks.rows_of(name)
-    offsets = np.arange(networks.N_CLIENTS + 1) * networks.ROWS
+def network_of(name: str, copies: int = 1) -> fb.Network:
+    """`copies`: how often each client is there."""
+    X, y = (np.concatenate(copies * [part]) for part in networks.rows_of(name))
+    offsets = np.arange(len(X) + 1) * networks.ROWS
     layers = layers_of(networks.ARCHITECTURES[name].layers)
     return fb.Network(X.reshape(-1, *X.shape[2:]), y.ravel(), offsets, layers=layers)
 
@@ -107,14 +108,14 @@ def network_loss(name: str) -> Turn:
 
 
 def network_replay(name: str, threads: str) -> Turn:
-    """Forty updates of a replay whose schedule exists, in batches of 32."""
-    problem, local = network_of(name), fb.LocalSGD(networks.STEPS, networks.LR, 32)
-    delays = fb.DelayModel(n_clients=networks.N_CLIENTS, compute=fb.Exponential(1.0))
-    schedule, w = fb.schedule(delays, fb.FedBuff(buffer_size=4), server_steps=10), networks.initial_model(name)
+    """Sixteen updates of a replay whose schedule exists, of 32 clients at work, in batches of 32."""
+    problem, local = network_of(name, copies=8), fb.LocalSGD(networks.STEPS, networks.LR, 32)
+    delays = fb.DelayModel(n_clients=problem.n_clients, compute=fb.Exponential(1.0))
+    schedule, w = fb.schedule(delays, fb.FedBuff(buffer_size=8), server_steps=2), networks.initial_model(name)
 
     def run() -> dict[str, Any]:
         fb.replay(problem, schedule, local, w0=w, threads=int(threads), metrics=())
-        return {"amount": 40}
+        return {"amount": 16}
 
     return run
 

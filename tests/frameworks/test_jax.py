@@ -139,7 +139,10 @@ def test_in_a_configuration(tmp_path: Path) -> None:
         "local": {"steps": 2, "lr": 0.1, "batch_size": 4},
         "schedule": {"server_steps": 6},
     }  # fmt: skip
-    run = fb.StudyConfig(tables, tmp_path, allow_code=True).run(seed=1)
+    config = fb.StudyConfig(tables, tmp_path, allow_code=True)
+    run = config.run(seed=1)
     assert run.version == 6 and {"loss", "accuracy"} <= set(run.history)
+    results = fb.sweep(config, {"problem.options.scale": [0.1, 0.2]}, seeds=[1], progress=False)
+    assert list(results.column("status")) == ["done"] * 2
     with pytest.raises(ValueError, match=r"problem\.params: expected 'module:function'"):
         fb.StudyConfig({**tables, "problem": {**tables["problem"], "params": 3}}, tmp_path)
