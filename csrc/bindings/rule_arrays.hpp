@@ -97,24 +97,6 @@ class RuleArrays {
   const std::vector<fb_array>& list() const { return list_; }
 
  private:
-  void add(const py::dict& state, const std::string& name, const py::array& array) {
-    for (const KeyedArrays& keyed : kKeyed) {
-      if (name == keyed.clients) {
-        return;
-      }
-      if (name == keyed.values) {
-        const py::array clients = py::array::ensure(state[keyed.clients], py::array::c_style);
-        const auto bytes = static_cast<std::size_t>(array.shape(1) * array.itemsize());
-        for (py::ssize_t i = 0; i < array.shape(0); ++i) {
-          list_.push_back({keyed.name, static_cast<const std::int64_t*>(clients.data())[i], array.shape(1),
-                           kind_of(array),
-                           static_cast<const char*>(array.data()) + static_cast<std::size_t>(i) * bytes});
-        }
-        return;
-      }
-    }
-    list_.push_back({name.c_str(), -1, array.size(), kind_of(array), array.data()});
-  }
   static fb_dtype kind_of(const py::array& array) {
     const char kind = array.dtype().kind();
     return kind == 'u' ? FB_BF16 : kind == 'i' ? FB_I64 : array.itemsize() == 4 ? FB_F32 : FB_F64;
