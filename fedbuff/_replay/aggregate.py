@@ -36,7 +36,7 @@ def aggregate(
     array([-1., -2.])
 
     The same bits as adding the deltas to a `DeltaBuffer` one by one and stepping, on any number of threads; several
-    take stretches of the vectors in turn, with the cpp backend. `out` may be `w`.
+    take stretches of the vectors in turn. `out` may be `w`.
     """
     array = as_array("w", w)
     dtype = model_dtype("w", array.dtype)

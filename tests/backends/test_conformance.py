@@ -277,11 +277,6 @@ def test_local_sgd_of_passes(
     factors = 0.5 ** (np.arange(steps) % 3) if halving else np.empty(0)
     local = LocalSpec(steps, 1.0, momentum, 0.0, 0.0, factors, per_pass)
     w0, task = start(spec, data.draw(words)), data.draw(words)
-    if case.backend == "numba" and (batch > 0 or halving):
-        with case.use() as backend, pytest.raises(ValueError, match=r"^local: (epochs|lr_by_step) is not in the numba"):
-            bound = backend.bind(spec)
-            bound.local_sgd(local, w0, LocalTask(client, task, seed, batch), w0.copy())
-        return
     check_local_sgd(case, spec, w0, local, client, task, seed, batch, False)
 
 

@@ -17,8 +17,10 @@ from fedbuff import backends
 from fedbuff._rule.strategies import FedAsync, FedAvg, FedBuff
 from fedbuff._schedule import resolve as _resolve
 from fedbuff._schedule.options import ScheduleOptions
+from fedbuff._schedule.plan import Request
 from fedbuff.backends.python import event_loop
 from fedbuff.backends.python import resolver as resolver_rules
+from fedbuff.backends.spec import Plan
 
 COLUMNS = [
     *("client", "task", "version", "step", "staleness", "start_time", "arrive_time", "status", "step_time"),
@@ -429,6 +431,86 @@ def test_numba_gives_the_same(strategy: Any) -> None:
         return fb.schedule(model, strategy, server_steps=60, seed=3)
 
     assert_same(resolved_by("numba", call), resolved_by("cpp", call))
+
+
+@settings(EXAMPLES, max_examples=80)
+@given(st.data())
+def test_plain_plans_of_numba(data: st.DataObject) -> None:
+    """Traces made to collide, which the smaller of Numba's loops resolves."""
+    pytest.importorskip("numba")
+    trace = data.draw(traces())
+    concurrency = data.draw(st.sampled_from([None, *range(1, trace.n_clients + 1)]))
+    strategy = FedBuff(
+        data.draw(st.integers(1, 4)),
+        max_staleness=data.draw(st.sampled_from([None, 0, 1, 2])),
+    )
+    options = {"timeout": data.draw(st.sampled_from([None, None, 1.0, 2.75])), **ends(data.draw)}
+
+    def call() -> fb.Schedule:
+        return fb.schedule(trace, strategy, concurrency, seed=3, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        made = _resolve.Request._make_plan
+        patch.setattr(_resolve.Request, "_make_plan", lambda self, src: made(self, src)._replace(stall_limit=300))
+        want, got = resolved_by("cpp", call), resolved_by("numba", call)
+    if isinstance(want, str):
+        assert got == want
+    else:
+        assert_same(got, want)
+
+
+@pytest.mark.parametrize("concurrency", [None, 7, 40, 400])
+def test_delays_that_numba_draws_ahead(concurrency: int | None) -> None:
+    """With few and many idle clients, so that guesses of the next client are wrong and right."""
+    pytest.importorskip("numba")
+    n = 600
+    speed = fb.LogNormal(0.0, 0.5)
+    for k, law in enumerate(DISTRIBUTIONS):
+        wait = law if k % 2 else fb.Constant(0.0)
+        model = fb.DelayModel(
+            n_clients=n, wait=wait, download=DISTRIBUTIONS[k - 1], compute=law, upload=fb.Exponential(0.1),
+            client_speed=speed if k % 3 == 0 else None,
+        )  # fmt: skip
+
+        def call(model: fb.DelayModel = model) -> fb.Schedule:
+            return fb.schedule(model, FedBuff(7), concurrency, server_steps=300, seed=2**40 + 5)
+
+        assert_same(resolved_by("numba", call), resolved_by("cpp", call))
+    rng = np.random.default_rng(0)
+    trace = fb.Trace(np.repeat(np.arange(n), 3), rng.exponential(1.0, 3 * n), wait=rng.exponential(0.1, 3 * n))
+
+    def recorded() -> fb.Schedule:
+        return fb.schedule(trace, FedBuff(7), concurrency, server_steps=300, seed=1)
+
+    assert_same(resolved_by("numba", recorded), resolved_by("cpp", recorded))
+
+
+def test_numba_has_the_smaller_loop_for_what_it_knows_only() -> None:
+    """A field that is added to plans must be named here: in its loop, or with the value that it takes for granted."""
+    plain = pytest.importorskip("fedbuff.backends.numba.plain_resolver")
+    assert set(Plan._fields) == plain.KNOWN | set(plain.NEUTRAL)
+    assert not plain.KNOWN & set(plain.NEUTRAL)
+    model = fb.DelayModel(n_clients=9, compute=fb.Exponential(1.0))
+
+    def chosen(strategy: Any = None, **options: Any) -> str:
+        plan = plan_of(model, strategy or FedBuff(3), **options)
+        return type(importlib.import_module("fedbuff.backends.numba").make_resolver(plan)).__name__
+
+    assert {chosen(), chosen(concurrency=4), chosen(FedBuff(3, max_staleness=2), timeout=2.0)} == {"PlainResolver"}
+    for strategy, options in (
+        (FedBuff(3, max_wait=1.0), {}),
+        (FedBuff(3, distinct_clients=True), {}),
+        (FedBuff(3, refill="step"), {"concurrency": 4}),
+        (FedAvg(rate=0.5), {}),
+        (None, {"selection": "round_robin", "concurrency": 4}),
+        (None, {"max_uses": 3, "concurrency": 4}),
+        (None, {"start_rate": 2.0}),
+    ):
+        assert not plain.is_plain(plan_of(model, strategy or FedBuff(3), **options))
+
+
+def plan_of(source: Any, strategy: Any, **options: Any) -> Plan:
+    return Request(source, strategy, ScheduleOptions(**{"server_steps": 5, **options}), 0).plan
 
 
 @pytest.fixture(params=["baseline", "avx2", "avx512"])

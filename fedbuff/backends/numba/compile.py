@@ -1,26 +1,76 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""How functions are compiled, and arrays passed so that a call never meets a new type."""
+"""How functions are compiled and kept, and arrays passed so that a call never meets a new type."""
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba as nb
 import numpy as np
+from numba.core.event import Listener, register
 from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class _Notice(Listener):
+    """Says once, on a terminal, that something is compiled."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def on_start(self, event: Any) -> None:
+        ours = (event.data["dispatcher"].py_func.__module__ or "").startswith(__package__)
+        if ours and not self._said and sys.stderr is not None and sys.stderr.isatty():
+            self._said = True
+            print("fedbuff: Numba compiles, which is kept on disk; `fedbuff warmup` does all of it", file=sys.stderr)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+register("numba:compile", _Notice())
+
+FAST = {"reassoc", "contract", "nsz"}  # sums in the order, and with the products fused, that suit the CPU
+
+
+@cache
+def sources() -> str:
+    """A hash of all sources that compiled code is made of."""
+    package = Path(__file__).parents[1]
+    files = sorted([*(package / "numba").glob("*.py"), *(package / "python").glob("*.py")])
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
 def compiled(function: F, **options: Any) -> F:
-    """njit without the GIL, cached on disk where a folder for that can be written."""
+    """njit without the GIL, cached on disk where a folder for that can be written.
+
+    Numba takes a function from the disk as long as the function's own file is what it was; here all sources must be,
+    since compiled functions contain those that they call.
+    """
     njit: Any = nb.njit
     try:
-        made: F = njit(function, nogil=True, error_model="numpy", cache=True, **options)
+        made: Any = njit(function, nogil=True, error_model="numpy", cache=True, **options)
     except RuntimeError:  # Numba found no folder for its cache
         made = njit(function, nogil=True, error_model="numpy", **options)
+    else:
+        file = made._cache._cache_file
+        file._source_stamp = (file._source_stamp, sources())
     return made
+
+
+def inlined(function: F, **options: Any) -> F:
+    """`compiled`, and put into its callers by LLVM.
+
+    Numba passes seven words for an array: a call with many arrays costs more than the work on a small model. Its own
+    inlining would count references of all of them.
+    """
+    return compiled(function, forceinline=True, **options)
 
 
 def reads(array: NDArray[Any]) -> NDArray[Any]:

@@ -8,14 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compile import compiled
+from .compile import compiled, inlined
+from .dense import add_products, add_row, row_score, scores
+from .draws import batch_words
+from .memory import prefetch
+from .power import power
 from .shared import (
     SOFTMAX,
     add_regularizer,
     choose_rows,
     clear,
-    inner,
-    inner4,
+    finish,
+    is_plain,
+    lr_of,
     move,
     regularizer_value,
     single_loss,
@@ -23,7 +28,8 @@ from .shared import (
 )
 
 RELU, TANH = 0, 1
-BLOCK = 64  # rows that go through a net together
+MOST_FETCHED, MOST_FETCHED_COLUMNS = 16, 32  # rows, and their columns, that are worth fetching ahead
+BLOCK = 64  # rows that go through a net together; a multiple of four
 
 
 class Net(NamedTuple):
@@ -32,8 +38,7 @@ class Net(NamedTuple):
     label: Any
     offsets: Any
     sizes: Any
-    widest: int  # of the sizes after the first
-    n_values: int  # their sum
+    n_values: int  # sum of the sizes after the first
     intercept: bool
     activation: int
     head: int
@@ -42,55 +47,10 @@ class Net(NamedTuple):
 
 
 @compiled
-def _add_scaled_rows(factor, value, index, out):
-    """out (n) += sum_i factor[i] value[index[i]], four rows at a time."""
-    m = len(factor)
-    for i in range(0, m - 3, 4):
-        f0, f1, f2, f3 = factor[i], factor[i + 1], factor[i + 2], factor[i + 3]
-        v0, v1, v2, v3 = value[index[i]], value[index[i + 1]], value[index[i + 2]], value[index[i + 3]]
-        for j in range(len(out)):
-            out[j] += (f0 * v0[j] + f1 * v1[j]) + (f2 * v2[j] + f3 * v3[j])
-    for i in range(m - m % 4, m):
-        f0, v0 = factor[i], value[index[i]]
-        for j in range(len(out)):
-            out[j] += f0 * v0[j]
-
-
-@compiled
-def _layer_forward(value, index, weight, bias, score_out):
-    """score_out[i] = weight value[index[i]] + bias, bias empty where there is none."""
-    for i in range(len(index)):
-        v = value[index[i]]
-        n = len(weight) - len(weight) % 4
-        for k in range(0, n, 4):
-            scores = inner4(v, weight[k], weight[k + 1], weight[k + 2], weight[k + 3])
-            for j in range(4):
-                score_out[i, k + j] = scores[j]
-        for k in range(n, len(weight)):
-            score_out[i, k] = inner(v, weight[k])
-        for k in range(len(bias)):
-            score_out[i, k] += bias[k]
-
-
-@compiled
-def _layer_backward(slope, value, index, weight_gradient, bias_gradient):
-    """Adds the gradient by a layer's weights; slope (rows, out) is that by its scores."""
-    m = len(index)
-    factor = np.empty(m, slope.dtype)
-    for k in range(len(weight_gradient)):
-        for i in range(m):
-            factor[i] = slope[i, k]
-        _add_scaled_rows(factor, value, index, weight_gradient[k])
-        if len(bias_gradient) > 0:
-            for i in range(m):
-                bias_gradient[k] += factor[i]
-
-
-@compiled
-def _head_losses(problem, rows, score):
-    """The sum of the rows' losses."""
+def _head_losses(problem, rows, n, score):
+    """The sum of the losses of the first n rows."""
     loss = 0.0
-    for i in range(len(rows)):
+    for i in range(n):
         z = score[i]
         if problem.head == SOFTMAX:
             top = z[0]
@@ -106,23 +66,35 @@ def _head_losses(problem, rows, score):
 
 
 @compiled
-def _head_slopes(problem, rows, score, scale):
-    """Turns each score into scale * the derivative of its row's loss."""
-    for i in range(len(rows)):
-        z = score[i]
+def _powers(score, m, n):
+    """Turns m rows of n scores into their exp, but for a factor of each row."""
+    for i in range(m):
+        top = score[i * n]
+        for k in range(i * n + 1, i * n + n):
+            top = max(top, score[k])
+        for k in range(i * n, i * n + n):
+            score[k] -= top
+    for k in range(m * n):
+        score[k] = power(score[k])
+
+
+@compiled
+def _head_slopes(problem, rows, counts, m, score, scale):
+    """Turns each score into scale * the row's count * the derivative of its loss."""
+    if problem.head == SOFTMAX:
+        _powers(score.reshape(score.size), m, score.shape[1])
+    for i in range(m):
+        factor = scale * counts[i]
         if problem.head == SOFTMAX:
-            top = z[0]
-            for k in range(1, len(z)):
-                top = max(top, z[k])
-            total = z.dtype.type(0)
-            for k in range(len(z)):
-                z[k] = math.exp(z[k] - top)
-                total += z[k]
-            for k in range(len(z)):
-                z[k] = z[k] / total * scale
-            z[problem.label[rows[i]]] -= scale
+            total = score[i, 0] * 0
+            for k in range(score.shape[1]):
+                total += score[i, k]
+            share = factor / total
+            for k in range(score.shape[1]):
+                score[i, k] *= share
+            score[i, problem.label[rows[i]]] -= factor
         else:
-            z[0] = single_slope(z[0], problem.target[rows[i]], problem.head) * scale
+            score[i, 0] = single_slope(score[i, 0], problem.target[rows[i]], problem.head) * factor
 
 
 @compiled
@@ -152,134 +124,185 @@ def _matrix(flat, position, n_rows, n_columns):
 
 
 @compiled
-def _net_scores(problem, w, rows, values, identity):
-    """Runs the rows forward; returns their scores. `values` holds the layers' outputs, (rows, size) each, in turn."""
-    sizes = problem.sizes
+def _net_scores(problem, w, rows, m, scratch):
+    """Runs the first m rows forward, m a multiple of four; returns their scores.
+
+    The first part of scratch.values holds the layers' outputs, (m, size) each, in turn.
+    """
+    sizes, values = problem.sizes, scratch.values[0]
     n_layers = len(sizes) - 1
-    m = len(rows)
     at_w = at_value = 0
     for layer in range(n_layers):
         n_in, n_out = sizes[layer], sizes[layer + 1]
         weight = _matrix(w, at_w, n_out, n_in)
         at_w += n_out * n_in
-        bias = w[at_w : at_w + (n_out if problem.intercept else 0)]
-        at_w += len(bias)
-        score = _matrix(values, at_value, m, n_out)
+        made = _matrix(values, at_value, m, n_out)
         if layer == 0:
-            _layer_forward(problem.x, rows, weight, bias, score)
+            scores(problem.x, rows, m, weight, made)
         else:
-            _layer_forward(_matrix(values, at_value - m * n_in, m, n_in), identity[:m], weight, bias, score)
+            scores(_matrix(values, at_value - m * n_in, m, n_in), scratch.identity, m, weight, made)
+        if problem.intercept:
+            for i in range(m):
+                for k in range(n_out):
+                    made[i, k] += w[at_w + k]
+            at_w += n_out
         if layer < n_layers - 1:
-            _activate(problem, score)
+            _activate(problem, made)
         at_value += m * n_out
     return _matrix(values, at_value - m * sizes[-1], m, sizes[-1])
 
 
 @compiled
-def _net_backward(problem, w, rows, scratch, identity, gradient):
-    """Adds the rows' gradient, after `_net_scores` and `_head_slopes`."""
+def _net_backward(problem, w, rows, m, scratch, target):
+    """Adds the gradient of the first m rows to the target, after `_net_scores` and `_head_slopes`.
+
+    The target may be w: a layer's weights are read for the last time before they are written.
+    """
     sizes = problem.sizes
-    m = len(rows)
     at_value = m * problem.n_values
     at_w = len(w)
-    slope = _matrix(scratch[0], at_value - m * sizes[-1], m, sizes[-1])
+    slope = _matrix(scratch.values[0], at_value - m * sizes[-1], m, sizes[-1])
     for layer in range(len(sizes) - 2, -1, -1):
         n_in, n_out = sizes[layer], sizes[layer + 1]
-        n_bias = n_out if problem.intercept else 0
         at_value -= m * n_out
-        at_w -= n_out * n_in + n_bias
-        weight = _matrix(w, at_w, n_out, n_in)
-        weight_gradient = _matrix(gradient, at_w, n_out, n_in)
-        bias_gradient = gradient[at_w + n_out * n_in : at_w + n_out * n_in + n_bias]
-        if layer == 0:
-            _layer_backward(slope, problem.x, rows, weight_gradient, bias_gradient)
-        else:
-            value = _matrix(scratch[0], at_value - m * n_in, m, n_in)
-            _layer_backward(slope, value, identity[:m], weight_gradient, bias_gradient)
-            below = _matrix(scratch[1], at_value - m * n_in, m, n_in)
+        at_w -= n_out * n_in + (n_out if problem.intercept else 0)
+        below = slope
+        if layer > 0:
+            below = _matrix(scratch.values[1], at_value - m * n_in, m, n_in)
+            turned = _matrix(scratch.turned, 0, n_out, m)
             for i in range(m):
                 clear(below[i])
-                _add_scaled_rows(slope[i], weight, identity[:n_out], below[i])
+                for k in range(n_out):
+                    turned[k, i] = slope[i, k]
+            add_products(_matrix(w, at_w, n_out, n_in), scratch.identity, n_out, turned, below)
+        weight = _matrix(target, at_w, n_out, n_in)
+        if problem.intercept:
+            for i in range(m):
+                for k in range(n_out):
+                    target[at_w + n_out * n_in + k] += slope[i, k]
+        if layer == 0:
+            add_products(problem.x, rows, m, slope, weight)
+        else:
+            value = _matrix(scratch.values[0], at_value - m * n_in, m, n_in)
+            add_products(value, scratch.identity, m, slope, weight)
             _deactivate(problem, value, below)
             slope = below
 
 
 @compiled
-def _range(begin, end):
-    numbers = np.empty(end - begin, np.int64)
-    for i in range(end - begin):
-        numbers[i] = begin + i
-    return numbers
+def _net_pass(problem, w, rows, counts, n, scale, scratch, target):
+    """target += scale times the sum of the gradients of the first n rows, times their counts; n at most BLOCK."""
+    m = (n + 3) // 4 * 4
+    score = _net_scores(problem, w, rows, m, scratch)
+    _head_slopes(problem, rows, counts, m, score, scale)
+    _net_backward(problem, w, rows, m, scratch, target)
+
+
+@inlined
+def _single_pass(problem, model, rows, counts, n, scale, scratch):
+    """As `_net_pass` into the model, for one output and no hidden layer."""
+    x, target, n_in = problem.x, problem.target, problem.sizes[0]
+    factor = scratch.turned
+    for i in range(n):
+        z = row_score(x, rows[i], model, n_in)
+        if problem.intercept:
+            z += model[n_in]
+        factor[i] = single_slope(z, target[rows[i]], problem.head) * (scale * counts[i])
+    for i in range(n):
+        add_row(x, rows[i], factor[i], model, n_in)
+        if problem.intercept:
+            model[n_in] += factor[i]
 
 
 @compiled
-def _net_scratch(problem, w):
-    """Room for the layers' values and slopes of one block, and 0, 1, 2, ..."""
-    return np.empty((2, BLOCK * problem.n_values), w.dtype), _range(0, max(BLOCK, problem.widest))
+def fetch_rows(x, target, offsets, k0, k1, client, number, batch):
+    """Asks the memory for the rows of the first local step of a task, while another one is at work."""
+    begin = offsets[client]
+    n_rows = np.uint64(offsets[client + 1] - begin)
+    for j in range(0, batch, 4):
+        words = batch_words(k0, k1, client, number, 0, j)
+        for i in range(min(4, batch - j)):
+            row = begin + np.int64((words[i] * n_rows) >> np.uint64(32))
+            prefetch(x, row * x.shape[1])
+            prefetch(x, (row + 1) * x.shape[1] - 1)
+            prefetch(target, row)
 
 
 @compiled
-def net_local_sgd(problem, local, task, w, given, delta_out):
-    begin, end = problem.offsets[task.client], problem.offsets[task.client + 1]
-    rows = np.empty(task.batch if task.batch > 0 else end - begin, np.int64)
-    scale = w.dtype.type(1) / w.dtype.type(len(rows))
-    scratch, identity = _net_scratch(problem, w)
-    model = w.copy()
-    gradient = np.empty_like(model)
-    velocity = np.zeros(len(w) if local.momentum != 0 else 0, w.dtype)
-    for step in range(local.steps):
-        choose_rows(task, step, begin, end - begin, given, rows)
-        clear(gradient)
-        for i in range(0, len(rows), BLOCK):
-            block = rows[i : i + BLOCK]
-            score = _net_scores(problem, model, block, scratch[0], identity)
-            _head_slopes(problem, block, score, scale)
-            _net_backward(problem, model, block, scratch, identity, gradient)
-        add_regularizer(model, problem.l2, problem.nonconvex, gradient)
-        move(model, w, gradient, velocity, local)
+def net_local_sgd(problem, local, task, w, given, scratch, delta_out):
+    begin = problem.offsets[task.client]
+    n_rows = problem.offsets[task.client + 1] - begin
+    rows, counts, gradient, velocity = scratch.rows, scratch.counts, scratch.gradient, scratch.velocity
+    one = w.dtype.type(1)
+    plain, single = is_plain(problem, local), problem.n_values == 1
+    model = delta_out
     for j in range(len(w)):
-        delta_out[j] = w[j] - model[j]
+        model[j] = w[j]
+    if local.momentum != 0:
+        clear(velocity)
+    for step in range(local.steps):
+        n, n_all = choose_rows(local, task, step, begin, n_rows, given, scratch)
+        scale, lr = one / w.dtype.type(n_all), lr_of(local, step, w)
+        if plain and n <= BLOCK:
+            if single:
+                _single_pass(problem, model, rows, counts, n, -lr * scale, scratch)
+            else:
+                _net_pass(problem, model, rows, counts, n, -lr * scale, scratch, model)
+        else:
+            clear(gradient)
+            for i in range(0, n, BLOCK):
+                _net_pass(problem, model, rows[i:], counts[i:], min(BLOCK, n - i), scale, scratch, gradient)
+            add_regularizer(model, problem.l2, problem.nonconvex, gradient)
+            move(model, w, gradient, velocity, local, lr)
+    finish(w, local, delta_out)
 
 
 @compiled
-def net_objective(problem, first, weights, w, gradient_out):
-    """sum_i weights[i] f_{first + i}(w), and its gradient unless gradient_out is empty; added in float64."""
-    scratch, identity = _net_scratch(problem, w)
-    model = w.copy()
-    gradient = np.empty_like(gradient_out)
-    total = np.zeros(len(gradient_out), np.float64)
+def _block_of(begin, end, scratch):
+    """Rows begin to end, at most BLOCK, and three of count 0 behind them; returns a multiple of four of them."""
+    rows, counts = scratch.rows, scratch.counts
+    n = end - begin
+    for i in range(n + 3):
+        rows[i] = begin + i if i < n else begin
+        counts[i] = 1 if i < n else 0
+    return (n + 3) // 4 * 4
+
+
+@compiled
+def net_objective(problem, first, weights, w, scratch, total):
+    """sum_i weights[i] f_{first + i}(w); its gradient is added to the total, in float64, unless that is empty."""
+    gradient = scratch.gradient
     value = 0.0
     for i in range(len(weights)):
         begin, end = problem.offsets[first + i], problem.offsets[first + i + 1]
         scale = w.dtype.type(1) / w.dtype.type(end - begin)
         loss = 0.0
-        clear(gradient)
+        if len(total) > 0:
+            clear(gradient)
         for row in range(begin, end, BLOCK):
-            block = _range(row, min(row + BLOCK, end))
-            score = _net_scores(problem, model, block, scratch[0], identity)
-            loss += _head_losses(problem, block, score)
-            if len(gradient) > 0:
-                _head_slopes(problem, block, score, scale)
-                _net_backward(problem, model, block, scratch, identity, gradient)
+            n = min(BLOCK, end - row)
+            m = _block_of(row, row + n, scratch)
+            score = _net_scores(problem, w, scratch.rows, m, scratch)
+            loss += _head_losses(problem, scratch.rows, n, score)
+            if len(total) > 0:
+                _head_slopes(problem, scratch.rows, scratch.counts, m, score, scale)
+                _net_backward(problem, w, scratch.rows, m, scratch, gradient)
         value += weights[i] * (loss / (end - begin))
-        if len(gradient) > 0:
-            add_regularizer(model, problem.l2, problem.nonconvex, gradient)
+        if len(total) > 0:
+            add_regularizer(w, problem.l2, problem.nonconvex, gradient)
             for j in range(len(total)):
                 total[j] += weights[i] * gradient[j]
-    for j in range(len(total)):
-        gradient_out[j] = total[j]
     return value + np.sum(weights) * regularizer_value(w, problem.l2, problem.nonconvex)
 
 
 @compiled
-def net_count_correct(problem, begin, end, w):
-    scratch, identity = _net_scratch(problem, w)
-    model = w.copy()
+def net_count_correct(problem, begin, end, w, scratch):
+    rows = scratch.rows
     correct = 0
     for first in range(begin, end, BLOCK):
-        rows = _range(first, min(first + BLOCK, end))
-        score = _net_scores(problem, model, rows, scratch[0], identity)
-        for i in range(len(rows)):
+        n = min(BLOCK, end - first)
+        score = _net_scores(problem, w, rows, _block_of(first, first + n, scratch), scratch)
+        for i in range(n):
             if problem.head == SOFTMAX:
                 best = 0
                 for k in range(1, problem.sizes[-1]):

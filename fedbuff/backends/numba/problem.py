@@ -10,56 +10,122 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..spec import BoundProblem, LocalSpec, LocalTask, ProblemSpec, Vector
 from .compile import or_empty, reads
-from .net import RELU, TANH, Net, net_count_correct, net_local_sgd, net_objective
-from .quadratic import DENSE, DIAGONAL, SCALAR, Quadratic, quadratic_local_sgd, quadratic_objective
+from .net import BLOCK, RELU, TANH, Net, net_count_correct, net_local_sgd, net_objective
+from .quadratic import (
+    DENSE,
+    DIAGONAL,
+    SCALAR,
+    Quadratic,
+    quadratic_count_correct,
+    quadratic_local_sgd,
+    quadratic_objective,
+)
 from .random import key_words
-from .shared import LOGISTIC, SOFTMAX, SQUARED, Local, Task
+from .shared import LOGISTIC, MERGE, SOFTMAX, SQUARED, Local, Scratch, Task
 from .sparse import Sparse, sparse_count_correct, sparse_local_sgd, sparse_objective
+from .threads import on_threads
+
+_PARTS = 16  # of a sum over all clients
+_PART_BYTES = 1 << 26  # of all their gradients
+
+NO_ROWS = reads(np.empty((0, 0), np.int64))
 
 
-class _Bound:
-    def __init__(self, spec: ProblemSpec, problem: NamedTuple, local_sgd: Any, objective: Any, correct: Any) -> None:
-        self._dtype = spec.dtype
+class Loops(NamedTuple):
+    """The compiled functions of a family."""
+
+    local_sgd: Any
+    objective: Any
+    count_correct: Any
+
+
+NET = Loops(net_local_sgd, net_objective, net_count_correct)
+SPARSE = Loops(sparse_local_sgd, sparse_objective, sparse_count_correct)
+QUADRATIC = Loops(quadratic_local_sgd, quadratic_objective, quadratic_count_correct)
+
+
+class BoundLoops:
+    """A problem with the compiled loops of its family."""
+
+    def __init__(self, spec: ProblemSpec, problem: NamedTuple, loops: Loops) -> None:
+        self.problem, self.loops = problem, loops
+        self._spec = spec
         self._weights = reads(spec.client_weight)
         self._one = reads(np.ones(1))
-        self._problem = problem
-        self._local_sgd = local_sgd
-        self._objective = objective
-        self._count_correct = correct
-        self._no_rows = reads(np.empty((0, 0), np.int64))
-        self._no_gradient = np.empty(0, spec.dtype)
+        self._most_rows = 0 if spec.offsets is None else int(np.diff(spec.offsets).max(initial=0))
+
+    def scratch(self, most: int, batch: int) -> Scratch:
+        """Room for one task of at most so many rows at a time, and batches of this size."""
+        spec, n_values = self._spec, sum(self._spec.sizes[1:])
+        widest = max(self._spec.sizes[1:], default=1)
+        most = max(most, BLOCK) + 4
+        return Scratch(
+            rows=np.zeros(most, np.int64),
+            counts=np.zeros(most, spec.dtype),
+            place=np.full(min(self._most_rows, MERGE * batch), -1, np.int32),
+            identity=np.arange(max(BLOCK, widest) + 4),
+            values=np.empty((2, BLOCK * n_values), spec.dtype),
+            turned=np.empty(max(BLOCK * widest, most, spec.dim if spec.family == "quadratic" else 0), spec.dtype),
+            gradient=np.empty(spec.dim, spec.dtype),
+            velocity=np.empty(spec.dim, spec.dtype),
+            noise=np.empty(spec.dim if spec.family == "quadratic" else 0, np.float64),
+        )
+
+    def task_scratch(self, batches: NDArray[np.int64]) -> Scratch:
+        """Room for tasks with these batches, 0 for all rows of a client."""
+        batch = int(batches.max(initial=0))
+        return self.scratch(max(batch, self._most_rows if (batches == 0).any() else 0), batch)
 
     def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
         if task.shift is not None:
             raise ValueError(
                 "local: scaffold and feddyn are not in the numba backend; FEDBUFF_BACKEND=cpp or reference has them"
             )
-        if len(local.lr_factors) > 0 or (local.steps_per_pass > 0 and task.batch > 0):
-            raise ValueError(
-                f"local: {'lr_by_step' if len(local.lr_factors) > 0 else 'epochs'} is not in the numba backend; "
-                "FEDBUFF_BACKEND=cpp or reference has it"
-            )
-        t = self._dtype.type
-        numbers = Local(local.steps, t(local.lr), t(local.momentum), t(local.weight_decay), t(local.prox))
-        given = self._no_rows if task.rows is None else reads(task.rows)
+        t = self._spec.dtype.type
+        numbers = Local(
+            local.steps, float(local.lr), t(local.momentum), t(local.weight_decay), t(local.prox),
+            reads(local.lr_factors), local.steps_per_pass, float(local.scale),
+        )  # fmt: skip
+        given = NO_ROWS if task.rows is None else reads(task.rows)
         draws = Task(*key_words(task.seed), task.client, task.task, task.batch)
-        self._local_sgd(self._problem, numbers, draws, reads(w), given, delta_out)
-        if local.scale != 1.0:
-            delta_out *= t(local.scale)
+        scratch = self.task_scratch(np.array([task.batch]))
+        self.loops.local_sgd(self.problem, numbers, draws, reads(w), given, scratch, delta_out)
 
     def client_gradient(self, client: int, w: Vector, gradient_out: Vector | None) -> float:
-        out = self._no_gradient if gradient_out is None else gradient_out
-        return float(self._objective(self._problem, client, self._one, reads(w), out))
+        return self._value([client], self._one, w, gradient_out, 1)
 
     def gradient(self, w: Vector, gradient_out: Vector | None, threads: int) -> float:
-        out = self._no_gradient if gradient_out is None else gradient_out
-        return float(self._objective(self._problem, 0, self._weights, reads(w), out))
+        n = self._spec.n_clients
+        parts = min(n, _PARTS, max(_PART_BYTES // (8 * self._spec.dim), 1))  # whatever the threads are
+        firsts = [n * part // parts for part in range(parts)]
+        return self._value(firsts, self._weights, w, gradient_out, threads)
+
+    def _value(
+        self, firsts: list[int], weights: NDArray[np.float64], w: Vector, gradient_out: Vector | None, threads: int
+    ) -> float:
+        """The sum over clients from firsts[0] on, in parts that begin with these clients."""
+        totals = np.zeros((len(firsts), 0 if gradient_out is None else w.size))
+        values = [0.0] * len(firsts)
+        ends = [*firsts[1:], firsts[0] + len(weights)]
+        left = iter(range(len(firsts)))
+
+        def work() -> None:
+            scratch, seen = self.scratch(0, 0), reads(w)
+            for part in left:  # an iterator gives each number once, also to several threads
+                mine = weights[firsts[part] - firsts[0] : ends[part] - firsts[0]]
+                values[part] = self.loops.objective(self.problem, firsts[part], mine, seen, scratch, totals[part])
+
+        on_threads(work, min(threads, len(firsts)))
+        if gradient_out is not None:
+            gradient_out[:] = totals[0] if len(totals) == 1 else totals.sum(axis=0)
+        return float(sum(values))
 
     def count_correct(self, begin: int, end: int, w: Vector) -> int:
-        return int(self._count_correct(self._problem, begin, end, reads(w)))
+        return int(self.loops.count_correct(self.problem, begin, end, reads(w), self.scratch(0, 0)))
 
 
 def bind(spec: ProblemSpec) -> BoundProblem:
@@ -77,7 +143,7 @@ def bind(spec: ProblemSpec) -> BoundProblem:
             form={"scalar": SCALAR, "diagonal": DIAGONAL, "dense": DENSE}[spec.curvature_form],
             noise_variance=float(spec.noise_variance),
         )
-        return _Bound(spec, quadratic, quadratic_local_sgd, quadratic_objective, lambda *_: 0)
+        return BoundLoops(spec, quadratic, QUADRATIC)
     if spec.family == "sparse":
         sparse = Sparse(
             x=or_empty(spec.x, spec.dtype),
@@ -90,14 +156,13 @@ def bind(spec: ProblemSpec) -> BoundProblem:
             l2=t(spec.l2),
             nonconvex=t(spec.nonconvex),
         )
-        return _Bound(spec, sparse, sparse_local_sgd, sparse_objective, sparse_count_correct)
+        return BoundLoops(spec, sparse, SPARSE)
     net = Net(
         x=or_empty(spec.x, spec.dtype, 2),
         target=or_empty(spec.target, spec.dtype),
         label=or_empty(spec.label, np.int32),
         offsets=or_empty(spec.offsets, np.int64),
         sizes=reads(np.array(spec.sizes, np.int64)),
-        widest=max(spec.sizes[1:]),
         n_values=sum(spec.sizes[1:]),
         intercept=spec.intercept,
         activation=TANH if spec.activation == "tanh" else RELU,
@@ -105,4 +170,4 @@ def bind(spec: ProblemSpec) -> BoundProblem:
         l2=t(spec.l2),
         nonconvex=t(spec.nonconvex),
     )
-    return _Bound(spec, net, net_local_sgd, net_objective, net_count_correct)
+    return BoundLoops(spec, net, NET)

@@ -6,12 +6,11 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..python.philox import Stream
-from .compile import compiled
+from .compile import compiled, inlined
+from .dense import inner
 from .draws import fill_normals
-from .shared import inner, move
+from .shared import clear, finish, lr_of, move
 from .vectors import dot_float64
 
 GRADIENT_NOISE = int(Stream.GRADIENT_NOISE)
@@ -25,7 +24,7 @@ class Quadratic(NamedTuple):
     noise_variance: float
 
 
-@compiled
+@inlined
 def _curve(problem, client, w, away, gradient):
     """away = w - c, gradient = A away."""
     n = len(w)
@@ -46,38 +45,39 @@ def _curve(problem, client, w, away, gradient):
 
 
 @compiled
-def quadratic_local_sgd(problem, local, task, w, given, delta_out):
+def quadratic_local_sgd(problem, local, task, w, given, scratch, delta_out):
     n = len(w)
     noisy = task.batch > 0 and problem.noise_variance > 0
     deviation = math.sqrt(problem.noise_variance / (n * task.batch)) if noisy else 0.0
-    noise = np.empty(n if noisy else 0, np.float64)
-    model = w.copy()
-    away = np.empty_like(model)
-    gradient = np.empty_like(model)
-    velocity = np.zeros(n if local.momentum != 0 else 0, w.dtype)
+    noise, gradient, velocity, away = scratch.noise, scratch.gradient, scratch.velocity, scratch.turned[:n]
+    model = delta_out
+    for j in range(n):
+        model[j] = w[j]
+    if local.momentum != 0:
+        clear(velocity)
     for step in range(local.steps):
         _curve(problem, task.client, model, away, gradient)
         if noisy:
             fill_normals(task.k0, task.k1, task.client, task.number, step, GRADIENT_NOISE, noise)
             for j in range(n):
                 gradient[j] += w.dtype.type(deviation * noise[j])
-        move(model, w, gradient, velocity, local)
-    for j in range(n):
-        delta_out[j] = w[j] - model[j]
+        move(model, w, gradient, velocity, local, lr_of(local, step, w))
+    finish(w, local, delta_out)
 
 
 @compiled
-def quadratic_objective(problem, first, weights, w, gradient_out):
+def quadratic_count_correct(problem, begin, end, w, scratch):
+    return 0
+
+
+@compiled
+def quadratic_objective(problem, first, weights, w, scratch, total):
     """As `net_objective`."""
-    away = np.empty(len(w), w.dtype)
-    gradient = np.empty(len(w), w.dtype)
-    total = np.zeros(len(gradient_out), np.float64)
+    away, gradient = scratch.turned[: len(w)], scratch.gradient
     value = 0.0
     for i in range(len(weights)):
         _curve(problem, first + i, w, away, gradient)
         value += weights[i] * (dot_float64(away, gradient) / 2)
         for j in range(len(total)):
             total[j] += weights[i] * gradient[j]
-    for j in range(len(total)):
-        gradient_out[j] = total[j]
     return value

@@ -6,9 +6,7 @@ Importing this teaches Numba the functions and classes of the loop. It is compil
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numba as nb
@@ -16,12 +14,12 @@ import numpy as np
 from numba.experimental import structref
 from numba.extending import overload, register_jitable
 
-from ..python import event_loop, hearing, philox, portable_math, resolver, weight_tree
+from ..python import event_loop, hearing, resolver, weight_tree
 from ..spec import Plan, Resolver
-from . import heap, struct
-from . import random as _numba_random
-from .compile import compiled, reads
+from . import random as _numba_random  # noqa: F401  teaches Numba its functions
+from .compile import compiled
 from .heap import heap_maker, heap_type
+from .plain_resolver import PlainResolver, is_plain, viewed
 from .struct import Held, Struct, new, struct_kind
 
 for _function in (
@@ -145,10 +143,8 @@ _types: list[Any] = []  # of the plan and of the loop
 
 @cache
 def _compiled() -> _Compiled:
-    """The functions that Python calls. What was compiled of other sources than these is not taken from the disk."""
+    """The functions that Python calls."""
     plan_type, loop_type = _types
-    modules = (event_loop, hearing, philox, portable_math, resolver, weight_tree, heap, struct, _numba_random)
-    sources = hashlib.sha256(b"".join(Path(cast(str, module.__file__)).read_bytes() for module in modules)).hexdigest()
     scope: dict[str, Any] = {}
     exec("def fill(made, plan):\n" + "".join(f"    made.{name} = plan.{name}\n" for name in Plan._fields), scope)
     fill = register_jitable(scope["fill"])
@@ -156,7 +152,6 @@ def _compiled() -> _Compiled:
 
     @compiled
     def make(plan):
-        key = sources  # noqa: F841  part of the key under which this is kept
         held = new(plan_type)
         fill(held, plan)
         loop = new(loop_type)
@@ -165,12 +160,10 @@ def _compiled() -> _Compiled:
 
     @compiled
     def run(loop, columns):
-        key = sources  # noqa: F841
         return loop.run(columns)
 
     @compiled
     def in_flight(loop):
-        key = sources  # noqa: F841
         return loop.in_flight()
 
     @compiled
@@ -185,13 +178,12 @@ def _compiled() -> _Compiled:
 
 
 def make_resolver(plan: Plan) -> Resolver:
-    """The compiled loop; Numba compiles for one type of plan, so all its arrays are passed as read-only views."""
-    views: dict[str, Any] = {
-        name: reads(value) for name, value in plan._asdict().items() if isinstance(value, np.ndarray)
-    }
-    viewed = plan._replace(**views)
+    """The compiled loop; that of plain plans where it will do, which is compiled and runs several times as fast."""
+    if is_plain(plan):
+        return PlainResolver(plan)
+    seen = viewed(plan)
     if not _types:
-        plan_type = PlanStruct([(name, nb.typeof(value)) for name, value in viewed._asdict().items()])
-        one = event_loop.EventLoop(viewed._replace(n_clients=1, n_slots=1))
+        plan_type = PlanStruct([(name, nb.typeof(value)) for name, value in seen._asdict().items()])
+        one = event_loop.EventLoop(seen._replace(n_clients=1, n_slots=1))
         _types.extend((plan_type, LoopStruct([("plan", plan_type), *_fields(one)])))
-    return cast(Resolver, _compiled().make(viewed))
+    return cast(Resolver, _compiled().make(seen))

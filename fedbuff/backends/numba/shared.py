@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""What the families of problems share: one local step, regularisers, losses of one output."""
+"""What the families of problems share: the rows of a local step, the step, regularisers, losses of one output."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compile import compiled
-from .draws import fill_batch_rows
+from .compile import compiled, inlined
+from .draws import fill_batch_rows, fill_pass_rows
+from .power import power
 
 SQUARED, LOGISTIC, SOFTMAX = 0, 1, 2
+MERGE = 8  # rows that a batch holds twice are visited once where a client has at most so many times its rows
 
 
 class Local(NamedTuple):
-    """A `LocalSpec`, its numbers in the problem's dtype."""
+    """A `LocalSpec`; momentum, weight_decay and prox in the problem's dtype."""
 
     steps: int
-    lr: Any
+    lr: float
     momentum: Any
     weight_decay: Any
     prox: Any
+    factors: Any
+    steps_per_pass: int
+    scale: float
 
 
 class Task(NamedTuple):
@@ -32,60 +37,124 @@ class Task(NamedTuple):
     batch: int
 
 
-def _sum_of_products(x, y):
-    total = x.dtype.type(0)
-    for j in range(len(x)):
-        total += x[j] * y[j]
-    return total
+class Scratch(NamedTuple):
+    """Room for one task at a time."""
+
+    rows: Any  # of a local step, counted over all clients, and three more,
+    counts: Any  # and how often each occurs
+    place: Any  # by row of the client: where it stands among the rows; -1 between two uses
+    identity: Any  # 0, 1, 2, ...
+    values: Any  # (2, n): of a net's layers, and slopes by them
+    turned: Any  # a layer's slopes by output
+    gradient: Any
+    velocity: Any
+    noise: Any  # float64
 
 
-def _four_sums_of_products(x, y0, y1, y2, y3):
-    s0 = s1 = s2 = s3 = x.dtype.type(0)
-    for j in range(len(x)):
-        s0 += x[j] * y0[j]
-        s1 += x[j] * y1[j]
-        s2 += x[j] * y2[j]
-        s3 += x[j] * y3[j]
-    return s0, s1, s2, s3
-
-
-# Ten times as fast as a fixed number of partial sums written out, which LLVM does not turn into vectors.
-inner = compiled(_sum_of_products, fastmath={"reassoc"})
-inner4 = compiled(_four_sums_of_products, fastmath={"reassoc"})
-
-
-@compiled
+@inlined
 def clear(vector):
     for j in range(len(vector)):
         vector[j] = 0
 
 
-@compiled
-def choose_rows(task, step, begin, n_rows, given, rows_out):
-    """The rows of one local step, counted over all clients; `given` is empty where they are to be drawn."""
-    if task.batch == 0:
-        for i in range(n_rows):
-            rows_out[i] = begin + i
-    elif len(given) > 0:
-        for i in range(task.batch):
-            rows_out[i] = begin + given[step, i]
+@inlined
+def _merge(rows, n, counts, place):
+    """Keeps one of each row, in the order in which they come first, and counts them."""
+    different = 0
+    for i in range(n):
+        row = rows[i]
+        at = place[row]
+        if at < 0:
+            place[row] = different
+            rows[different] = row
+            counts[different] = 1
+            different += 1
+        else:
+            counts[at] += 1
+    for i in range(different):
+        place[rows[i]] = -1
+    return different
+
+
+@inlined
+def choose_rows(local, task, step, begin, n_rows, given, scratch):
+    """Fills the rows of one local step and their counts; `given` is empty where rows are to be drawn.
+
+    Returns how many different rows there are, and how many in all. Behind them are three of count 0.
+    """
+    rows, counts = scratch.rows, scratch.counts
+    n = n_rows
+    if task.batch > 0 and local.steps_per_pass > 0:
+        first = step % local.steps_per_pass * task.batch
+        n = min(task.batch, n_rows - first)
+        turn = step // local.steps_per_pass
+        fill_pass_rows(task.k0, task.k1, task.client, task.number, turn, n_rows, first, rows[:n])
+    elif task.batch > 0:
+        n = task.batch
+        if len(given) > 0:
+            for i in range(n):
+                rows[i] = given[step, i]
+        else:
+            fill_batch_rows(task.k0, task.k1, task.client, task.number, step, 0, n_rows, rows[:n])
     else:
-        fill_batch_rows(task.k0, task.k1, task.client, task.number, step, begin, n_rows, rows_out)
+        for i in range(n):
+            rows[i] = i
+    different = n
+    if task.batch > 0 and n_rows <= MERGE * n:
+        different = _merge(rows, n, counts, scratch.place)
+    else:
+        for i in range(n):
+            counts[i] = 1
+    for i in range(different):
+        rows[i] += begin
+    for i in range(different, different + 3):
+        rows[i] = rows[0]
+        counts[i] = 0
+    return different, n
+
+
+@inlined
+def lr_of(local, step, like):
+    """The step size of one local step, in the dtype of `like`."""
+    return like.dtype.type(local.lr * local.factors[step] if len(local.factors) > 0 else local.lr)
+
+
+@inlined
+def is_plain(problem, local):
+    """Whether a local step is nothing but w - lr * the gradient of its rows."""
+    return (
+        local.momentum == 0
+        and local.weight_decay == 0
+        and local.prox == 0
+        and problem.l2 == 0
+        and problem.nonconvex == 0
+    )
 
 
 @compiled
-def move(model, w, gradient, velocity, local):
-    """One local step from `model`; velocity is empty where there is no momentum."""
+def move(model, w, gradient, velocity, local, lr):
+    """One local step from `model`; velocity is used where there is momentum."""
     if local.momentum == 0 and local.weight_decay == 0 and local.prox == 0:
         for j in range(len(model)):
-            model[j] -= local.lr * gradient[j]
+            model[j] -= lr * gradient[j]
     else:
         for j in range(len(model)):
             direction = gradient[j] + local.weight_decay * model[j] + local.prox * (model[j] - w[j])
             if local.momentum != 0:
                 direction += local.momentum * velocity[j]
                 velocity[j] = direction
-            model[j] -= local.lr * direction
+            model[j] -= lr * direction
+
+
+@inlined
+def finish(w, local, delta_out):
+    """Makes the delta of the model that the task ended with, which is in its place."""
+    for j in range(len(w)):
+        delta_out[j] = w[j] - delta_out[j]
+    if local.scale != 1.0:
+        scale = w.dtype.type(local.scale)
+        for j in range(len(w)):
+            delta_out[j] *= scale
 
 
 @compiled
@@ -118,12 +187,12 @@ def _logistic_loss(z, y):
     return max(z, zero) + math.log1p(math.exp(-abs(z))) - y * z
 
 
-@compiled
+@inlined
 def single_slope(z, y, head):
     """The derivative of the loss of a head with one output."""
     if head == SQUARED:
         return z - y
-    small = math.exp(-abs(z))
+    small = power(-abs(z))
     one = small * 0 + 1
     return (one if z >= 0 else small) / (one + small) - y
 

@@ -7,8 +7,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compile import compiled
-from .shared import add_regularizer, choose_rows, clear, move, regularizer_value, single_loss, single_slope
+from .compile import compiled, inlined
+from .shared import (
+    add_regularizer,
+    choose_rows,
+    clear,
+    finish,
+    is_plain,
+    lr_of,
+    move,
+    regularizer_value,
+    single_loss,
+    single_slope,
+)
 
 
 class Sparse(NamedTuple):
@@ -23,7 +34,7 @@ class Sparse(NamedTuple):
     nonconvex: Any
 
 
-@compiled
+@inlined
 def _sparse_score(problem, w, row):
     score = w.dtype.type(0)
     for entry in range(problem.row_start[row], problem.row_start[row + 1]):
@@ -31,7 +42,7 @@ def _sparse_score(problem, w, row):
     return score + w[-1] if problem.intercept else score
 
 
-@compiled
+@inlined
 def _sparse_add(problem, row, factor, out):
     """out += factor * (the row as a vector, 1 for the intercept)."""
     for entry in range(problem.row_start[row], problem.row_start[row + 1]):
@@ -41,39 +52,38 @@ def _sparse_add(problem, row, factor, out):
 
 
 @compiled
-def sparse_local_sgd(problem, local, task, w, given, delta_out):
+def sparse_local_sgd(problem, local, task, w, given, scratch, delta_out):
     begin, end = problem.offsets[task.client], problem.offsets[task.client + 1]
-    rows = np.empty(task.batch if task.batch > 0 else end - begin, np.int64)
-    slope = np.empty(len(rows), w.dtype)
-    scale = w.dtype.type(1) / w.dtype.type(len(rows))
-    model = w.copy()
-    # Without a dense term a step touches only the columns of its rows.
-    plain = local.momentum == 0 and local.weight_decay == 0 and local.prox == 0
-    plain = plain and problem.l2 == 0 and problem.nonconvex == 0
-    gradient = np.zeros(0 if plain else len(w), w.dtype)
-    velocity = np.zeros(len(w) if local.momentum != 0 else 0, w.dtype)
+    rows, counts, slope = scratch.rows, scratch.counts, scratch.turned
+    gradient, velocity = scratch.gradient, scratch.velocity
+    one = w.dtype.type(1)
+    plain = is_plain(problem, local)  # then a step touches only the columns of its rows
+    model = delta_out
+    for j in range(len(w)):
+        model[j] = w[j]
+    if local.momentum != 0:
+        clear(velocity)
     for step in range(local.steps):
-        choose_rows(task, step, begin, end - begin, given, rows)
-        for i in range(len(rows)):
+        n, n_all = choose_rows(local, task, step, begin, end - begin, given, scratch)
+        scale, lr = one / w.dtype.type(n_all), lr_of(local, step, w)
+        for i in range(n):
             z = _sparse_score(problem, model, rows[i])
-            slope[i] = single_slope(z, problem.target[rows[i]], problem.head) * scale
+            slope[i] = single_slope(z, problem.target[rows[i]], problem.head) * (scale * counts[i])
         if plain:
-            for i in range(len(rows)):
-                _sparse_add(problem, rows[i], -local.lr * slope[i], model)
+            for i in range(n):
+                _sparse_add(problem, rows[i], -lr * slope[i], model)
         else:
             clear(gradient)
-            for i in range(len(rows)):
+            for i in range(n):
                 _sparse_add(problem, rows[i], slope[i], gradient)
             add_regularizer(model, problem.l2, problem.nonconvex, gradient)
-            move(model, w, gradient, velocity, local)
-    for j in range(len(w)):
-        delta_out[j] = w[j] - model[j]
+            move(model, w, gradient, velocity, local, lr)
+    finish(w, local, delta_out)
 
 
 @compiled
-def sparse_objective(problem, first, weights, w, gradient_out):
+def sparse_objective(problem, first, weights, w, scratch, total):
     """As `net_objective`. The rows of all clients go into one float64 sum."""
-    total = np.zeros(len(gradient_out), np.float64)
     value = 0.0
     for i in range(len(weights)):
         begin, end = problem.offsets[first + i], problem.offsets[first + i + 1]
@@ -85,15 +95,16 @@ def sparse_objective(problem, first, weights, w, gradient_out):
                 _sparse_add(problem, row, weights[i] / (end - begin) * single_slope(z, y, problem.head), total)
         value += weights[i] * (loss / (end - begin))
     if len(total) > 0:
-        regularizer = np.zeros(len(w), w.dtype)
+        regularizer = scratch.gradient
+        clear(regularizer)
         add_regularizer(w, problem.l2, problem.nonconvex, regularizer)
         for j in range(len(total)):
-            gradient_out[j] = total[j] + np.sum(weights) * regularizer[j]
+            total[j] += np.sum(weights) * regularizer[j]
     return value + np.sum(weights) * regularizer_value(w, problem.l2, problem.nonconvex)
 
 
 @compiled
-def sparse_count_correct(problem, begin, end, w):
+def sparse_count_correct(problem, begin, end, w, scratch):
     correct = 0
     for row in range(begin, end):
         correct += (_sparse_score(problem, w, row) > 0) == (problem.target[row] == 1)

@@ -11,8 +11,12 @@ from numba import carray  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
 from ..spec import Moments, StepNumbers, Vector
-from .compile import compiled, or_empty, reads
+from .compile import compiled, inlined, or_empty, reads
 from .shared import clear
+from .threads import on_threads
+
+_PART = 2048  # numbers that are added while they are in the nearest cache
+_STRETCH = 1 << 18  # numbers that a thread takes at a time
 
 
 @compiled
@@ -43,23 +47,30 @@ def _vector(address, begin, n, like):
     return carray(_pointer(address), begin + n, like.dtype)[begin:]  # type: ignore[call-arg,arg-type,unused-ignore]
 
 
+@inlined
+def vector_at(address, like):
+    """The vector at an address, of the size and type of `like`."""
+    return carray(_pointer(address), len(like), like.dtype)  # type: ignore[call-arg,arg-type,unused-ignore]
+
+
 @compiled
-def _aggregate(w, addresses, weights, scale, out):
-    """One pass over memory: a part of every delta is added, two at a time, while the sum is in the cache."""
-    size = 2048
+def _aggregate(w, addresses, weights, scale, first, last, out):
+    """Numbers first to last. Of each part the deltas are added, four at a time, while the sum is in the cache."""
     n_deltas = len(addresses)
-    room = np.empty(size, w.dtype)
-    for begin in range(0, len(w), size):
-        n = min(size, len(w) - begin)
+    room = np.empty(_PART, w.dtype)
+    for begin in range(first, last, _PART):
+        n = min(_PART, last - begin)
         total = room[:n]
         clear(total)
-        for k in range(0, n_deltas - 1, 2):
+        for k in range(0, n_deltas - 3, 4):
             delta0, delta1 = _vector(addresses[k], begin, n, w), _vector(addresses[k + 1], begin, n, w)
-            weight0, weight1 = weights[k], weights[k + 1]
+            delta2, delta3 = _vector(addresses[k + 2], begin, n, w), _vector(addresses[k + 3], begin, n, w)
+            weight0, weight1, weight2, weight3 = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
             for j in range(n):
-                total[j] = (total[j] + weight0 * delta0[j]) + weight1 * delta1[j]
-        if n_deltas % 2 == 1:
-            delta0, weight0 = _vector(addresses[n_deltas - 1], begin, n, w), weights[n_deltas - 1]
+                two = (total[j] + weight0 * delta0[j]) + weight1 * delta1[j]
+                total[j] = (two + weight2 * delta2[j]) + weight3 * delta3[j]
+        for k in range(n_deltas - n_deltas % 4, n_deltas):
+            delta0, weight0 = _vector(addresses[k], begin, n, w), weights[k]
             for j in range(n):
                 total[j] += weight0 * delta0[j]
         for j in range(n):
@@ -109,7 +120,14 @@ def accumulate(
 
 def aggregate(w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector, threads: int) -> None:
     addresses = np.array([delta.ctypes.data for delta in deltas], np.intp)
-    _aggregate(reads(w), addresses, reads(weights), w.dtype.type(scale), out)
+    stretches = iter(range(0, w.size, _STRETCH))
+
+    def work() -> None:
+        for first in stretches:  # an iterator gives each number once, also to several threads
+            last = min(first + _STRETCH, w.size)
+            _aggregate(reads(w), addresses, reads(weights), w.dtype.type(scale), first, last, out)
+
+    on_threads(work, min(threads, -(-w.size // _STRETCH)))
 
 
 def sgd_step(

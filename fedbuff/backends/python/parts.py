@@ -32,7 +32,6 @@ def parts_over(
         made.__module__, made.__qualname__ = module, made.__name__
 
     def replay_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:
-        assert isinstance(engine, SequentialReplay)
         return Run(engine, functions.dot, spec)
 
     return Server, DeltaBuffer, _replay_engine_over(functions), replay_run

@@ -26,6 +26,7 @@ class Stream(IntEnum):
     SHUFFLES = 8
     COMPRESSION = 9
     HIDDEN_MODEL = 10
+    AUGMENTATION = 11
 
 
 STREAM_DELAYS = np.uint64(Stream.DELAYS << 28)  # the last word of a counter, block 0
@@ -33,10 +34,10 @@ STREAM_CLIENT_SELECTION = np.uint64(Stream.CLIENT_SELECTION << 28)
 
 _MASK = np.uint64(0xFFFFFFFF)
 _U32 = np.uint64(32)
-_M0 = np.uint64(0xD2511F53)
-_M1 = np.uint64(0xCD9E8D57)
-_W0 = np.uint64(0x9E3779B9)
-_W1 = np.uint64(0xBB67AE85)
+M0 = np.uint64(0xD2511F53)
+M1 = np.uint64(0xCD9E8D57)
+W0 = np.uint64(0x9E3779B9)
+W1 = np.uint64(0xBB67AE85)
 _U5 = np.uint64(5)
 _U6 = np.uint64(6)
 
@@ -44,14 +45,14 @@ _U6 = np.uint64(6)
 def philox_words(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
     """The four words (in uint64) of the counter c0..c3 (32-bit values in uint64) under the key k0, k1."""
     for _ in range(10):
-        p0 = _M0 * c0
-        p1 = _M1 * c2
+        p0 = M0 * c0
+        p1 = M1 * c2
         c0 = (p1 >> _U32) ^ c1 ^ k0
         c1 = p1 & _MASK
         c2 = (p0 >> _U32) ^ c3 ^ k1
         c3 = p0 & _MASK
-        k0 = (k0 + _W0) & _MASK
-        k1 = (k1 + _W1) & _MASK
+        k0 = (k0 + W0) & _MASK
+        k1 = (k1 + W1) & _MASK
     return c0, c1, c2, c3
 
 

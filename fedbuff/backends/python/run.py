@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..spec import PROBLEM_METRICS, RunLimits, RunSpec, RunState, UsedRows, Vector
-from .replay import DIVERGED, NEED_ROWS, SequentialReplay
+from ..spec import PROBLEM_METRICS, ReplayEngine, RunLimits, RunSpec, RunState, UsedRows, Vector
+from .replay import DIVERGED, NEED_ROWS
 
 __all__ = ["Run"]
 
@@ -118,7 +118,7 @@ def _by_step(staleness: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[n
 class Run:
     """A run over a new engine: `ReplayRun`."""
 
-    def __init__(self, engine: SequentialReplay, dot: Callable[[Vector, Vector], float], spec: RunSpec) -> None:
+    def __init__(self, engine: ReplayEngine, dot: Callable[[Vector, Vector], float], spec: RunSpec) -> None:
         self._engine, self._dot, self._spec = engine, dot, spec
         self._at = _Position()
         self._given: _Piece | None = None

@@ -9,6 +9,7 @@ rounds again. The four words of the counter (client, task, pass, Shuffles << 28)
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,20 +44,20 @@ def shuffled(
         left, right = np.divmod(at[outside], np.uint64(b))
         for number in range(ROUNDS):
             if number % 2 == 0:
-                left = (left + _word(key, number, right, a)) % np.uint64(a)
+                left = (left + round_word(key, number, right, a)) % np.uint64(a)
             else:
-                right = (right + _word(key, number, left, b)) % np.uint64(b)
+                right = (right + round_word(key, number, left, b)) % np.uint64(b)
         at[outside] = left * np.uint64(b) + right
         outside = at >= n_rows
     return at.astype(np.int64)
 
 
-def _word(key: tuple[np.uint64, ...], number: int, x: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
-    """A word of the round and x, below n."""
+def round_word(key: Any, number: int, x: Any, n: Any) -> Any:
+    """A word of the round and x, below n. Numba compiles this source for scalars."""
     weyl = np.uint64(number * _WEYL & 0xFFFFFFFF)
     word = ((x ^ key[number % 4]) + weyl) & _MASK
-    for factor, more in ((_M0, key[(number + 1) % 4]), (_M1, np.uint64(0))):
-        product = word * factor
-        word = (product >> _U32) ^ (product & _MASK) ^ more
-    below: NDArray[np.uint64] = word * np.uint64(n) >> _U32
-    return below
+    product = word * _M0
+    word = (product >> _U32) ^ (product & _MASK) ^ key[(number + 1) % 4]
+    product = word * _M1
+    word = (product >> _U32) ^ (product & _MASK)
+    return word * np.uint64(n) >> _U32

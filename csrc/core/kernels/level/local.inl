@@ -30,7 +30,7 @@ double regularise(const Problem<T>& p, const T* w, bool want_loss, T* sum) {
 // Whether a row drawn twice may be visited once: not with dropout, where each draw has a mask of its own.
 template <class T>
 bool merges(const Problem<T>& p) {
-  return p.max_rows <= kMostRowsMerged && (p.family != Family::Layers || p.network->n_dropouts == 0);
+  return p.max_rows <= kMostRowsMerged && (p.family != Family::Layers || p.network->n_draws == 0);
 }
 
 // Says where the next block begins in the batch of a task's step.
