@@ -254,7 +254,11 @@ def write_npz(path: PathLike, arrays: Mapping[str, Any], *, compressed: bool = F
 def save_npz(file: IO[bytes], arrays: Mapping[str, Any], *, compressed: bool = False) -> None:
     """Arrays as .npz into an open file: little-endian, whatever machine this is."""
     save: Any = np.savez_compressed if compressed else np.savez
-    save(file, allow_pickle=False, **{name: little_endian(np.asarray(array)) for name, array in arrays.items()})
+    columns = {name: little_endian(np.asarray(array)) for name, array in arrays.items()}
+    for name, array in columns.items():
+        if array.dtype.hasobject:  # it would be pickled
+            raise TypeError(f"{name}: expected numbers or text, got an array of objects")
+    save(file, **columns)
 
 
 # ---- reading ----

@@ -63,6 +63,7 @@ def can_replay(spec: EngineSpec) -> bool:
         and not (sums.modulus or sums.clip > 0 or sums.deviation > 0)
         and all(getattr(rule, name) is None for name in LEFT_OUT)
         and rule.method in METHODS
+        and (spec.local is None or spec.local.compress is None)
         and not rule.weighs_numbers
         and plain
     )

@@ -26,7 +26,8 @@ _LONGEST_STRETCH = 1 << 40
 class _Piece:
     """Rows that were given to the engine, and what is known of their steps."""
 
-    version: NDArray[np.int64]
+    n_rows: int
+    version: NDArray[np.int64]  # of those that a step uses, and so on
     step: NDArray[np.int64]
     step_time: NDArray[np.float64]
     marks: NDArray[np.uint64]
@@ -42,6 +43,7 @@ class _Position:
     mark: int = 0
     pieces: int = 0
     rows_known: int = 0
+    updates_known: int = 0
     # Of steps version, version + 1, ...: time; used rows up to and with the step; sum and maximum of the staleness of
     # the step's rows; its mark.
     step_time: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
@@ -74,9 +76,10 @@ class _Position:
         return replace(
             self,
             pieces=self.pieces + 1,
-            rows_known=self.rows_known + len(piece.step),
+            rows_known=self.rows_known + piece.n_rows,
+            updates_known=self.updates_known + len(piece.step),
             step_time=np.concatenate((self.step_time, piece.step_time)),
-            step_rows=np.concatenate((self.step_rows, self.rows_known + ends)),
+            step_rows=np.concatenate((self.step_rows, self.updates_known + ends)),
             step_staleness=np.concatenate((self.step_staleness, _by_step(piece.step - piece.version, ends)), axis=1),
             step_mark=np.concatenate((self.step_mark, piece.marks)),
         )
@@ -150,8 +153,13 @@ class Run:
         marks: NDArray[np.uint64] | None,
     ) -> None:
         self._settle()
+        used = rows.s >= 0
         self._given = _Piece(
-            rows.version, rows.step, step_time, np.zeros(len(step_time), np.uint64) if marks is None else marks
+            len(used),
+            rows.version[used],
+            rows.step[used],
+            step_time,
+            np.zeros(len(step_time), np.uint64) if marks is None else marks,
         )
         self._engine.add(rows, references, unused)
         self._settle()
