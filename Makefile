@@ -13,6 +13,7 @@ PARALLEL := -n logical --dist loadscope --no-loadscope-reorder
 FLWR ?= 1.41.*
 FLOWER := .venv-flower
 FRAMEWORKS := .venv-frameworks
+OLDEST := .venv-oldest
 JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedbuff/_version.py)
 CORE := $(CURDIR)/fedbuff/$(if $(filter Darwin,$(shell uname)),libfedbuff.dylib,libfedbuff-$(VERSION).so)
@@ -24,7 +25,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
 INSTALL = FEDBUFF_BUILD=require FEDBUFF_BUILD_LOG=/proc/$$$$/fd/2 $(PIP) install --no-build-isolation -e ".[$(1)]"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flower test-frameworks lint format docs dist wheels core-test sanitize torture fuzz memory bench \
+.PHONY: help demo test test-flower test-frameworks test-oldest lint format docs cmake dist wheels core-test sanitize torture fuzz memory bench \
         bench-full bench-flower study clean
 .DELETE_ON_ERROR:
 
@@ -45,6 +46,9 @@ test-flower: $(VENV)/.built $(FLOWER)/.made  ## tests of fedbuff.flower, in .ven
 test-frameworks: $(VENV)/.built $(FRAMEWORKS)/.made  ## tests with PyTorch, JAX and NVFlare, in .venv-frameworks
 	PYTHONPATH=$(CURDIR) $(FRAMEWORKS)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/frameworks tests/embedding/test_aggregators.py
 
+test-oldest: $(VENV)/.built $(OLDEST)/.made  ## the main tests beside the oldest NumPy, in .venv-oldest
+	PYTHONPATH=$(CURDIR) $(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/rule tests/problems tests/schedule tests/replay tests/golden
+
 lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,6 +68,16 @@ docs: $(VENV)/.built $(VENV)/.docs  ## the documentation as a site, in build/sit
 
 core-test:  ## the tests of the C++ core alone: compiler and make are enough
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core run
+
+CMAKE_CXX = $(or $(shell command -v clang++),c++)
+cmake:  ## the core built, tested and installed by CMake, without Python, with Clang where it is; a C++ program that uses it
+	cmake -S csrc -B build/cmake -DFEDBUFF_WERROR=ON -DCMAKE_CXX_COMPILER=$(CMAKE_CXX) -DCMAKE_INSTALL_LIBDIR=lib
+	cmake --build build/cmake $(JOBS)
+	ctest --test-dir build/cmake --output-on-failure
+	cmake --install build/cmake --prefix build/cmake/installed
+	cmake -S examples/embedding/cpp -B build/cmake/example -DCMAKE_PREFIX_PATH=$(CURDIR)/build/cmake/installed
+	cmake --build build/cmake/example
+	build/cmake/example/simulator build/cmake/log.csv
 
 dist: $(VENV)/.dist  ## wheel and source distribution in dist/, built apart and checked
 	rm -rf dist
@@ -134,6 +148,11 @@ $(FLOWER)/.made:
 $(FRAMEWORKS)/.made: Makefile
 	rm -rf $(FRAMEWORKS) && $(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check --quiet install "torch==2.13.0" "jax==0.10.2" "nvflare==2.9.*" numpy tqdm click "pytest>=8" "pyarrow>=16"
+	@touch $@
+
+$(OLDEST)/.made: Makefile
+	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet install "numpy==2.0.0" tqdm click "pytest>=8" "hypothesis>=6.100" "numba>=0.60"
 	@touch $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made

@@ -55,6 +55,13 @@ def test_rounding(benchmark: Any, name: str) -> None:
     assert errors["ours"] <= ROUNDING * errors["theirs"]
 
 
+@pytest.mark.parametrize(("name", "updates"), [("W3", 300), ("mlp-1258", 30)])
+def test_dense_layers(beside: Beside, name: str, updates: int) -> None:
+    """An MLP beside a Network of the same layers: of 10^5 and 10^6 weights."""
+    _, (ratio,) = beside(f"ours sgd {name} {updates}", f"ours sgd {name} {updates} float32 layers")
+    assert 0.8 < ratio.best < 2
+
+
 def _record(benchmark: Any, ratios: list[Ratio], wanted: float) -> None:
     best = min(ratio.best for ratio in ratios)
     benchmark.extra_info |= {"to the fastest": best, "wanted": wanted}

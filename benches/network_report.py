@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compare import compare, contenders, present, ratio, write_answers
-from rivals.networks import ARCHITECTURES
+from rivals.networks import ARCHITECTURES, has_tokens
 
 from fedbuff._machine import limits
 
@@ -20,6 +20,7 @@ Data = dict[str, Any]
 
 VARIANTS = ["module", "module-last", "functional", "functional-last"]
 COMPILED = ["compile", "compile-last"]
+OF_TEXTS = ["module", "functional"]  # no channels; PyTorch does not compile an LSTM, it calls one operator
 SHOWN = {
     "module": "module",
     "functional": "functional",
@@ -33,6 +34,8 @@ NAMES = {
     "CIFAR": "McMahan's CIFAR network",
     "strides": "strides in the place of pooling",
     "ResNet-8": "ResNet-8 with GroupNorm",
+    "LSTM": "an LSTM of 256, sequences of 80",
+    "Shakespeare": "LEAF's network of Shakespeare's text, two of them",
 }
 LEVELS = {  # PyTorch's parts, held to what a level of ours may use
     "avx2": "ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2",
@@ -47,13 +50,16 @@ SPEED = {
     "CIFAR": {32: 1.8, 10: 2.0},
     "strides": {32: 1.3, 10: 1.3},
     "ResNet-8": {32: 1.3, 10: 1.3},
+    "LSTM": {32: 1.3, 10: 1.3},
+    "Shakespeare": {32: 1.3, 10: 1.3},
 }
 LOSS, THREADS, ROUNDING = 2.0, 1.85, 4.0
 LEVEL = {"avx2": 1.5, "baseline": 1.0}
 
 
 def rivals(name: str, batch: int, variants: list[str], level: str = "") -> list[str]:
-    return [f"{LEVELS.get(level, '')} torch_networks network {name} {batch} {v}".strip() for v in variants]
+    own = [v for v in variants if not has_tokens(name) or v in OF_TEXTS]
+    return [f"{LEVELS.get(level, '')} torch_networks network {name} {batch} {v}".strip() for v in own]
 
 
 def rounding(name: str, batch: int) -> dict[str, float]:

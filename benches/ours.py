@@ -34,6 +34,13 @@ def problem_of(w: Workload, dtype: str = "float32") -> fb.Problem:
     return fb.MLP(flat, labels, offsets, hidden=(w.hidden,)) if w.hidden else fb.Softmax(flat, labels, offsets)
 
 
+def layered(w: Workload, dtype: str) -> fb.Network:
+    X, y = rows_of(w)
+    layers = [fb.layers.Dense(w.hidden), fb.layers.ReLU(), fb.layers.Dense(w.outputs)]
+    offsets = np.arange(w.n_clients + 1) * w.rows
+    return fb.Network(X.reshape(-1, w.features).astype(dtype), y.ravel(), offsets, layers=layers)
+
+
 def local_of(w: Workload) -> fb.LocalSGD:
     return fb.LocalSGD(w.steps, w.lr, w.batch)
 
@@ -52,9 +59,10 @@ def answer(name: str) -> Turn:
     return lambda: {"amount": 1}
 
 
-def sgd(name: str, updates: str, dtype: str = "float32") -> Turn:
+def sgd(name: str, updates: str, dtype: str = "float32", layers: str = "") -> Turn:
+    """With a fourth word, an MLP is a Network of the same layers."""
     w = workload(name)
-    problem, local, n = problem_of(w, dtype), local_of(w), int(updates)
+    problem, local, n = layered(w, dtype) if layers else problem_of(w, dtype), local_of(w), int(updates)
     return _bench.sgd_turn(problem, local, n, initial_model(w).astype(dtype))
 
 
@@ -64,6 +72,9 @@ def layers_of(layers: tuple[networks.Layer, ...]) -> list[Any]:
         "pool": fb.layers.MaxPool2d,
         "norm": fb.layers.GroupNorm,
         "dense": fb.layers.Dense,
+        "embedding": fb.layers.Embedding,
+        "lstm": fb.layers.LSTM,
+        "last": fb.layers.LastStep,
         "relu": fb.layers.ReLU,
         "flatten": fb.layers.Flatten,
         "mean": fb.layers.GlobalAvgPool2d,

@@ -10,9 +10,10 @@ import numpy as np
 from .data import FOLDER
 
 # A layer is a name and what it takes: conv (channels, kernel, padding, stride), pool (size), norm (groups), dense
-# (outputs), residual (layers, layers around them), and relu, flatten, mean (over the picture) alone.
+# (outputs), residual (layers, layers around them), embedding (words, width), lstm (width), and relu, flatten, mean
+# (over the picture), last (of the steps) alone.
 Layer = tuple[Any, ...]
-Shape = tuple[int, int, int]  # channels, height, width
+Shape = tuple[int, ...]  # channels, height, width; of tokens, steps; of sequences, width, 1, steps
 STEPS, LR, N_CLIENTS, ROWS = 10, 0.01, 4, 100
 
 
@@ -69,6 +70,10 @@ ARCHITECTURES = {
             *(("conv", 64, 3, 1, 2), RELU, ("conv", 64, 3, 1, 1), RELU, FLATTEN, ("dense", 10)),
         ),
     ),
+    "LSTM": Architecture((80,), 80, (("embedding", 80, 8), ("lstm", 256), ("last",), ("dense", 80))),
+    "Shakespeare": Architecture(  # LEAF's
+        (80,), 80, (("embedding", 80, 8), ("lstm", 256), ("lstm", 256), ("last",), ("dense", 80))
+    ),
     "ResNet-8": Architecture(
         (3, 32, 32),
         10,
@@ -86,6 +91,8 @@ TOLERANCE = {"ResNet-8": 2e-2}
 
 def after(layer: Layer, shape: Shape) -> Shape:
     """The shape that a layer makes of this one."""
+    if layer[0] == "embedding":
+        return layer[2], 1, shape[0]
     (kind, *given), (c, h, w) = layer, shape
     if kind == "conv":
         out, kernel, padding, stride = given
@@ -94,7 +101,13 @@ def after(layer: Layer, shape: Shape) -> Shape:
         return c, h // given[0], w // given[0]
     if kind == "residual":
         return after_all(given[0], shape)
-    return {"flatten": (c * h * w, 1, 1), "mean": (c, 1, 1), "dense": (*given, 1, 1)}.get(kind, shape)
+    return {
+        "flatten": (c * h * w, 1, 1),
+        "mean": (c, 1, 1),
+        "last": (c, 1, 1),
+        "dense": (*given, 1, 1),
+        "lstm": (*given, 1, w),
+    }.get(kind, shape)
 
 
 def after_all(layers: tuple[Layer, ...], shape: Shape) -> Shape:
@@ -104,7 +117,8 @@ def after_all(layers: tuple[Layer, ...], shape: Shape) -> Shape:
 
 
 def start_of(layers: tuple[Layer, ...], shape: Shape, generator: np.random.Generator) -> list[np.ndarray]:
-    """Weights and biases as PyTorch starts: uniform within 1 / sqrt(inputs); of norms ones and zeros."""
+    """Weights and biases as PyTorch starts: uniform within 1 / sqrt(inputs), of an LSTM within 1 / sqrt(width); norms
+    with ones and zeros; embeddings normal."""
     parts: list[np.ndarray] = []
     for layer in layers:
         kind, *given = layer
@@ -112,6 +126,11 @@ def start_of(layers: tuple[Layer, ...], shape: Shape, generator: np.random.Gener
             inputs = shape[0] * (given[1] ** 2 if kind == "conv" else 1)
             bound = inputs**-0.5
             parts += [generator.uniform(-bound, bound, n) for n in (inputs * given[0], given[0])]
+        elif kind == "embedding":
+            parts.append(generator.standard_normal(given[0] * given[1]))
+        elif kind == "lstm":
+            width = given[0]
+            parts += [generator.uniform(-(width**-0.5), width**-0.5, 4 * width * n) for n in (shape[0], width, 1, 1)]
         elif kind == "norm":
             parts += [np.ones(shape[0]), np.zeros(shape[0])]
         elif kind == "residual":
@@ -120,10 +139,18 @@ def start_of(layers: tuple[Layer, ...], shape: Shape, generator: np.random.Gener
     return parts
 
 
+def has_tokens(name: str) -> bool:
+    """Whether rows are texts, which have no channels."""
+    return ARCHITECTURES[name].layers[0][0] == "embedding"
+
+
 def rows_of(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(clients, rows, channels, height, width) and labels (clients, rows)."""
+    """(clients, rows, channels, height, width), or tokens (clients, rows, steps), and labels (clients, rows)."""
     a, generator = ARCHITECTURES[name], np.random.default_rng(3)
-    X = generator.standard_normal((N_CLIENTS, ROWS, *a.shape), dtype=np.float32)
+    if has_tokens(name):
+        X = generator.integers(0, a.layers[0][1], (N_CLIENTS, ROWS, *a.shape))
+    else:
+        X = generator.standard_normal((N_CLIENTS, ROWS, *a.shape), dtype=np.float32)
     return X, generator.integers(0, a.classes, (N_CLIENTS, ROWS))
 
 

@@ -21,6 +21,7 @@ from .networks import (
     after,
     batches_of,
     check_answer,
+    has_tokens,
     initial_model,
     read_answer,
     rows_of,
@@ -36,6 +37,22 @@ class Residual(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.body(x) + self.around(x)
+
+
+class Last(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, -1]
+
+
+class States(nn.Module):
+    """Those of all steps."""
+
+    def __init__(self, n_in: int, width: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(n_in, width, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lstm(x)[0]
 
 
 class Mean(nn.Module):
@@ -60,6 +77,9 @@ def sequence(layers: tuple[Layer, ...], shape: Shape) -> nn.Sequential:
                 "relu": nn.ReLU,
                 "flatten": nn.Flatten,
                 "mean": Mean,
+                "embedding": nn.Embedding,
+                "lstm": lambda width: States(shape[0], width),  # noqa: B023
+                "last": Last,
             }
             modules.append(make[kind](*given))
         shape = after(layer, shape)
@@ -70,7 +90,8 @@ class Trainer:
     def __init__(self, name: str, batch: int, last_channels: bool, dtype: torch.dtype = torch.float32) -> None:
         architecture, (X, y) = ARCHITECTURES[name], rows_of(name)
         self.format = torch.channels_last if last_channels else torch.contiguous_format
-        self.X = [torch.from_numpy(rows).to(dtype).contiguous(memory_format=self.format) for rows in X]
+        numbers = torch.int64 if has_tokens(name) else dtype
+        self.X = [self.in_format(torch.from_numpy(rows).to(numbers)) for rows in X]
         self.y = torch.from_numpy(y)
         self.batches = torch.from_numpy(batches_of(batch))
         self.net = sequence(architecture.layers, architecture.shape).to(dtype).to(memory_format=self.format)
@@ -80,7 +101,10 @@ class Trainer:
 
     def steps(self, client: int) -> Any:
         for rows in self.batches[client]:
-            yield self.X[client][rows].contiguous(memory_format=self.format), self.y[client][rows]
+            yield self.in_format(self.X[client][rows]), self.y[client][rows]
+
+    def in_format(self, x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous(memory_format=self.format) if x.dim() == 4 else x
 
     def by_module(self, client: int) -> torch.Tensor:
         """What papers ship: a copy of the module and an optimiser."""

@@ -43,10 +43,12 @@ inline NetworkDescription read_network(const py::object& spec) {
   for (const py::handle& layer : spec.attr("layers")) {
     const auto object = py::reinterpret_borrow<py::object>(layer);
     LayerRecord record;
-    record.kind = choice<LayerKind>(
-        object, "kind",
-        {"conv2d", "relu", "max_pool", "flatten", "dense", "avg_pool", "global_avg", "leaky_relu", "gelu", "silu",
-         "tanh", "sigmoid", "dropout", "group_norm", "layer_norm", "residual", "shortcut", "end_residual"});
+    record.kind =
+        choice<LayerKind>(object, "kind", {"conv2d",    "relu",       "max_pool",     "flatten",     "dense",
+                                           "avg_pool",  "global_avg", "leaky_relu",   "gelu",        "silu",
+                                           "tanh",      "sigmoid",    "dropout",      "group_norm",  "layer_norm",
+                                           "residual",  "shortcut",   "end_residual", "embedding",   "mean_over_time",
+                                           "last_step", "lstm",       "gru",          "random_crop", "random_flip"});
     record.out = layer.attr("out").cast<std::int32_t>();
     const auto kernel = layer.attr("kernel").cast<std::array<std::int32_t, 2>>();
     const auto stride = layer.attr("stride").cast<std::array<std::int32_t, 2>>();
@@ -126,6 +128,12 @@ Problem<T> read_spec(const py::object& spec, OwnedPlan& plan) {
     p.row_start = input<std::int64_t>(spec.attr("row_start"), "row_start", {n_rows + 1});
     p.x = input<T>(spec.attr("x"), "x", {p.row_start[n_rows]});
     p.column = input<std::int32_t>(spec.attr("column"), "column", {p.row_start[n_rows]});
+  } else if (p.family == Family::Layers && p.network->vocabulary > 0) {
+    p.token = input<std::int32_t>(spec.attr("token"), "token", {n_rows, p.n_features});
+  } else if (!spec.attr("byte").is_none()) {
+    p.byte = input<std::uint8_t>(spec.attr("byte"), "byte", {n_rows, p.n_features});
+    p.scale = number("scale");
+    p.shift = number("shift");
   } else {
     p.x = input<T>(spec.attr("x"), "x", {n_rows, p.n_features});
   }

@@ -261,6 +261,29 @@ def sweep(folder: Path, metric: str, against: Axis, level: float, output: Path) 
     click.echo(str(results.table(metric, level=level)))
 
 
+@plot.command("heat-map")
+@click.argument("folder", type=EXISTING)
+@click.option("--target", type=float, required=True, help="The value to be reached.")
+@click.option("--metric", default="loss", show_default=True, help="A metric of the histories.")
+@click.option("-x", "across", default="schedule.concurrency", show_default=True, help="The option along the picture.")
+@click.option("-y", "up", default="strategy.buffer_size", show_default=True, help="The option that goes up.")
+@click.option("--against", type=click.Choice(["time", "step", "updates"]), default="time", show_default=True)
+@output_option
+def heat_map(folder: Path, target: float, metric: str, across: str, up: str, against: Axis, output: Path) -> None:
+    """When a metric first reached a target, for each pair of values of two options: the median over the seeds.
+
+    FOLDER is what `fedbuff sweep` wrote to, or a rung of `fedbuff tune`.
+
+    \b
+    Examples:
+      fedbuff sweep run.toml -o sweeps/grid --grid strategy.buffer_size=[1,2] --grid local.lr=[0.05,0.1] --seeds 0:3
+      fedbuff plot heat-map sweeps/grid --metric accuracy --target 0.6 -x local.lr -o grid.svg
+    """
+    results = load_sweep(folder)
+    save(output, lambda: plots.heat_map(results, target, metric=metric, x=across, y=up, axis=against))
+    click.echo(str(results.time_to(metric, target, axis=against)))
+
+
 @plot.command()
 @click.argument("run", type=EXISTING)
 @allow_code_option

@@ -17,6 +17,8 @@ from .._base.checks import (
     seed_of,
 )
 from .._base.files import file_format, replacing
+from .._base.html import bars, table
+from .._base.text_table import show
 from ..backends.python.philox import STREAM_DELAYS, multiply_high, philox
 from .availability import Availability
 from .bad_rows import refuse_times
@@ -317,3 +319,22 @@ class Trace(Immutable):
 
     def __repr__(self) -> str:
         return f"Trace({self.n_rows} rows of {self.n_clients} clients, end={self.end!r})"
+
+    def _repr_html_(self) -> str:
+        total = (self.download + self.compute) + self.upload
+        whole = total[np.isfinite(total)]
+        rows = {
+            "clients": self.n_clients,
+            "rows": self.n_rows,
+            "failed": int(np.count_nonzero(~self.ok)),
+            "a client's rows": "are taken again from the first"
+            if self.end == "wrap"
+            else "end, and so does the client",
+            "availability": "always" if self.availability is None else repr(self.availability),
+        }
+        if whole.size == 0:
+            return table("Trace", rows)
+        low, middle, high = np.quantile(whole, [0.0, 0.5, 1.0]).tolist()
+        rows["time of a task"] = f"{show(middle)} s in the median, {show(low)} to {show(high)} s"
+        caption = f"times of tasks, from {show(low)} to {show(high)} s"
+        return table("Trace", rows, (caption, bars(np.histogram(whole, 40)[0], caption)))

@@ -26,6 +26,7 @@ from .._base.checks import (
     instance,
     seed_of,
 )
+from .._base.html import table
 from ..backends.python.philox import Stream
 from ..backends.spec import BoundProblem, LocalTask, ProblemSpec
 from .constants import Constants, constants_of
@@ -196,6 +197,13 @@ class Problem:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.n_clients} clients, {self.dim} {self.dtype} weights>"
+
+    def _repr_html_(self) -> str:
+        rows = {"clients": self.n_clients, "weights": f"{self.dim:,} of {self.dtype}"}
+        if self.has_rows:
+            least, most = int(self._samples.min()), int(self._samples.max())
+            rows["rows"] = f"{int(self._samples.sum()):,}, {least:,} to {most:,} a client"
+        return table(type(self).__name__, rows)
 
 
 def client_weights_of(given: ClientWeights, samples: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
@@ -9,17 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import backends
-from .._base.arrays import all_finite, as_array, model_dtype, read_only, to_array
+from .._base.arrays import all_finite, as_array, read_only, to_array
 from .._base.checks import choice, number, seed_of
 from ..backends.python.philox import Stream
 from ..backends.spec import NetworkSpec, ProblemSpec
 from ..layers._layer import Layer, Part, Shape, Weight, described
 from ..layers._stack import layers_of, stack
 from .base import ClientWeights, Floats
-from .rows import Classifier, is_csr
+from .network_rows import Inputs, inputs_of
+from .rows import Classifier
 from .to_torch import module_of
 
-__all__ = ["Network", "row_shape"]
+__all__ = ["Network"]
 
 _HEADS: dict[str, Any] = {"cross_entropy": "softmax", "squared_error": "squared", "binary_cross_entropy": "logistic"}
 _HE = ("relu", "leaky_relu", "gelu", "silu")  # activations before which weights start with variance 2 / fan_in
@@ -39,8 +41,10 @@ class Network(Classifier):
     >>> problem.shapes
     ((1, 8, 8), (4, 8, 8), (4, 8, 8), (4, 4, 4), (64,), (3,))
 
-    X is (rows, channels, height, width), (rows, height, width) for images of one channel, or (rows, features). The
-    model is laid out layer by layer as PyTorch does; a residual block has its layers first, then its shortcut.
+    X is (rows, channels, height, width), (rows, height, width) for images of one channel, or (rows, features); where
+    the first layer takes sequences, (rows, time, features); where it is an `Embedding`, integers of shape (rows, time),
+    which are kept as int32. The model is laid out layer by layer as PyTorch does; a residual block has its layers
+    first, then its shortcut.
 
     loss   "cross_entropy": y has labels. Whole numbers below the number of outputs are the outputs' numbers; else there
            must be as many different labels as outputs, which are put in order.
@@ -49,11 +53,14 @@ class Network(Classifier):
            log(1 + exp(score)) - y score; for one output y may have any two labels, which are put in order.
     label_smoothing  of cross-entropy: so much of a label is spread evenly over all outputs
     l2     adds l2 / 2 |w|^2
+    dtype  of the model where X has tokens or bytes: float32 unless given; else it is that of X
+    scale, shift  of an X of uint8, which stays so in memory: b stands for scale * b + shift. 1 / 255 and 0 unless given
     """
 
     layers: tuple[Layer, ...]
     shapes: tuple[Shape, ...]
     _part: Part
+    _inputs: Inputs
     _start: Floats | None = None  # what `init` gives in the place of a draw
     _origin: Any = None  # the module that `fedbuff.torch.network` made it of
 
@@ -68,6 +75,9 @@ class Network(Classifier):
         label_smoothing: float = 0.0,
         l2: float = 0.0,
         client_weights: ClientWeights = "equal",
+        dtype: Any = None,
+        scale: float | None = None,
+        shift: float | None = None,
         copy: bool = True,
     ) -> None:
         choice("loss", loss, tuple(_HEADS))
@@ -76,13 +86,15 @@ class Network(Classifier):
             raise ValueError("label_smoothing: expected a number >= 0 and < 1, got 1.0")
         if smoothing and loss != "cross_entropy":
             raise ValueError(f"label_smoothing: {loss} has none, cross_entropy has")
-        shape = row_shape(X)
-        self._plan(layers_of("layers", layers), shape)
+        made = layers_of("layers", layers)
+        if not made:
+            raise ValueError("layers: expected at least one layer")
+        self._plan(made, inputs_of(X, made, dtype, scale, shift))
         targets = to_array("y", y)
         n_outputs = self._part.shape[0]
         several = loss != "cross_entropy" and targets.ndim == 2
         fields = self._prepare(
-            _as_rows(X, copy), targets[:, 0] if several and targets.size else targets, clients, client_weights, copy, l2
+            X, targets[:, 0] if several and targets.size else targets, clients, client_weights, copy, l2
         )
         fields.update(head=_HEADS[loss], label_smoothing=smoothing)
         if loss == "cross_entropy":
@@ -102,7 +114,9 @@ class Network(Classifier):
         Weights of convolutions and dense layers are normal: where the next activation is ReLU, LeakyReLU, GELU or SiLU,
         of variance 2 / fan_in (He); where it is Tanh or Sigmoid, or there is none at all, of variance
         2 / (fan_in + fan_out) (Glorot). Behind the last activation, the last one counts. Biases are 0; norms have
-        weight 1 and bias 0. A network that was made of a PyTorch module has the module's weights, whatever the seed.
+        weight 1 and bias 0; embeddings are normal of variance 1, weights of LSTM and GRU of variance
+        1 / (3 width), which is that of PyTorch's uniform ones. A network that was made of a PyTorch module has the
+        module's weights, whatever the seed.
         """
         w, key = np.zeros(self.dim, self.dtype), seed_of(seed)
         if self._start is not None:
@@ -112,10 +126,9 @@ class Network(Classifier):
             here = slice(begin, begin := begin + weight.size)
             if weight.start == "ones":
                 w[here] = 1
-            elif weight.start == "by activation":
-                variance = 2.0 / weight.fan_in if he else 2.0 / (weight.fan_in + weight.fan_out)
+            elif weight.start != "zeros":
                 normals = backends.current().normals(key, 0, 0, drawn, Stream.INITIAL_MODEL, weight.size)
-                w[here] = normals * np.sqrt(variance)
+                w[here] = normals * np.sqrt(_variance(weight, he))
                 drawn += 1
         return w
 
@@ -136,13 +149,11 @@ class Network(Classifier):
             nearest = behind[0] if behind else activations[-1][1] if activations else ""
             yield from ((weight, nearest in _HE) for weight in weights)
 
-    def _plan(self, layers: tuple[Layer, ...], shape: Shape) -> None:
+    def _plan(self, layers: tuple[Layer, ...], inputs: Inputs) -> None:
         """Follows the shape of a row through the layers."""
-        if not layers:
-            raise ValueError("layers: expected at least one layer")
-        self.layers = layers
-        shapes = [shape]
-        self._part = stack(layers, shape, shapes=shapes)
+        self.layers, self._inputs = layers, inputs
+        shapes = [inputs.shape]
+        self._part = stack(layers, inputs.shape, shapes=shapes)
         self.shapes = tuple(shapes)
         if len(self._part.shape) != 1:
             raise ValueError(
@@ -155,14 +166,12 @@ class Network(Classifier):
         if like is not None:
             assert like.network is not None
             fields.update(head=like.head, label_smoothing=like.network.label_smoothing)
-        shape = self.shapes[0]
         network = NetworkSpec(
             layers=self._part.records,
-            input_shape=(shape[0], shape[1], shape[2]) if len(shape) == 3 else (shape[0], 1, 1),
+            input_shape=self._inputs.tensor,
             label_smoothing=fields.pop("label_smoothing"),
         )
         dtype, head = fields["dtype"], fields["head"]
-        fields["family"] = "layers"
         if head == "softmax":
             fields["label"] = self._targets(index, np.int32, copy=False)
         else:
@@ -172,38 +181,29 @@ class Network(Classifier):
 
     def held_out(self, X: Any, y: Any, *, copy: bool = True) -> Self:
         """The same model over other rows, all of one client: to evaluate on data that nobody trains on."""
-        shape = row_shape(X)
-        if shape != self.shapes[0]:
-            raise ValueError(f"X: expected rows of shape {self.shapes[0]}, got {shape}")
-        return super().held_out(_as_rows(X, copy), y, copy=copy)
+        inputs = inputs_of(X, self.layers, self.dtype)
+        if inputs.shape != self.shapes[0]:
+            raise ValueError(f"X: expected rows of shape {self.shapes[0]}, got {inputs.shape}")
+        return super().held_out(X, y, copy=copy)
+
+    def _size(self, X: Any) -> tuple[int, int]:
+        return len(as_array("X", X)), math.prod(self._inputs.shape)
+
+    def _rows(self, X: Any, copy: bool) -> dict[str, Any]:
+        return self._inputs.fields(X, self._group, copy)
 
     def _like(self, other: Self) -> None:
-        self.layers, self.shapes, self._part = other.layers, other.shapes, other._part
+        self.layers, self.shapes, self._part, self._inputs = other.layers, other.shapes, other._part, other._inputs
         self._start, self._origin = other._start, other._origin
 
 
-def row_shape(X: Any) -> Shape:
-    """Of a row of X: (channels, height, width), or (features,)."""
-    if is_csr(X):
-        raise TypeError("X: Network takes dense rows; pass X.toarray()")
-    array = as_array("X", X)
-    model_dtype("X", array.dtype)
-    if array.ndim not in (2, 3, 4):
-        raise ValueError(
-            "X: expected shape (rows, channels, height, width), (rows, height, width) or (rows, features), "
-            f"got {array.shape}"
-        )
-    if 0 in array.shape:
-        raise ValueError(f"X: expected at least one row and one number in each, got shape {array.shape}")
-    return (1, *array.shape[1:]) if array.ndim == 3 else array.shape[1:]
-
-
-def _as_rows(X: Any, copy: bool) -> NDArray[Any]:
-    """X as (rows, features)."""
-    array = as_array("X", X)
-    if not copy and not array.flags.c_contiguous:
-        raise ValueError("X: expected C-contiguous, aligned rows with copy=False")
-    return array.reshape(len(array), -1)
+def _variance(weight: Weight, he: bool) -> float:
+    """Of the normals that an array of weights starts with."""
+    if weight.start == "normal":
+        return 1.0
+    if weight.start == "recurrent":
+        return 1.0 / (3.0 * weight.fan_in)
+    return 2.0 / weight.fan_in if he else 2.0 / (weight.fan_in + weight.fan_out)
 
 
 def _labels(y: NDArray[Any], n_outputs: int) -> tuple[NDArray[Any], NDArray[Any]]:

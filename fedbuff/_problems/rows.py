@@ -36,8 +36,7 @@ class RowsProblem(Problem):
         l2: float,
     ) -> dict[str, Any]:
         """Checks what all such problems are given; the shared fields of the spec."""
-        sparse = is_csr(X)
-        n_rows, n_features = X.shape if sparse else _dense(X).shape
+        n_rows, n_features = self._size(X)
         if n_rows == 0 or n_features == 0:
             raise ValueError(f"X: expected at least one row and one feature, got shape {(n_rows, n_features)}")
         if n_features > INT32_MAX:
@@ -46,17 +45,27 @@ class RowsProblem(Problem):
         shape = to_array("y", y).shape
         if shape != (n_rows,):
             raise ValueError(f"y: expected shape ({n_rows},), one target per row, got {shape}")
-        fields = _csr_fields(X, self._group, copy) if sparse else {"x": _dense_rows(X, self._group, copy)}
         samples = np.diff(self._group.offsets)
         return {
-            "family": "sparse" if sparse else "net",
-            "dtype": fields["x"].dtype,
             "n_clients": len(samples),
             "client_weight": client_weights_of(client_weights, samples),
             "offsets": self._group.offsets,
             "l2": number("l2", l2),
-            **fields,
+            **self._rows(X, copy),
         }
+
+    def _size(self, X: Any) -> tuple[int, int]:
+        """How many rows and features X has, where it has a valid dtype and shape."""
+        n_rows, n_features = X.shape if is_csr(X) else dense(X).shape
+        return n_rows, n_features
+
+    def _rows(self, X: Any, copy: bool) -> dict[str, Any]:
+        """The spec's fields that hold the rows in the order of the clients, its family and its dtype."""
+        if is_csr(X):
+            fields = _csr_fields(X, self._group, copy)
+            return {"family": "sparse", "dtype": fields["x"].dtype, **fields}
+        rows = dense_rows(X, self._group, copy)
+        return {"family": "net", "dtype": rows.dtype, "x": rows}
 
     def _targets(self, y: NDArray[Any], dtype: Any, copy: bool) -> NDArray[Any]:
         order = self._group.order
@@ -136,7 +145,7 @@ class Grouping:
             self.order = np.argsort(given, kind="stable")
 
 
-def _dense(X: Any) -> NDArray[Any]:
+def dense(X: Any) -> NDArray[Any]:
     array = as_array("X", X)
     model_dtype("X", array.dtype)
     if array.ndim != 2:
@@ -144,8 +153,8 @@ def _dense(X: Any) -> NDArray[Any]:
     return array
 
 
-def _dense_rows(X: Any, group: Grouping, copy: bool) -> NDArray[Any]:
-    array = _dense(X)
+def dense_rows(X: Any, group: Grouping, copy: bool) -> NDArray[Any]:
+    array = dense(X)
     if not all_finite(array):
         raise ValueError(f"X: row {int(np.argmin(np.isfinite(array).all(axis=1)))} is not finite")
     if copy:

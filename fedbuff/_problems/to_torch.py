@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import layers as L
 from .._base.files import optional
-from ..layers._layer import Layer, Shape
+from ..layers._layer import Layer, Shape, pair
 from ..layers._stack import stack
 from .base import Floats
 
@@ -51,11 +51,66 @@ def _modules(nn: Any, layer: Layer, shape: Shape) -> list[Any]:
             return [nn.GroupNorm(groups, shape[0], eps, affine)]
         case L.LayerNorm(eps, affine):
             return [nn.LayerNorm(shape, eps, affine)]
+        case L.RandomCrop() | L.RandomFlip():
+            return [_augment(nn, layer)]
+        case L.Embedding(n_words, width):
+            return [nn.Embedding(n_words, width)]
+        case L.MeanOverTime() | L.LastStep():
+            return [_of_sequence(nn, last=isinstance(layer, L.LastStep))]
+        case L.LSTM(width, last, bias) | L.GRU(width, last, bias):
+            made = (nn.LSTM if isinstance(layer, L.LSTM) else nn.GRU)(shape[1], width, bias=bias, batch_first=True)
+            return [_states(nn, made), *([_of_sequence(nn, last=True)] if last else [])]
         case L.Residual(body, shortcut):
             return [_residual(nn, _sequential(nn, body, shape), _sequential(nn, shortcut, shape))]
     same: dict[type, Any] = {L.ReLU: nn.ReLU, L.GELU: nn.GELU, L.SiLU: nn.SiLU, L.Tanh: nn.Tanh}
     same |= {L.Sigmoid: nn.Sigmoid, L.Flatten: nn.Flatten}
     return [same[type(layer)]()]
+
+
+def _augment(nn: Any, layer: L.RandomCrop | L.RandomFlip) -> Any:
+    torch = optional("torch", "torch", "to_torch")
+
+    class Augment(nn.Module):  # type: ignore[misc]
+        """Moves or turns each image by torch's own draws while it trains."""
+
+        def forward(self, x: Any) -> Any:
+            if not self.training:
+                return x
+            if isinstance(layer, L.RandomFlip):
+                return torch.where(torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5, x.flip(3), x)
+            down, right = pair("", layer.padding, low=0)
+            padded = nn.functional.pad(x, (right, right, down, down))
+            places = zip(*(torch.randint(0, 2 * n + 1, (len(x),)).tolist() for n in (down, right)), strict=True)
+            height, width = x.shape[2:]
+            return torch.stack(
+                [row[:, v : v + height, u : u + width] for row, (v, u) in zip(padded, places, strict=True)]
+            )
+
+    return Augment()
+
+
+def _of_sequence(nn: Any, last: bool) -> Any:
+    class OfSequence(nn.Module):  # type: ignore[misc]
+        """The last step of sequences (rows, time, features), or the mean over all steps."""
+
+        def forward(self, x: Any) -> Any:
+            return x[:, -1] if last else x.mean(1)
+
+    return OfSequence()
+
+
+def _states(nn: Any, recurrent: Any) -> Any:
+    class States(nn.Module):  # type: ignore[misc]
+        """The states of all steps of an LSTM or a GRU."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.recurrent = recurrent
+
+        def forward(self, x: Any) -> Any:
+            return self.recurrent(x)[0]
+
+    return States()
 
 
 def _residual(nn: Any, body: Any, shortcut: Any) -> Any:

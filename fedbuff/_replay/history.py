@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._base.files import optional
+from .._base.html import line, table
+from .._base.text_table import show
 
 __all__ = ["RISING", "ExitReason", "History", "Interrupted", "Result", "first_reached"]
 
@@ -70,6 +72,7 @@ class History(Mapping[str, NDArray[Any]]):
         return f"<History: {self.n_rows} rows of {', '.join(self._names()) or 'nothing yet'}>"
 
 
+_NOT_CURVES = ("step", "time", "updates", "staleness_mean", "staleness_max")  # of a history
 RISING = ("accuracy",)  # metrics that are better when they are larger
 
 
@@ -91,7 +94,7 @@ class Result:
     releases    then, how often the noise of each server step was drawn, for `secure.epsilon`; else None
     """
 
-    w: NDArray[np.floating[Any]]
+    w: NDArray[np.floating[Any]] = field(repr=False)
     version: int
     history: History
     exit_reason: ExitReason
@@ -99,6 +102,22 @@ class Result:
     stats: dict[str, float] = field(repr=False)
     repeatable: bool = True
     releases: NDArray[np.int64] | None = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "server steps": self.version,
+            "weights": f"{self.w.size:,} of {self.w.dtype}",
+            "ended": self.message or self.exit_reason.value.replace("_", " "),
+        }
+        if not self.repeatable:
+            rows["repeatable"] = "no: its noise came from the operating system"
+        if self.history.n_rows:
+            last = self.history.last
+            rows |= {"virtual time": f"{show(last['time'])} s", "client updates": int(last["updates"])}
+        curves = [name for name in self.history if name not in _NOT_CURVES]
+        rows |= {name: self.history.last[name] for name in curves}
+        pictures = ((name, line(self.history[name], f"{name} by evaluation")) for name in curves)
+        return table("Result", rows, *pictures)
 
     def time_to(self, metric: str, target: float) -> float | None:
         """The virtual time of the first evaluation at which `metric` reached `target`; None where it never did."""

@@ -14,12 +14,11 @@ import numpy as np
 from .._base.checks import (
     choice,
     count,
-    flag,
     instance,
     list_of,
     path_of,
 )
-from .._base.files import optional
+from .._base.progress import progress_bar
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
 from .._schedule.columns import Status
@@ -249,9 +248,7 @@ class _Loop:
 
 def _progress_bar(progress: bool | None, schedule: Schedule | Iterable[Schedule]) -> Any:
     total = int(np.count_nonzero(schedule.status == Status.USED)) if isinstance(schedule, Schedule) else None
-    tqdm = optional("tqdm", None, "a progress bar").tqdm
-    disable = None if progress is None else not flag("progress", progress)
-    return tqdm(total=total, unit=" arrivals", unit_scale=True, disable=disable, leave=False)
+    return progress_bar(total, " arrivals", progress, unit_scale=True, leave=False)
 
 
 def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html
 import json
@@ -35,11 +36,12 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str], title: str =
     parts = {
         "TITLE": html.escape(title),
         "STYLE": folder.joinpath("page.css").read_text(encoding="utf-8"),
-        "PLOTLY": offline.get_plotlyjs(),
         "DATA": data.replace("<", "\\u003c"),  # no text of a user's can end the script
         "SCRIPT": folder.joinpath("page.js").read_text(encoding="utf-8"),
     }
-    parts["POLICY"] = _policy(parts["PLOTLY"], parts["SCRIPT"])
+    plotly = offline.get_plotlyjs()
+    parts["PACKED"] = base64.b64encode(gzip.compress(plotly.encode(), 9, mtime=0)).decode()
+    parts["POLICY"] = _policy(parts["SCRIPT"], plotly)
     page = folder.joinpath("page.html").read_text(encoding="utf-8")
     with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
         for number, piece in enumerate(page.split("@@")):  # text, name, text, name, ...

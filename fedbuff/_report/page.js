@@ -4,7 +4,11 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const COLOURS = ["#3a8fd0", "#d9702a", "#19a07c", "#c977ab", "#d69a00", "#8f8f8f", "#7566c9"];
-const DASHES = ["solid", "dash", "dashdot", "dot", "longdash", "longdashdot", "solid"];
+const DASHES = ["solid", "dash", "dashdot", "dot", "longdash", "longdashdot", "2px,6px"];
+// A colour and dashes for each run: another pair for each of the first 49.
+const styleOf = (i) => ({
+  color: COLOURS[i % COLOURS.length], dash: DASHES[(i + Math.floor(i / COLOURS.length)) % DASHES.length], width: 2,
+});
 const STATUS = ["used", "left in the buffer", "too stale", "discarded", "timed out", "failed", "stopped", "in flight at the end"];
 const STALE = ["#2c4a8a", "#4f78b8", "#8aa68c", "#c9b458", "#f0d43a"]; // fresh to stale; also apart in grey
 const METRICS = { accuracy: "accuracy", loss: "loss", grad_norm_sq: "squared gradient norm" };
@@ -34,6 +38,17 @@ function layout(extra) {
   for (const name of ["xaxis", "yaxis"]) made[name] = { ...axis, ...(extra[name] || {}) };
   return made;
 }
+// Many names stand beside the chart, or below it where the page is narrow; a click hides a line and shows it again.
+function legendOf(n) {
+  const narrow = window.innerWidth < 700;
+  if (narrow) {
+    const legend = { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0 };
+    return { legend, height: 300 + 20 * n, margin: { l: 50, r: 10, t: 25, b: 55 + 20 * n } };
+  }
+  if (n <= 3) return { height: 340 };
+  const legend = { orientation: "v", x: 1.02, xanchor: "left", y: 1 };
+  return { legend, height: Math.max(340, 60 + 20 * n), margin: { l: 60, r: 220, t: 25, b: 45 } };
+}
 const CONFIG = { responsive: true, displaylogo: false, scrollZoom: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
 
 // ---- curves ----
@@ -60,26 +75,40 @@ function interpolate(xs, ys, x) {
   const width = xs[high] - xs[low];
   return width > 0 ? ys[low] + (ys[high] - ys[low]) * (x - xs[low]) / width : ys[low];
 }
+// The value of a metric that a run's configuration wants reached, or null.
+function targetOf(run, metric) {
+  const text = run.config[`target.${metric}`];
+  return text === undefined ? null : Number(text);
+}
+// When a seed's history first reached the target, or null.
+function reachedAt(history, metric, target) {
+  const at = history[metric].findIndex((v) => metric === "accuracy" ? v >= target : v <= target);
+  return at < 0 ? null : history.time[at];
+}
 function drawCurves() {
   const { metric, against } = state;
   const traces = [];
   data.runs.forEach((run, i) => {
     if (!run.histories[0][metric]) return;
-    const colour = COLOURS[i % COLOURS.length];
+    const style = styleOf(i);
     const b = band(run.histories, metric, against);
     if (run.histories.length > 1) {
       const edge = { mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false, legendgroup: String(i) };
       traces.push({ ...edge, x: b.x, y: b.low });
-      traces.push({ ...edge, x: b.x, y: b.high, fill: "tonexty", fillcolor: colour + "38" });
+      traces.push({ ...edge, x: b.x, y: b.high, fill: "tonexty", fillcolor: style.color + "38" });
     }
     traces.push({
-      x: b.x, y: b.mean, mode: "lines", name: run.name, legendgroup: String(i),
-      line: { color: colour, dash: DASHES[i % DASHES.length], width: 2 },
+      x: b.x, y: b.mean, mode: "lines", name: run.name, legendgroup: String(i), line: style,
     });
   });
-  const logarithmic = metric === "grad_norm_sq";
+  const logarithmic = metric === "grad_norm_sq", targets = [...new Set(data.runs.map((run) => targetOf(run, metric)))].filter((t) => t !== null);
   return Plotly.react("curves", traces, layout({
-    hovermode: "x unified",
+    ...legendOf(data.runs.length), hovermode: "x unified",
+    shapes: targets.map((y) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { dash: "dot", width: 1.5, color: "#8f8f8f" } })),
+    annotations: targets.map((y) => ({
+      xref: "paper", x: 1, xanchor: "right", y: logarithmic ? Math.log10(y) : y, yanchor: "bottom", showarrow: false,
+      text: `target ${show(y)}`, font: { size: 11 },
+    })),
     xaxis: { title: { text: AXES[against] }, range: against === "time" ? state.range : undefined },
     yaxis: { title: { text: METRICS[metric] }, type: logarithmic ? "log" : "linear" },
   }), CONFIG);
@@ -92,7 +121,7 @@ function participation(ratios, i) {
   const groups = ratios.length, n = data.runs.length, width = 0.8 / (groups * n);
   const text = ratios.map((_, k) => `group ${k + 1} of ${groups}`), hovertemplate = "%{text}: %{y:.3g}";
   if (groups && data.runs.some((run) => run.contribution.length && run.contribution.length !== groups)) {
-    const line = { color: COLOURS[i % COLOURS.length], dash: DASHES[i % DASHES.length], width: 2, shape: "hv" };
+    const line = { ...styleOf(i), shape: "hv" };
     const x = [...ratios, 0].map((_, k) => k / groups), last = groups - 1;
     return { mode: "lines", line, x, y: [...ratios, ratios[last]], text: [...text, text[last]], hovertemplate };
   }
@@ -104,16 +133,16 @@ function participation(ratios, i) {
 function drawStaleness() {
   const over = [], histogram = [], shares = [];
   data.runs.forEach((run, i) => {
-    const line = { color: COLOURS[i % COLOURS.length], dash: DASHES[i % DASHES.length], width: 2 };
+    const line = styleOf(i);
     const s = run.staleness;
     over.push({ x: s.time, y: s.mean, name: run.name, mode: "lines", line });
     histogram.push({ x: s.value, y: s.share, name: run.name, mode: "lines", line: { ...line, shape: "hvh" } });
     shares.push({ ...participation(run.contribution, i), name: run.name });
   });
-  const below = { legend: { orientation: "h", y: -0.3, x: 0 }, margin: { l: 60, r: 15, t: 25, b: 90 } };
+  const below = data.runs.length > 3 ? { showlegend: false } : { legend: { orientation: "h", y: -0.3, x: 0 }, margin: { l: 60, r: 15, t: 25, b: 90 } };
   return Promise.all([
     Plotly.react("over_time", over, layout({
-      hovermode: "x unified", xaxis: { title: { text: AXES.time }, range: state.range }, yaxis: { title: { text: "mean staleness" }, rangemode: "tozero" },
+      ...legendOf(data.runs.length), hovermode: "x unified", xaxis: { title: { text: AXES.time }, range: state.range }, yaxis: { title: { text: "mean staleness" }, rangemode: "tozero" },
     }), CONFIG),
     Plotly.react("histogram", histogram, layout({
       ...below, xaxis: { title: { text: "staleness (server steps)" } }, yaxis: { title: { text: "share of arrivals" }, rangemode: "tozero" },
@@ -352,22 +381,30 @@ function cell(row, text, tag = "td") {
   made.textContent = text;
   return made;
 }
+// The mean over the seeds, where all of them reached the target.
+function meanTime(run, metric) {
+  const target = targetOf(run, metric);
+  const found = target === null ? [null] : run.histories.map((h) => reachedAt(h, metric, target));
+  return found.includes(null) ? (target === null ? null : "not reached") : found.reduce((a, b) => a + b, 0) / found.length;
+}
 function fillTables() {
   const measured = Object.keys(METRICS).filter((metric) => data.runs.some((run) => metric in run.results[0].last));
-  const names = ["seeds", "server steps", "arrivals", "virtual time (s)", "at work", "mean staleness", "tau", ...measured.map((m) => METRICS[m]), "ended by"];
+  const aims = measured.filter((metric) => data.runs.some((run) => targetOf(run, metric) !== null));
+  const names = ["seeds", "server steps", "arrivals", "virtual time (s)", "at work", "mean staleness", "tau", ...measured.map((m) => METRICS[m]), ...aims.map((m) => `time to ${METRICS[m]} (s)`), "ended by"];
   const head = byId("outcomes").insertRow();
   ["run", ...names].forEach((name) => cell(head, name, "th"));
   data.runs.forEach((run, i) => {
     const row = byId("outcomes").insertRow(), first = run.results[0], plan = first.schedule;
     const swatch = document.createElement("span");
     swatch.className = "swatch";
-    swatch.style.borderColor = COLOURS[i % COLOURS.length];
+    swatch.style.borderColor = styleOf(i).color;
     cell(row, run.name).prepend(swatch);
     const mean = (key) => run.results.every((r) => typeof r.last[key] === "number") ? run.results.reduce((a, r) => a + r.last[key], 0) / run.results.length : null;
     const stale = run.results.map((r) => r.staleness || r.schedule.staleness).filter((s) => s).map((s) => s.mean); // of the run
     const staleness = stale.length ? stale.reduce((a, b) => a + b, 0) / stale.length : null;
     const values = [run.results.length, first.server_steps, plan.arrivals, plan.time, plan.at_work, staleness, plan.tau];
-    [...values, ...measured.map(mean), first.exit_reason.replace("_", " ")].forEach((value) => cell(row, show(value)));
+    const times = aims.map((metric) => meanTime(run, metric));
+    [...values, ...measured.map(mean), ...times, first.exit_reason.replace("_", " ")].forEach((value) => cell(row, show(value)));
   });
   const keys = [...new Set(data.runs.flatMap((run) => Object.keys(run.config)))].sort();
   const differs = (key) => new Set(data.runs.map((run) => run.config[key])).size > 1;
@@ -395,7 +432,14 @@ function options(id, entries, chosen, changed) {
 async function drawAll() {
   await Promise.all([drawCurves(), drawStaleness(), drawTimeline()]);
 }
+// Plotly comes packed, as it is nine tenths of the page.
+async function startPlotly() {
+  const script = document.createElement("script");
+  script.textContent = new TextDecoder().decode(await unpack(byId("plotly").textContent));
+  document.head.append(script);
+}
 async function begin() {
+  await startPlotly();
   const dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   fillTables();
@@ -414,7 +458,14 @@ async function begin() {
   await drawAll();
   for (const id of ["curves", "timeline", "over_time"]) byId(id).on("plotly_relayout", (change) => follow(id, change));
   byId("timeline").on("plotly_relayouting", drag);
-  window.addEventListener("resize", () => setTimeout(() => paint(...ranges()), 200)); // after the chart has taken its size
+  let wide = window.innerWidth >= 700;
+  window.addEventListener("resize", () => {
+    if (wide !== (window.innerWidth >= 700)) {
+      wide = !wide;
+      window.report.ready = drawAll(); // legends change their places
+    }
+    setTimeout(() => paint(...ranges()), 200); // after the chart has taken its size
+  });
   byId("timeline").addEventListener("mousemove", hover);
   byId("timeline").addEventListener("mouseleave", () => { byId("tip").hidden = true; });
 }

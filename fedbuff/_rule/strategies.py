@@ -24,6 +24,7 @@ from .._base.checks import (
     number,
     share_of,
 )
+from .._base.html import fields_table
 from ..staleness import StalenessFunction
 from .delta_weight import DeltaWeight
 from .hidden import HiddenModel
@@ -420,6 +421,9 @@ class FedBuff:
         for name in (name for name, given in ticks.items() if given and self.ring is not None):
             raise ValueError(f"{name}: a ring of models steps at every arrival; leave it out")
 
+    def _repr_html_(self) -> str:
+        return fields_table(self)
+
     @property
     def rule(self) -> Rule:
         assert self.server_lr is not None
@@ -527,6 +531,9 @@ class FedAsync:
         number("mixing", self.mixing, high=1.0, open_low=True)
         _ = self.rule
 
+    def _repr_html_(self) -> str:
+        return fields_table(self)
+
     @property
     def rule(self) -> Rule:
         return Rule(
@@ -571,6 +578,9 @@ class FedAvg:
                 f"clients_per_round: expected at most {n_clients}, the clients there are, got {self.clients_per_round}"
             )
         return self.clients_per_round
+
+    def _repr_html_(self) -> str:
+        return fields_table(self)
 
     @property
     def rule(self) -> Rule:

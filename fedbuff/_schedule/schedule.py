@@ -27,6 +27,7 @@ from .check import check_columns, check_schedule
 from .chrome_trace import write_chrome_trace
 from .columns import FORMAT_VERSION, FORMATS, IN_FLIGHT_COLUMNS, ROW_COLUMNS, SCALARS, STEP_COLUMNS, Status
 from .file import ScheduleWriter
+from .html import schedule_html
 
 
 class Schedule:
@@ -169,6 +170,9 @@ class Schedule:
             f"Schedule({self.n_steps} server steps, {self.n_arrivals} arrivals, {self.n_clients} clients, "
             f"tau={self.tau}, {self.end_time:.6g} s)"
         )
+
+    def _repr_html_(self) -> str:
+        return schedule_html(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_state, (self._state(),)

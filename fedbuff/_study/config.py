@@ -80,6 +80,7 @@ from .._schedule.resolve import plans_of
 from .._schedule.resolve import schedule as resolve
 from .._schedule.schedule import Schedule
 from .._schedule.uniform import uniform_arrivals
+from ..layers import Embedding
 from .build import (
     CODE,
     PARTITIONS,
@@ -111,7 +112,7 @@ from .keys import (
     trace_keys,
 )
 from .options import ReplayOptions
-from .rows import read_rows, shape_of, shaped, wants_numbers
+from .rows import read_rows, shape_of, shaped, tokens_of, wants_numbers
 from .tables import (
     ConfigError,
     ConfigFileError,
@@ -423,8 +424,14 @@ class StudyConfig:
             with at_path("problem", ("shape",)):
                 rows = shaped(rows, shape_of(values))
             values.pop("shape", None)
+        given: dict[str, Any] = {}
+        if kind == "network" and rows.X.dtype == np.uint8:
+            given["dtype"] = values.get("dtype", "float32")
+        if kind == "network" and any(isinstance(layer, Embedding) for layer in values["layers"][:1]):
+            with at_path("problem", ("data",)):
+                rows, given["dtype"] = tokens_of(rows), values.get("dtype", "float32")
         values = {key: value for key, value in values.items() if key not in (*DATA_KEYS, "partition")}
-        given = {"X": rows.X, "y": rows.y, "clients": rows.clients, "copy": rows.copy}
+        given |= {"X": rows.X, "y": rows.y, "clients": rows.clients, "copy": rows.copy}
         return call_with(PROBLEMS[kind], "problem", values, **given), rows.test
 
     @property
@@ -435,7 +442,7 @@ class StudyConfig:
         if kind in ("quadratic", "factory", *CODE):
             return None
         kept = {name: values[name] for name in (*DATA_KEYS, "partition") if name in values}
-        read_as = [kind == "logistic", wants_numbers(values), kind == "network"]
+        read_as = [kind == "logistic", wants_numbers(values), kind == "network", "scale" in values or "shift" in values]
         text = json.dumps([read_as, kept], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 

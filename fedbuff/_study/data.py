@@ -79,6 +79,7 @@ class RowReader:
     flat       pictures become rows of numbers
     sparse     svmlight rows stay sparse
     labels     targets are labels, which keep their type; else numbers of `dtype`
+    bytes      features of uint8 stay so
     form       the format, where the file's name does not say it: a name, or a table with options of its reader
     target     the column of a .csv with the targets: a name, or a number (from 0; -1 is the last)
     divide_by  features are divided by this number
@@ -88,6 +89,7 @@ class RowReader:
     sparse: bool
     labels: bool
     dtype: np.dtype[Any]
+    bytes: bool
     form: str | Mapping[str, Any] | None
     target: Any
     divide_by: float
@@ -120,6 +122,8 @@ class RowReader:
 
     def _features(self, values: NDArray[Any], divisor: float) -> NDArray[Any]:
         rows = values.reshape(len(values), -1) if self.flat and values.ndim > 2 else values
+        if self.bytes and rows.dtype == np.uint8 and divisor == 1.0:
+            return rows
         return np.asarray(rows / divisor if divisor != 1.0 else rows).astype(self.dtype)
 
 

@@ -14,7 +14,7 @@ from .data import RowReader, Rows, hold_out
 from .keys import DATA_KEYS
 from .tables import ConfigError, Tables, at_path, call_with, table_of
 
-__all__ = ["read_rows", "shape_of", "shaped", "wants_numbers"]
+__all__ = ["read_rows", "shape_of", "shaped", "tokens_of", "wants_numbers"]
 
 
 def wants_numbers(problem: Tables) -> bool:
@@ -43,6 +43,21 @@ def shaped(rows: Rows, shape: tuple[int, ...] | None) -> Rows:
     return Rows(rows.X.reshape(-1, *shape), rows.y, rows.clients, test, rows.copy)
 
 
+def tokens_of(rows: Rows) -> Rows:
+    """The same rows with the whole numbers that an Embedding takes."""
+    test = None if rows.test is None else (_whole(rows.test[0]), rows.test[1])
+    return Rows(_whole(rows.X), rows.y, rows.clients, test, rows.copy)
+
+
+def _whole(X: Any) -> Any:
+    broken = (np.floor(X) != X).any(axis=tuple(range(1, X.ndim)))
+    if broken.any():
+        raise ValueError(
+            f"data: expected whole numbers, as Embedding takes tokens, got others in row {np.argmax(broken)}"
+        )
+    return X.astype(np.int32)
+
+
 def read_rows(tables: Tables, folder: Path) -> Rows:
     """The rows of a problem of data, with the client of each; held-out rows in `test`."""
     values = table_of(tables, "problem")
@@ -55,6 +70,7 @@ def read_rows(tables: Tables, folder: Path) -> Rows:
         sparse=kind == "logistic",
         labels=not wants_numbers(values),
         dtype=np.dtype(given.get("dtype", "float32")),
+        bytes=kind == "network" and ("scale" in values or "shift" in values),
         form=given.get("format"),
         target=given.get("target", -1),
         divide_by=given.get("divide_by", 1.0),

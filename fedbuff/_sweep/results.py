@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,11 @@ class SweepResults:
         state = "all done" if counts["done"] == len(self) else f"{counts['done']} done, {counts['failed']} failed"
         seeds = len(set(self.column("seed").tolist()))
         return f"<SweepResults: {len(self)} runs of {len(self.arms)} arms, {seeds} seeds; {state}>"
+
+    def _repr_html_(self) -> str:
+        metric = next((name for name in ("accuracy", "loss") if name in self.columns), None)
+        shown = "" if metric is None else f"<div>{metric} at the end</div>{self.table(metric)._repr_html_()}"
+        return f"<div><strong>{escape(repr(self).strip('<>'))}</strong>{shown}</div>"
 
 
 def _spread(column: Ragged, sizes: NDArray[np.int64]) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from .._base.checks import (
     number,
 )
 from .._base.files import optional
+from .._base.html import grid
 from .._base.student_t import student
 from .._base.text_table import aligned
 from .._replay.history import first_reached
@@ -155,6 +156,9 @@ class Table:
         return "\n".join([*aligned(self.rows), *(f"note: {text}" for text in self.notes)])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return grid(self.rows, self.notes)
 
 
 @dataclass(frozen=True)

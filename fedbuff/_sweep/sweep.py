@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from .. import backends
 from .._base.checks import count, path_of
-from .._base.files import optional
+from .._base.progress import progress_bar
 from .._study.run_folder import first_difference, provenance
 from .._study.tables import ConfigError
 from .arms import Pair, text_of
@@ -172,9 +172,7 @@ class _Sweep:
             store.add(rows)
             bar.update(len(rows))
 
-        bar = optional("tqdm", None, "a progress bar").tqdm(
-            total=len(pending), unit=" runs", disable=None if self._progress is None else not self._progress
-        )
+        bar = progress_bar(len(pending), " runs", self._progress)
         with bar:
             keep([_failed_row(pair, failed[pair[0]]) for pair in pending if pair[0] in failed])
             try:

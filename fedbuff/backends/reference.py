@@ -280,9 +280,17 @@ class _Layers(_Rows):
         self.smoothing = self.scalar(spec.network.label_smoothing)
 
     def forward(self, rows: Rows, w: Vector, draws: Draws | None) -> tuple[Vector, Back]:
-        assert self.spec.x is not None
-        x = self.spec.x[rows].reshape(len(rows), *self.network.input_shape)
-        return network(self.network.layers, x, w, draws)
+        return network(self.network.layers, self.inputs(rows), w, draws)
+
+    def inputs(self, rows: Rows) -> NDArray[Any]:
+        if self.spec.token is not None:
+            return self.spec.token[rows]
+        if self.spec.byte is not None:
+            x = (self.spec.scale * self.spec.byte[rows].astype(np.float64) + self.spec.shift).astype(self.spec.dtype)
+        else:
+            assert self.spec.x is not None
+            x = self.spec.x[rows]
+        return x.reshape(len(rows), *self.network.input_shape)
 
     def scores(self, rows: Rows, w: Vector) -> Vector:
         return self.forward(rows, w, None)[0]

@@ -35,14 +35,14 @@ class LayerSpec:
     """
 
     kind: str  # a name of LAYER_KINDS
-    out: int = 0  # channels or outputs; group_norm: groups; embedding: size; lstm and gru: hidden size
+    out: int = 0  # channels or outputs; group_norm: groups; embedding: features of a token; lstm, gru: width
     kernel: tuple[int, int] = (1, 1)  # height, width
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, bottom, left, right
     groups: int = 1
-    bias: bool = True  # norms: weight and bias are there
+    bias: bool = True  # norms: weight and bias are there; lstm, gru: two biases
     number: float = 0.0  # leaky_relu: slope; dropout: rate; norms: epsilon
-    vocabulary: int = 0  # embedding: rows of the table
+    vocabulary: int = 0  # embedding: how many tokens there are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,9 @@ class NetworkSpec:
     """Layers in sequence, from a row of x to the scores."""
 
     layers: tuple[LayerSpec, ...]
-    input_shape: tuple[int, int, int]  # (channels, height, width) of a row of x; a vector is (features, 1, 1)
+    # (channels, height, width) of a row of x. Vectors and rows of tokens are (features, 1, 1); sequences are images of
+    # one channel, (1, time, features).
+    input_shape: tuple[int, int, int]
     label_smoothing: float = 0.0  # softmax head: so much of a label is spread evenly over all outputs
 
 
@@ -71,6 +73,10 @@ class ProblemSpec:
     offsets: NDArray[np.int64] | None = None  # (n_clients + 1): client i owns rows offsets[i]:offsets[i + 1]
     # net, sparse and layers
     x: Vector | None = None  # (n_rows, n_features); sparse: the stored values
+    token: NDArray[np.int32] | None = None  # (n_rows, n_features), layers that begin with an embedding: in x's place
+    byte: NDArray[np.uint8] | None = None  # (n_rows, n_features), layers: in x's place; b is dtype(scale * b + shift)
+    scale: float = 1.0
+    shift: float = 0.0
     target: Vector | None = None  # (n_rows), squared and logistic heads (0 or 1); layers: (n_rows, outputs) for several
     label: NDArray[np.int32] | None = None  # (n_rows), softmax head
     column: NDArray[np.int32] | None = None  # sparse: the column of each stored value

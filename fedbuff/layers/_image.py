@@ -131,7 +131,7 @@ class GlobalAvgPool2d(Layer):
 
 @dataclass(frozen=True, slots=True)
 class Flatten(Layer):
-    """A vector of an image, in the order (channels, height, width)."""
+    """A vector of an image, in the order (channels, height, width), or of a sequence, in the order (time, features)."""
 
     kind: ClassVar[str] = "flatten"
 

@@ -10,12 +10,16 @@ from typing import Any, ClassVar, Literal
 from .._base.checks import count, shown
 from ..backends.spec import LayerSpec
 
-__all__ = ["Layer", "Part", "Weight", "described", "image_of", "pair", "size", "vector_of"]
+__all__ = ["Layer", "Part", "Tokens", "Weight", "described", "image_of", "pair", "sequence_of", "size", "vector_of"]
 
-Shape = tuple[int, ...]  # of a row: (channels, height, width), or (features,)
+Shape = tuple[int, ...]  # of a row: (channels, height, width), (time, features), or (features,)
 
 _MOST_OF_A_SIDE = 2**16 - 1  # of kernels, strides and paddings
 _MOST_OF_A_ROW = 2**31 - 1
+
+
+class Tokens(tuple[int, ...]):
+    """The shape of a row of tokens, (time,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class Weight:
 
     name: str
     shape: Shape
-    start: Literal["zeros", "ones", "by activation"] = "zeros"
+    start: Literal["zeros", "ones", "normal", "recurrent", "by activation"] = "zeros"
     fan_in: int = 0
     fan_out: int = 0
 
@@ -47,6 +51,7 @@ class Layer:
 
     __slots__ = ()
     kind: ClassVar[str]  # its name in tables of a configuration
+    _takes: ClassVar[str] = ""  # "tokens" or "sequence": what the rows of X are where it is the first layer
 
     def _part(self, shape: Shape, path: str) -> Part:
         """The layer behind rows of this shape; a ValueError, without the layer's name, where they do not fit."""
@@ -70,7 +75,9 @@ def pair(name: str, value: Any, low: int = 1) -> tuple[int, int]:
 
 
 def described(shape: Shape) -> str:
-    return f"an image of shape {shape}" if len(shape) == 3 else f"a vector of shape {shape}"
+    if isinstance(shape, Tokens):
+        return f"tokens of shape {shape}"
+    return f"{('a vector', 'a sequence', 'an image')[len(shape) - 1]} of shape {shape}"
 
 
 def image_of(shape: Shape) -> tuple[int, int, int]:
@@ -81,8 +88,15 @@ def image_of(shape: Shape) -> tuple[int, int, int]:
 
 def vector_of(shape: Shape) -> int:
     if len(shape) != 1:
-        raise ValueError(f"expected a vector of shape (features,), got {described(shape)}; put Flatten() before it")
+        before = "LastStep(), MeanOverTime() or Flatten()" if len(shape) == 2 else "Flatten()"
+        raise ValueError(f"expected a vector of shape (features,), got {described(shape)}; put {before} before it")
     return shape[0]
+
+
+def sequence_of(shape: Shape) -> tuple[int, int]:
+    if len(shape) != 2:
+        raise ValueError(f"expected a sequence of shape (time, features), got {described(shape)}")
+    return shape[0], shape[1]
 
 
 def check_row(shape: Shape) -> Shape:

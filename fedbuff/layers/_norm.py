@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NoReturn
 
 from .._base.checks import flag, number
 from ..backends.spec import LayerSpec
-from ._layer import Layer, Part, Shape, Weight, image_of, size
+from ._layer import Layer, Part, Shape, Weight, described, image_of, size
 
 __all__ = ["BatchNorm", "GroupNorm", "LayerNorm"]
 
@@ -55,6 +55,8 @@ class LayerNorm(Layer):
         object.__setattr__(self, "affine", flag("affine", self.affine))
 
     def _part(self, shape: Shape, path: str) -> Part:
+        if len(shape) == 2:
+            raise ValueError(f"expected an image or a vector, got {described(shape)}")
         record = LayerSpec(kind="layer_norm", number=self.eps, bias=self.affine)
         return Part((record,), shape, (_affine(shape) if self.affine else (),))
 

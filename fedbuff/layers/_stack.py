@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from .._base.checks import shown
 from ..backends.spec import LayerSpec
-from ._layer import Layer, Part, Shape, described
+from ._layer import Layer, Part, Shape, Tokens, described
 
 __all__ = ["MOST_RECORDS", "Residual", "layers_of", "stack"]
 
@@ -35,6 +35,8 @@ def stack(layers: Sequence[Layer], shape: Shape, path: str = "layers", shapes: l
     for at, layer in enumerate(layers):
         here = f"{path}[{at}]"
         try:
+            if isinstance(shape, Tokens) and layer._takes != "tokens":
+                raise ValueError("expected an Embedding as first layer, as X has tokens")
             part = layer._part(shape, here)
         except _Located:
             raise

@@ -10,6 +10,7 @@ from ._curves import (
     rate,
     sweep,
 )
+from ._grid import heat_map
 from ._measures import (
     buffer_fill,
     contribution,
@@ -25,6 +26,7 @@ __all__ = [
     "buffer_fill",
     "contribution",
     "convergence",
+    "heat_map",
     "in_flight",
     "rate",
     "schedule",

@@ -24,6 +24,7 @@ Columns = Mapping[str, NDArray[Any]]
 Curves = Result | Columns | Sequence[Result | Columns]
 
 _AGAINST = {"time": "virtual time (s)", "step": "server steps", "updates": "client updates"}
+_SEEDS_FOR_A_BAND = 3
 _METRICS = {"loss": "loss", "accuracy": "accuracy", "grad_norm_sq": r"$\|\nabla f(w)\|^2$"}
 
 
@@ -54,12 +55,20 @@ def sweep(
     results: SweepResults, *, metric: str = "loss", axis: Axis = "time", level: float = 0.95, ax: Any = None
 ) -> Any:
     """The arms of a sweep: the mean of a metric over the seeds, and the band that covers it with probability `level`,
-    along virtual "time", server "step" or client "updates"; as far as all runs of an arm reach."""
+    along virtual "time", server "step" or client "updates"; as far as all runs of an arm reach.
+
+    Two seeds say too little for a band, and have none. Bands of an accuracy end at 0 and 1, those of other metrics that
+    were never negative at 0.
+    """
     ax = new_axes(ax)
     made = results.band(metric, axis, level=level)
+    positive = all(np.nanmin(band.mean, initial=0.0) >= 0.0 for band in made)
+    floor, ceiling = 0.0 if positive else -np.inf, 1.0 if metric == "accuracy" else np.inf
     for band in made:
         style = line_style(band.arm)
-        ax.fill_between(band.x, band.low, band.high, color=style["color"], alpha=0.2, linewidth=0)
+        if band.n >= _SEEDS_FOR_A_BAND:
+            low, high = np.clip(band.low, floor, ceiling), np.clip(band.high, floor, ceiling)
+            ax.fill_between(band.x, low, high, color=style["color"], alpha=0.2, linewidth=0)
         ax.plot(band.x, band.mean, label=f"{band.label} (n={band.n})", **style)
     _label(ax, metric, axis)
     add_legend(ax, [band.label for band in made])

@@ -25,8 +25,9 @@ def new_axes(ax: Any, width: float = 6.4, height: float = 3.6) -> Any:
 
 
 def line_style(number: int) -> dict[str, Any]:
-    at = number % len(COLOURS)
-    return {"color": COLOURS[at], "linestyle": DASHES[at], "linewidth": 1.6}
+    """A colour and dashes: another pair for each of the first 49 lines."""
+    turn, at = divmod(number, len(COLOURS))
+    return {"color": COLOURS[at], "linestyle": DASHES[(at + turn) % len(DASHES)], "linewidth": 1.6}
 
 
 def named(value: Mapping[str, Value] | Value) -> dict[str, Value]:
@@ -35,5 +36,7 @@ def named(value: Mapping[str, Value] | Value) -> dict[str, Value]:
 
 
 def add_legend(ax: Any, names: Mapping[str, Any] | list[str]) -> None:
+    """Inside where few lines leave room for it, else to the right of the picture."""
     if any(names):
-        ax.legend(frameon=False, fontsize=9)
+        outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if len(names) > 5 else {}
+        ax.legend(frameon=False, fontsize=9, **outside)

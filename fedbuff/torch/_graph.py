@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..layers import Flatten, Residual
+from ..layers import Flatten, LastStep, Residual
 from ..layers._layer import Layer, Shape
-from ._known import functions_of, layer_of, methods_of
+from ._known import functions_of, layer_of, methods_of, recurrent_of
 
 __all__ = ["Chain", "chain_of"]
 
+_PARTS = {"lstm": ("", "last and cells"), "gru": ("", "last"), "last and cells": ("last", "cells")}  # "": all states
 _BATCH = object()  # the number of rows, where a forward reads it
 
 
@@ -36,6 +37,8 @@ class _Rows:
     chain: Chain = field(default_factory=Chain)
     depth: int = 0  # in the tree of dominators
     above: Any = None  # the nearest node through which every way to this one leads
+    returned: str = ""  # of torch.nn.LSTM and GRU: a tuple of _PARTS, or the last states or cells of their layers
+    single: bool = False  # whether that is of one layer
 
 
 def chain_of(torch: Any, module: Any, shape: Shape) -> Chain:
@@ -116,7 +119,8 @@ class _Reader:
                     self._values[node] = self._value(node)
                 except ValueError as error:
                     raise ValueError(f"{self._name(node)}: {error}") from None
-        if not isinstance(result, self._node) or not isinstance(self._values[result], _Rows):
+        value = self._values.get(result) if isinstance(result, self._node) else None
+        if not isinstance(value, _Rows) or value.returned:
             raise ValueError("module: expected a forward that returns one array of scores")
         chain = self._chain(result, start)
         self._check_parameters(chain)
@@ -134,8 +138,14 @@ class _Reader:
         if node.op == "get_attr":
             raise ValueError("it is used by itself, not by a layer of torch.nn")
         inputs = [a for a in node.all_input_nodes if isinstance(self._values[a], _Rows)]
+        if node.target is operator.getitem and inputs and args[0] is self._values[inputs[0]]:
+            return self._item(inputs[0], args[1])
+        if any(self._values[a].returned for a in inputs):
+            raise ValueError("expected the states of all steps, the first that an LSTM or a GRU returns, or the last")
         if node.op == "call_module" and len(args) == 1 and not named:
-            return self._layer(self._holder.get_submodule(node.target), inputs[0], f"{node.target}.")
+            module, path = self._holder.get_submodule(node.target), f"{node.target}."
+            layers = recurrent_of(self._nn, module, self._values[inputs[0]].shape)
+            return self._recurrent(module, layers, inputs[0], path) if layers else self._layer(module, inputs[0], path)
         if node.target in self._additions:
             return self._sum(node, inputs)
         if args and isinstance(args[0], _Rows):
@@ -155,6 +165,30 @@ class _Reader:
                 return args[0][args[1]]
         raise ValueError("not among what fedbuff.Network has; fedbuff.torch.Module takes the module as it is")
 
+    def _item(self, node: Any, at: Any) -> _Rows:
+        """The states of an LSTM or a GRU, or its last; or the last step of a sequence."""
+        rows = self._values[node]
+        if rows.returned in _PARTS and at in (0, 1):
+            chosen = self._rows(rows.shape, Chain(), node)
+            chosen.returned, chosen.single = _PARTS[rows.returned][at], rows.single
+            return chosen
+        of_last = rows.returned == "last" and (at == -1 or (at == 0 and rows.single))
+        everything = slice(None)
+        if of_last or (not rows.returned and at in ((everything, -1), (everything, -1, everything))):
+            return self._rows(LastStep()._part(rows.shape, "").shape, Chain((LastStep(),)), node)
+        raise ValueError("not among what fedbuff.Network has, which is the last step of a sequence, x[:, -1]")
+
+    def _recurrent(self, module: Any, layers: list[Layer], node: Any, path: str) -> _Rows:
+        shape = self._values[node].shape
+        for layer in layers:
+            shape = layer._part(shape, "").shape
+        made = self._rows(
+            shape, Chain(tuple(layers), tuple(path + name for name, _ in module.named_parameters())), node
+        )
+        made.returned = "lstm" if isinstance(module, self._nn.LSTM) else "gru"
+        made.single = module.num_layers == 1
+        return made
+
     def _given(self, argument: Any) -> Any:
         if isinstance(argument, tuple | list):
             return type(argument)(self._given(a) for a in argument)
@@ -170,7 +204,7 @@ class _Reader:
             return self._rows(shape, Chain(), node)
         part = layer._part(shape, "")
         wanted = [weight.shape for weights in part.weights for weight in weights]
-        own = dict(module.named_parameters(recurse=False))
+        own = {} if module is layer else dict(module.named_parameters(recurse=False))
         if [tuple(p.shape) for p in own.values()] != wanted or not set(own) <= {"weight", "bias"}:
             has = ", ".join(f"{name} {tuple(p.shape)}" for name, p in own.items())
             raise ValueError(f"it has {has}, but rows of shape {shape} reach it, which want {wanted}")

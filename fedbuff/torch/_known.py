@@ -8,7 +8,7 @@ from typing import Any
 from .. import layers as L
 from ..layers._layer import Layer, Shape
 
-__all__ = ["functions_of", "layer_of", "methods_of"]
+__all__ = ["functions_of", "layer_of", "methods_of", "recurrent_of"]
 
 Make = Callable[..., Any]
 
@@ -17,6 +17,8 @@ def layer_of(nn: Any, module: Any, shape: Shape) -> Layer | None:
     """The layer that does what the module does with rows of this shape; None where it changes nothing."""
     if isinstance(module, nn.Identity):
         return None
+    if isinstance(module, Layer):
+        return module
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
         L.BatchNorm()  # which says why not
     kinds: dict[Any, Callable[[Any], Any]] = {
@@ -35,20 +37,37 @@ def layer_of(nn: Any, module: Any, shape: Shape) -> Layer | None:
         nn.Dropout: lambda m: L.Dropout(m.p),
         nn.GroupNorm: lambda m: L.GroupNorm(m.num_groups, m.eps, m.affine),
         nn.LayerNorm: lambda m: _layer_norm(m, shape),
+        nn.Embedding: _embedding,
     }
     if type(module) in (nn.Softmax, nn.LogSoftmax):
         raise ValueError("cross_entropy, the default loss, has it in itself; end with scores")
     if type(module) not in kinds:
-        known = ", ".join(kind.__name__ for kind in kinds)
+        known = ", ".join(kind.__name__ for kind in (*kinds, nn.LSTM, nn.GRU))
         raise ValueError(f"not a layer that fedbuff.Network has; it has {known}, Identity and Sequential")
-    if module._forward_hooks or module._forward_pre_hooks:
-        raise ValueError("it has hooks, which fedbuff.Network would not call")
+    _check_hooks(module)
     layer: Layer = kinds[type(module)](module)
     return layer
 
 
+def recurrent_of(nn: Any, module: Any, shape: Shape) -> list[Layer]:
+    """The layers of an LSTM or a GRU, with what it drops between them; none of another module."""
+    kind: Any = {nn.LSTM: L.LSTM, nn.GRU: L.GRU}.get(type(module))
+    if kind is None:
+        return []
+    _want(module.batch_first, "with batch_first=True")
+    _want(not module.bidirectional and not module.proj_size, "without bidirectional and proj_size")
+    _check_hooks(module)
+    if len(shape) == 2 and module.input_size != shape[1]:
+        raise ValueError(f"its input_size is {module.input_size}, sequences of shape {shape} reach it")
+    between = [L.Dropout(module.dropout)] if module.dropout else []
+    layers: list[Layer] = [kind(module.hidden_size, bias=module.bias)]
+    for _ in range(module.num_layers - 1):
+        layers += [*between, kind(module.hidden_size, bias=module.bias)]
+    return layers
+
+
 def functions_of(torch: Any) -> dict[Any, Make]:
-    """For each function the module that does the same, made of the function's arguments behind the first."""
+    """For each function the module, or the layer, that does the same, made of the arguments behind the first."""
     nn, F = torch.nn, torch.nn.functional
     makers: dict[Any, Make] = {}
     for name, make in _makers(nn).items():
@@ -78,8 +97,10 @@ def _makers(nn: Any) -> dict[str, Make]:
         return nn.MaxPool2d(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
 
     def mean(dim: Any, keepdim: bool = False) -> Any:
+        if dim in (1, -2) and not keepdim:
+            return L.MeanOverTime()
         dims = sorted(d % 4 for d in (dim if isinstance(dim, tuple | list) else (dim,)))
-        _want(dims == [2, 3], "over height and width")
+        _want(dims == [2, 3], "over height and width, or over time,")
         return nn.AdaptiveAvgPool2d(1)
 
     def dropout(p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -101,6 +122,11 @@ def _makers(nn: Any) -> dict[str, Make]:
         "softmax": lambda *args, **named: nn.Softmax(),
         "log_softmax": lambda *args, **named: nn.LogSoftmax(),
     }
+
+
+def _check_hooks(module: Any) -> None:
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise ValueError("it has hooks, which fedbuff.Network would not call")
 
 
 def _want(true: bool, what: str) -> None:
@@ -140,6 +166,12 @@ def _flatten(m: Any) -> Any:
 def _gelu(m: Any) -> Any:
     _want(m.approximate == "none", "with approximate='none'")
     return L.GELU()
+
+
+def _embedding(m: Any) -> Any:
+    _want(m.padding_idx is None and m.max_norm is None, "without padding_idx and max_norm")
+    _want(not m.scale_grad_by_freq, "without scale_grad_by_freq")
+    return L.Embedding(m.num_embeddings, m.embedding_dim)
 
 
 def _layer_norm(m: Any, shape: Shape) -> Any:

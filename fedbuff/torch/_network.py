@@ -10,8 +10,10 @@ import numpy as np
 from .._base.checks import instance
 from .._base.files import optional
 from .._problems.base import Floats
-from .._problems.network import Network, row_shape
+from .._problems.network import Network
+from .._problems.network_rows import row_shape
 from .._problems.to_torch import module_of
+from ..layers import Embedding
 from ._graph import Chain, chain_of
 
 __all__ = ["network"]
@@ -37,7 +39,9 @@ def network(module: Any, X: Any, y: Any, clients: Any, **options: Any) -> Networ
     """
     torch = optional("torch", "torch", "fedbuff.torch.network")
     instance("module", module, torch.nn.Module, "a torch.nn.Module")
-    shape = row_shape(X)
+    kinds = {type(part) for part in module.modules()}
+    tokens = torch.nn.Embedding in kinds
+    shape = row_shape(X, tokens=tokens, sequences=not tokens and bool(kinds & {torch.nn.LSTM, torch.nn.GRU}))
     chain = chain_of(torch, module, shape)
     made = Network(X, y, clients, layers=chain.layers, **options)
     origin = Origin(module, chain.names, made.dtype)
@@ -70,7 +74,12 @@ class Origin:
 def _compare(torch: Any, origin: Origin, chain: Chain, shape: tuple[int, ...]) -> None:
     """Refuses a module that computes what its graph does not show, such as work in place on a value used again."""
     w = origin.weights().astype(np.float64)
-    rows = torch.from_numpy(np.random.default_rng(0).standard_normal((2, *shape)))
+    rng = np.random.default_rng(0)
+    first = chain.layers[0]
+    if isinstance(first, Embedding):
+        rows = torch.from_numpy(rng.integers(0, first.n_words, (2, *shape)))
+    else:
+        rows = torch.from_numpy(rng.standard_normal((2, *shape)))
     with torch.no_grad():
         ours = module_of(chain.layers, shape, w).eval()(rows)
         theirs = origin.with_weights(w).double().eval()(rows)

@@ -192,7 +192,8 @@ def test_kinds_of_layers() -> None:
     assert in_c == kinds
     read = re.search(r"choice<LayerKind>\([^{]*\{(.*?)\}", text("csrc/bindings/bound_problem.hpp"), re.DOTALL)
     assert read and re.findall(r'"(\w+)"', read[1]) == list(kinds)
-    assert set(kinds) <= {*network.LAYERS, "dropout", "residual", "shortcut", "end_residual"}
+    by_chance = ("dropout", "random_crop", "random_flip")
+    assert set(kinds) <= {*network.LAYERS, *by_chance, "residual", "shortcut", "end_residual"}
 
 
 def test_fields_of_a_layer() -> None:

@@ -89,8 +89,7 @@ def _net(spec: ProblemSpec, w: Array, rows: Array) -> Bounds:
 
 
 def _network(spec: ProblemSpec, w: Array, rows: Array) -> Bounds:
-    assert spec.x is not None
-    (z, e_z, back), passing = Passing.through(spec, w, spec.x[rows])
+    (z, e_z, back), passing = Passing.through(spec, w, rows)
     d, e_d, e_loss, margin = _head(spec, z, e_z, rows)
     _, _, terms = back(d / len(rows), e_d / len(rows))
     gradient = np.concatenate([term.ravel() for term in terms])

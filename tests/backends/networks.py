@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from recurrent_bounds import recurrent
 
 from fedbuff import layers as public
+from fedbuff._problems.network_rows import Inputs
+from fedbuff.backends import reference
 from fedbuff.backends.python.network import LAYERS, Draws, Weights, _end, _padded, _shortcut, _windows
 from fedbuff.backends.spec import LayerSpec, NetworkSpec, ProblemSpec
+from fedbuff.layers._augment import RandomCrop, RandomFlip
 from fedbuff.layers._image import AvgPool2d, Conv2d, Flatten, GlobalAvgPool2d, MaxPool2d
-from fedbuff.layers._layer import Layer
+from fedbuff.layers._layer import Layer, Tokens
 from fedbuff.layers._norm import GroupNorm, LayerNorm
 from fedbuff.layers._pointwise import GELU, Dense, Dropout, LeakyReLU, ReLU, Sigmoid, SiLU, Tanh
+from fedbuff.layers._sequence import GRU, LSTM, Embedding, LastStep, MeanOverTime
 from fedbuff.layers._stack import Residual, stack
 
 Array = NDArray[Any]
@@ -26,9 +31,10 @@ Backward = Callable[[Array, Array], tuple[Array, Array, list[Array]]]
 
 EVERY_LAYER = (
     Conv2d, MaxPool2d, AvgPool2d, GlobalAvgPool2d, Flatten, Dense, ReLU, LeakyReLU, GELU, SiLU, Tanh, Sigmoid, Dropout,
-    GroupNorm, LayerNorm, Residual,
+    GroupNorm, LayerNorm, Residual, Embedding, MeanOverTime, LastStep, LSTM, GRU, RandomCrop, RandomFlip,
 )  # fmt: skip
 PUBLIC = tuple(kind for kind in EVERY_LAYER if kind.__name__ in public.__all__)
+WORDS = 5  # tokens of an embedding
 ACTIVATIONS = (ReLU, LeakyReLU, GELU, SiLU, Tanh, Sigmoid)
 
 # Stacks
@@ -62,7 +68,8 @@ def pools(draw: st.DrawFn, shape: tuple[int, ...], kind: Any) -> Any:
 def images(draw: st.DrawFn, shape: tuple[int, ...], kinds: tuple[Any, ...], depth: int = 0) -> Any:
     """A layer that takes this image and gives another, but for those that need one that keeps its shape."""
     of_numbers = [kind for kind in kinds if kind in (*ACTIVATIONS, Dropout)]
-    choices = [kind for kind in kinds if kind in (Conv2d, MaxPool2d, AvgPool2d, GroupNorm, LayerNorm)] + of_numbers
+    whole = (Conv2d, MaxPool2d, AvgPool2d, GroupNorm, LayerNorm, RandomCrop, RandomFlip)
+    choices = [kind for kind in kinds if kind in whole] + of_numbers
     if Residual in kinds and depth == 0:
         choices.append(Residual)
     kind = draw(st.sampled_from(choices))
@@ -92,6 +99,8 @@ def numbers(kind: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from([LeakyReLU(0.125), LeakyReLU(-0.5)])
     if kind is Dropout:
         return st.sampled_from([Dropout(0.25), Dropout(0.0)])
+    if kind is RandomCrop:
+        return st.sampled_from([RandomCrop(2), RandomCrop((0, 9))])
     if kind is LayerNorm:
         return st.builds(LayerNorm, affine=st.booleans())
     return st.just(kind())
@@ -107,10 +116,33 @@ def chains(draw: st.DrawFn, shape: tuple[int, ...], kinds: tuple[Any, ...], dept
 
 
 @st.composite
+def sequences(draw: st.DrawFn, shape: tuple[int, ...], kinds: tuple[Any, ...]) -> list[Layer]:
+    """Layers from a sequence, or from tokens, to a vector."""
+    chain: list[Layer] = []
+    if isinstance(shape, Tokens):
+        chain.append(Embedding(WORDS, draw(st.sampled_from([1, 3, 8, 17]))))
+    of_steps = [kind for kind in kinds if kind in (LSTM, GRU)]
+    choices = [kind for kind in kinds if kind in (*ACTIVATIONS, Dropout)] + 3 * of_steps
+    for kind in draw(st.lists(st.sampled_from(choices if chain else of_steps or [None]), max_size=3)):
+        if kind is None:
+            break
+        if kind in of_steps:
+            layer = kind(draw(st.sampled_from([1, 3, 8, 17])), bias=draw(st.booleans()))
+        else:
+            layer = draw(numbers(kind))
+        around = kind not in of_steps and Residual in kinds and draw(st.booleans())
+        chain.append(Residual([layer]) if around else layer)
+    ends = [kind() for kind in kinds if kind in (MeanOverTime, LastStep)] + ([Flatten()] if chain else [])
+    return [*chain, draw(st.sampled_from(ends))]
+
+
+@st.composite
 def stacks(draw: st.DrawFn, shape: tuple[int, ...], outputs: int, kinds: tuple[Any, ...]) -> list[Layer]:
     """Layers from a row's shape to a vector of so many numbers."""
     chain: list[Layer] = []
-    if len(shape) == 3:
+    if len(shape) == 2 or isinstance(shape, Tokens):
+        chain += draw(sequences(shape, kinds))
+    elif len(shape) == 3:
         chain += draw(chains(shape, kinds))
         if GlobalAvgPool2d in kinds and draw(st.integers(0, 3)) == 0:
             chain.append(GlobalAvgPool2d())
@@ -129,31 +161,36 @@ def spec_of(
     head: Any,
     seed: int = 0,
     label_smoothing: float = 0.0,
+    dtype: Any = None,
     **options: float,
 ) -> ProblemSpec:
-    """The problem of these layers over rows x (rows, *shape), with targets drawn."""
+    """The problem of these layers over rows x (rows, *shape), with targets drawn. Integers are tokens."""
     rng = np.random.default_rng(seed)
-    part = stack(layers, x.shape[1:])
+    tokens, bytes_ = x.dtype.kind == "i", x.dtype == np.uint8
+    shape = Tokens(x.shape[1:]) if tokens else x.shape[1:]
+    part = stack(layers, shape)
     outputs, rows = part.shape[0], len(x)
     targets = rows if outputs == 1 else (rows, outputs)
-    values: dict[str, Any] = {}
+    flat = np.ascontiguousarray(x.reshape(rows, -1))
+    values: dict[str, Any] = {"token": flat.astype(np.int32)} if tokens else {"byte" if bytes_ else "x": flat}
+    if bytes_:
+        values |= {"scale": 0.0625, "shift": -8.3}
     if head == "softmax":
         values["label"] = rng.integers(0, outputs, rows).astype(np.int32)
     elif head == "logistic":
-        values["target"] = rng.integers(0, 2, targets).astype(x.dtype)
+        values["target"] = rng.integers(0, 2, targets).astype(dtype or x.dtype)
     else:
-        values["target"] = rng.standard_normal(targets).astype(x.dtype)
+        values["target"] = rng.standard_normal(targets).astype(dtype or x.dtype)
     return ProblemSpec(
         family="layers",
-        dtype=x.dtype,
+        dtype=np.dtype(dtype or x.dtype),
         n_clients=len(counts),
         dim=sum(weight.size for weights in part.weights for weight in weights),
         client_weight=np.full(len(counts), 1 / len(counts)),
         offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        x=np.ascontiguousarray(x.reshape(rows, -1)),
         network=NetworkSpec(
             layers=part.records,
-            input_shape=x.shape[1:] if x.ndim == 4 else (x.shape[1], 1, 1),
+            input_shape=Inputs(shape, np.dtype(np.float64)).tensor,
             label_smoothing=label_smoothing,
         ),
         head=head,
@@ -178,14 +215,22 @@ def networks(
         st.one_of(
             st.tuples(st.sampled_from([1, 2, 3, 4]), st.integers(1, 7), st.integers(1, 7)),
             st.tuples(st.sampled_from([1, 3, 16, 17])),
+            *([st.tuples(st.integers(1, 5)).map(Tokens)] if Embedding in kinds else []),
+            *([st.tuples(st.integers(1, 5), st.sampled_from([1, 3, 8, 17]))] if MeanOverTime in kinds else []),
         )
     )
     layers = draw(stacks(shape, outputs, kinds))
-    x = np.random.default_rng(seed).standard_normal((sum(counts), *shape)).astype(dtype)
+    rng = np.random.default_rng(seed)
+    if isinstance(shape, Tokens):
+        x = rng.integers(0, WORDS, (sum(counts), *shape))
+    elif draw(st.integers(0, 3)) == 0:
+        x = rng.integers(0, 256, (sum(counts), *shape)).astype(np.uint8)
+    else:
+        x = rng.standard_normal((sum(counts), *shape)).astype(dtype)
     options: dict[str, float] = {"l2": draw(st.sampled_from([0.0, 0.125]))}
     if head == "softmax":
         options["label_smoothing"] = draw(st.sampled_from([0.0, 0.25]))
-    return spec_of(layers, x, counts, head, seed, **options)
+    return spec_of(layers, x, counts, head, seed, dtype=dtype, **options)
 
 
 def records(spec: ProblemSpec) -> tuple[LayerSpec, ...]:
@@ -198,8 +243,7 @@ def drops(spec: ProblemSpec) -> bool:
 
 
 def _seen(spec: ProblemSpec) -> Passing:
-    assert spec.x is not None
-    return Passing.through(spec, np.zeros(spec.dim), np.zeros((1, spec.x.shape[1])))[1]
+    return Passing.through(spec, np.zeros(spec.dim), np.array([0]))[1]
 
 
 def largest_fan(spec: ProblemSpec) -> int:
@@ -233,13 +277,15 @@ class Passing:
 
     @staticmethod
     def through(
-        spec: ProblemSpec, w: Array, x: Array, draws: Draws | None = None
+        spec: ProblemSpec, w: Array, rows: Array, draws: Draws | None = None
     ) -> tuple[tuple[Array, Array, Backward], Passing]:
-        """The scores, their terms and the way back; x (rows, features)."""
+        """The scores of these rows, their terms and the way back."""
         assert spec.network is not None
         passing = Passing(draws)
-        value = x.reshape(len(x), *spec.network.input_shape)
-        scores = passing.chain(list(spec.network.layers), value, np.zeros_like(value), w)
+        problem = reference.bind(spec)
+        assert isinstance(problem, reference._Layers)
+        value = problem.inputs(rows)
+        scores = passing.chain(list(spec.network.layers), value, np.zeros(value.shape), w)
         return scores[:3], passing
 
     def chain(self, layers: list[LayerSpec], x: Array, e: Array, w: Array) -> tuple[Array, Array, Backward, int]:
@@ -268,6 +314,11 @@ class Passing:
             return self.residual(layers[1:-1], x, e, w)
         if layer.kind == "flatten":
             return x.reshape(len(x), -1), e.reshape(len(x), -1), _reshaped(x.shape), 0
+        if layer.kind == "embedding":
+            return embedding(layer, x, w)
+        if layer.kind in ("lstm", "gru"):
+            self.longest = max(self.longest, x.shape[-1] + 5 * layer.out)
+            return recurrent(layer, x, e, w)
         if layer.kind == "max_pool":
             return self.max_pool(layer, x, e)
         if layer.kind in ("relu", "leaky_relu"):
@@ -276,13 +327,16 @@ class Passing:
             return x * slope, np.abs(slope) * (e + np.abs(x)), _scaled(slope), 0
         if layer.kind in ("group_norm", "layer_norm"):
             return norm(layer, x, e, w)
+        if layer.kind in ("random_crop", "random_flip"):
+            assert self.draws is None
+            return x, e, lambda d, e_d: (d, e_d, []), 0
         if layer.kind == "dropout":
             return self.dropout(layer, x, e)
         if layer.kind in STEEPEST:
             value, true_back = LAYERS[layer.kind](layer, x, Weights(w))
             slope, _ = true_back(np.ones_like(x))
             return value, e * STEEPEST[layer.kind] + np.abs(x) + np.abs(value), _curved(slope, e + np.abs(x)), 0
-        if layer.kind in ("conv2d", "dense", "avg_pool", "global_avg"):
+        if layer.kind in ("conv2d", "dense", "avg_pool", "global_avg", "mean_over_time", "last_step"):
             return self.linear(layer, x, e, w)
         raise AssertionError(f"{layer.kind}: no bounds")
 
@@ -351,6 +405,17 @@ def _terms(layer: LayerSpec, x: Array) -> int:
     if layer.kind == "conv2d":
         return x.shape[1] // layer.groups * math.prod(layer.kernel) + 1
     return math.prod(layer.kernel) if layer.kind == "avg_pool" else x[0].size + 1
+
+
+def embedding(layer: LayerSpec, x: Array, w: Array) -> tuple[Array, Array, Backward, int]:
+    weights = Weights(w)
+    y, true_back = LAYERS["embedding"](layer, x, weights)
+
+    def back(d: Array, e_d: Array) -> tuple[Array, Array, list[Array]]:
+        nothing, terms = true_back(e_d + np.abs(d))
+        return nothing, nothing, terms
+
+    return y, np.zeros(y.shape), back, len(w) - weights.left
 
 
 def _scaled(slope: Array) -> Backward:

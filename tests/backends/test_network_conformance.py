@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ with_networks = pytest.mark.parametrize("case", [case for case in cases() if cas
 def test_local_sgd(
     case: Any, dtype: str, data: st.DataObject, batch: int, steps: int, extras: Any, explicit: bool, seed: int
 ) -> None:
-    spec = data.draw(networks(dtype, tuple(kind for kind in PUBLIC if kind is not L.Dropout)))
+    spec = data.draw(
+        networks(dtype, tuple(kind for kind in PUBLIC if kind not in (L.Dropout, L.RandomCrop, L.RandomFlip)))
+    )
     client = data.draw(st.integers(0, spec.n_clients - 1))
     w0 = start(spec, data.draw(words))
     check_local_sgd(case, spec, w0, LocalSpec(steps, 1.0, *extras), client, data.draw(words), seed, batch, explicit)
@@ -128,6 +131,44 @@ def test_dropout(case: Any, dtype: str, batch: int) -> None:
             backend.bind(spec).local_sgd(LocalSpec(3, 0.5), w, task, got)
         reference.bind(cast(spec, np.float64)).local_sgd(LocalSpec(3, 0.5), wide(w), task, want)
         assert np.linalg.norm(got - want) <= 1e3 * np.finfo(dtype).eps * np.linalg.norm(w)
+
+
+@with_networks
+@every_dtype
+@pytest.mark.parametrize("batch", [0, 1, 6])
+def test_augmentation(case: Any, dtype: str, batch: int) -> None:
+    """Images are moved and turned alike, step by step, at the front and behind a layer that learns."""
+    layers = [
+        L.RandomCrop((2, 1)), L.RandomFlip(), L.Conv2d(5, 3, padding=2), L.Tanh(), L.Dropout(0.25), L.RandomFlip(),
+        L.RandomCrop((9, 0)), L.Residual([L.RandomCrop(1)]), L.Flatten(), L.Dense(3),
+    ]  # fmt: skip
+    x = np.random.default_rng(1).integers(0, 256, (9, 2, 5, 4)).astype(np.uint8)
+    spec = spec_of(layers, x, [4, 5], "softmax", dtype=dtype)
+    w = (0.25 * np.random.default_rng(2).standard_normal(spec.dim)).astype(dtype)
+    for rows in (None, np.array([[1, 1, 0, 4, 1, 2][:batch]] * 3)):
+        task = LocalTask(1, 2**32 - 1, 2**64 - 3, batch, rows if batch else None)
+        got, want = np.empty_like(w), np.empty(spec.dim)
+        with case.use() as backend:
+            backend.bind(spec).local_sgd(LocalSpec(3, 0.125), w, task, got)
+        reference.bind(cast(spec, np.float64)).local_sgd(LocalSpec(3, 0.125), wide(w), task, want)
+        assert np.linalg.norm(got - want) <= 3e3 * np.finfo(dtype).eps * np.linalg.norm(w)
+
+
+@with_networks
+@every_dtype
+def test_bytes_are_the_numbers_that_they_stand_for(case: Any, dtype: str) -> None:
+    """By bits: the 256 numbers are worked out in double and rounded once."""
+    x = np.arange(2 * 3 * 256, dtype=np.uint8).reshape(6, 1, 16, 16)
+    spec = spec_of([L.Conv2d(3, 3), L.Tanh(), L.Flatten(), L.Dense(3)], x, [2, 4], "softmax", dtype=dtype)
+    numbers = (spec.scale * x.astype(np.float64) + spec.shift).astype(dtype).reshape(6, -1)
+    w = start(spec, 5)
+    gradients = []
+    with case.use() as backend:
+        for one in (spec, replace(spec, byte=None, x=numbers)):
+            gradient = np.empty_like(w)
+            value = backend.bind(one).gradient(w, gradient, 1)
+            gradients.append((value, gradient.tobytes()))
+    assert gradients[0] == gradients[1]
 
 
 CNN = [L.Conv2d(16, 3), L.ReLU(), L.MaxPool2d(2), L.Conv2d(32, 3), L.ReLU(), L.MaxPool2d(2), L.Flatten(), L.Dense(10)]

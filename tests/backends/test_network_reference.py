@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from fedbuff.backends import reference
 from fedbuff.backends.python.network import Draws
 from fedbuff.backends.spec import ProblemSpec
+from fedbuff.layers._augment import RandomCrop, RandomFlip
 from fedbuff.layers._image import AvgPool2d, Conv2d, Flatten, GlobalAvgPool2d, MaxPool2d
 from fedbuff.layers._norm import GroupNorm, LayerNorm
 from fedbuff.layers._pointwise import GELU, Dense, Dropout, LeakyReLU, ReLU, Sigmoid, SiLU, Tanh
+from fedbuff.layers._sequence import GRU, LSTM, Embedding, LastStep, MeanOverTime
 from fedbuff.layers._stack import Residual
 
 Array = NDArray[Any]
@@ -75,6 +77,8 @@ SMOOTH: dict[str, list[Any]] = {
     "silu": [Conv2d(4, 3), SiLU(), Flatten(), Dense(3)],
     "sigmoid": [Conv2d(4, 3), Sigmoid(), Flatten(), Dense(3)],
     "dropout": [Conv2d(4, 3), Dropout(0.25), Tanh(), Flatten(), Dropout(), Dense(3)],
+    "random crop": [Conv2d(4, 3), RandomCrop((1, 3)), Tanh(), RandomCrop(0), Flatten(), Dense(3)],
+    "random flip": [RandomFlip(), Conv2d(4, 3), RandomFlip(), Tanh(), Flatten(), Dense(3)],
     "group norm": [Conv2d(4, 3), GroupNorm(2), Tanh(), Flatten(), Dense(3)],
     "group norm of one": [Conv2d(4, 3), GroupNorm(4, affine=False), Tanh(), GroupNorm(1), Flatten(), Dense(3)],
     "layer norm": [Conv2d(4, 3), LayerNorm(), Tanh(), Flatten(), Dense(5), LayerNorm(affine=False), Dense(3)],
@@ -82,6 +86,16 @@ SMOOTH: dict[str, list[Any]] = {
     "residual shortcut": [
         Residual([Conv2d(4, 3, 2, 1), Tanh(), Residual([Tanh()])], [Conv2d(4, 1, 2, bias=False)]), Flatten(), Dense(3),
     ],
+}  # fmt: skip
+
+
+OF_SEQUENCES: dict[str, list[Any]] = {
+    "embedding": [Embedding(5, 3), Tanh(), Flatten(), Dense(3)],
+    "lstm": [Embedding(5, 4), LSTM(6), Dropout(0.25), LSTM(3, last=True), Dense(3)],
+    "lstm without bias": [Embedding(5, 2), LSTM(1, bias=False), MeanOverTime(), Dense(3)],
+    "gru": [Embedding(5, 4), GRU(6), Residual([GRU(6)]), LastStep(), Dense(3)],
+    "gru without bias": [Embedding(5, 2), GRU(3, bias=False), Flatten(), Dense(3)],
+    "mean over time": [Embedding(5, 4), Residual([Sigmoid()]), Dropout(0.25), MeanOverTime(), Dense(3)],
 }  # fmt: skip
 
 
@@ -94,8 +108,18 @@ def test_every_layer(name: str, head: str) -> None:
     check_gradient(spec, model(spec, 7), seed=11)
 
 
+@pytest.mark.parametrize("name", OF_SEQUENCES)
+def test_every_layer_of_sequences(name: str) -> None:
+    """Over tokens; the first of them does not occur."""
+    x = np.random.default_rng(5).integers(1, 5, (5, 6))
+    spec = spec_of(OF_SEQUENCES[name], x, [5], "softmax", dtype="float64")
+    check_gradient(spec, model(spec, 7), seed=11)
+    _, gradient = value_and_gradient(spec, model(spec, 7), 11)
+    assert not gradient[: OF_SEQUENCES[name][0].width].any()
+
+
 def test_every_layer_is_there() -> None:
-    shown = {type(layer) for layers in SMOOTH.values() for layer in layers}
+    shown = {type(layer) for layers in (SMOOTH | OF_SEQUENCES).values() for layer in layers}
     assert shown == set(EVERY_LAYER)
 
 
@@ -108,7 +132,10 @@ def test_random_stacks_without_kinks(spec: ProblemSpec, seed: int) -> None:
     check_gradient(spec, model(spec, seed), seed)
 
 
-KINKED = (Conv2d, MaxPool2d, AvgPool2d, GlobalAvgPool2d, Flatten, Dense, ReLU, LeakyReLU, Residual)
+KINKED = (
+    Conv2d, MaxPool2d, AvgPool2d, GlobalAvgPool2d, Flatten, Dense, ReLU, LeakyReLU, Residual, Embedding, MeanOverTime,
+    LastStep, LSTM, GRU,
+)  # fmt: skip
 
 
 @given(spec=networks("float64", KINKED), seed=words)

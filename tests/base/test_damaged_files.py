@@ -156,7 +156,7 @@ def rows_npz(folder: Path) -> Path:
 
 
 def read_rows(path: Path) -> Any:
-    reader = RowReader(True, False, True, np.dtype(np.float64), form=None, target=-1, divide_by=1.0)
+    reader = RowReader(True, False, True, np.dtype(np.float64), bytes=False, form=None, target=-1, divide_by=1.0)
     return reader.read(path.parent, path.name)
 
 

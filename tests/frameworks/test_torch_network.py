@@ -100,6 +100,145 @@ def test_random_architectures(block: int, dtype: str, close: float) -> None:
         assert again.init().tobytes() == w.tobytes() and again.loss(w) == problem.loss(w), (seed, problem.layers)
 
 
+def tokens_module() -> Any:
+    class OverTime(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.out = nn.Embedding(7, 5), nn.Linear(5, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.out(torch.tanh(self.words(x)).mean(1))
+
+    return OverTime()
+
+
+@pytest.mark.parametrize(("dtype", "close"), [("float64", 1e-12), ("float32", 1e-5)])
+def test_embeddings(dtype: str, close: float) -> None:
+    torch.manual_seed(1)
+    module = tokens_module().to(getattr(torch, dtype))
+    X, y = np.random.default_rng(0).integers(0, 7, (9, 6)), np.arange(9) % 3
+    options: dict[str, Any] = {"loss": "cross_entropy", "label_smoothing": 0.0}
+    problem = fb.torch.network(module, X, y, [0, 4, 9], dtype=dtype, **options)
+    assert problem.layers == (L.Embedding(7, 5), L.Tanh(), L.MeanOverTime(), L.Dense(3))
+    w = problem.init()
+    for one in (
+        module,
+        problem.to_torch(w),
+        fb.Network(X, y, [0, 4, 9], layers=problem.layers, dtype=dtype).to_torch(w),
+    ):
+        one.zero_grad()
+        value = torch_loss(one, X, y, options)
+        value.backward()
+        gradient = np.concatenate([p.grad.numpy().ravel() for p in one.parameters()])
+        assert abs(problem.loss(w) - value.item()) <= close
+        assert np.abs(problem.grad(w) - gradient).max() <= close
+
+
+def of_text(how: str) -> Any:
+    """What people write: LEAF's network of Shakespeare's text, and its kin."""
+
+    class Text(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            kind = nn.GRU if how.startswith("gru") else nn.LSTM
+            self.words = nn.Embedding(9, 4)
+            self.states = kind(4, 6, num_layers=1 if "one" in how else 2, batch_first=True, bias="plain" not in how)
+            self.out = nn.Linear(6, 3)
+
+        def forward(self, x: Any) -> Any:
+            x = self.words(x)
+            if how in ("lstm", "gru one", "lstm plain"):
+                states, _ = self.states(x)
+                return self.out(states[:, -1])
+            if how == "lstm mean":
+                return self.out(self.states(x)[0].mean(dim=1))
+            if how == "gru":
+                return self.out(self.states(x)[1][-1])
+            _, (h, _) = self.states(x)
+            return self.out(h[0])
+
+    return Text()
+
+
+@pytest.mark.parametrize(("dtype", "close"), [("float64", 1e-12), ("float32", 2e-5)])
+@pytest.mark.parametrize("how", ["lstm", "lstm one", "lstm mean", "lstm plain", "gru", "gru one"])
+def test_recurrent_modules(how: str, dtype: str, close: float) -> None:
+    torch.manual_seed(1)
+    module = of_text(how).to(getattr(torch, dtype))
+    X, y = np.random.default_rng(0).integers(0, 9, (9, 7)), np.arange(9) % 3
+    options: dict[str, Any] = {"loss": "cross_entropy", "label_smoothing": 0.0}
+    problem = fb.torch.network(module, X, y, [0, 4, 9], dtype=dtype, **options)
+    w = problem.init()
+    parts = [p.detach().numpy().ravel() for p in module.parameters()]
+    assert w.tobytes() == np.concatenate(parts).tobytes()
+    for one in (
+        module,
+        problem.to_torch(w),
+        fb.Network(X, y, [0, 4, 9], layers=problem.layers, dtype=dtype).to_torch(w),
+    ):
+        one.zero_grad()
+        value = torch_loss(one, X, y, options)
+        value.backward()
+        gradient = np.concatenate([p.grad.numpy().ravel() for p in one.parameters()])
+        assert abs(problem.loss(w) - value.item()) <= close
+        assert np.abs(problem.grad(w) - gradient).max() <= close
+
+
+@pytest.mark.parametrize(("dtype", "close"), [("float64", 1e-11), ("float32", 1e-4)])
+@pytest.mark.parametrize("seed", range(12))
+def test_random_stacks_of_sequences(seed: int, dtype: str, close: float) -> None:
+    rng = np.random.default_rng(seed)
+    layers: list[Any] = []
+    for _ in range(int(rng.integers(1, 4))):
+        kind, width = (L.LSTM, L.GRU)[int(rng.integers(2))], int(rng.integers(1, 40))
+        layers += [kind(width, bias=bool(rng.integers(2))), *([L.Tanh()] * int(rng.integers(2)))]
+    layers += [(L.MeanOverTime(), L.LastStep(), L.Flatten(), L.GRU(5, last=True))[seed % 4], L.Dense(3)]
+    X = rng.standard_normal((9, int(rng.integers(1, 12)), int(rng.integers(1, 20)))).astype(dtype)
+    y, options = np.arange(9) % 3, {"loss": "cross_entropy", "label_smoothing": 0.0}
+    problem = fb.Network(X, y, [0, 4, 9], layers=layers)
+    w = problem.init(seed) + np.dtype(dtype).type(0.125)
+    module = problem.to_torch(w)
+    value = torch_loss(module, X, y, options)
+    value.backward()
+    gradient = np.concatenate([p.grad.numpy().ravel() for p in module.parameters()])
+    assert abs(problem.loss(w) - value.item()) <= close
+    assert np.abs(problem.grad(w) - gradient).max() <= close * (1 + np.abs(gradient).max())
+
+
+def test_what_is_not_known_of_recurrent_modules() -> None:
+    class Wrapped(nn.Module):  # type: ignore[misc]
+        def __init__(self, inner: Any, take: Any) -> None:
+            super().__init__()
+            self.inner, self.take = inner, take
+
+        def forward(self, x: Any) -> Any:
+            return self.take(self.inner(x))
+
+    X = np.zeros((4, 5, 3), np.float32)
+    for inner, take, said in [
+        (nn.LSTM(3, 2), lambda out: out[0][:, -1], r"module\.inner \(LSTM\): .*with batch_first=True only"),
+        (nn.GRU(3, 2, batch_first=True, bidirectional=True), lambda out: out[0][:, -1], r".*without bidirectional"),
+        (nn.LSTM(3, 2, batch_first=True, proj_size=1), lambda out: out[0][:, -1], r".*without bidirectional and proj"),
+        (nn.LSTM(4, 2, batch_first=True), lambda out: out[0][:, -1], r".*its input_size is 4, sequences of shape"),
+        (nn.LSTM(3, 2, batch_first=True), lambda out: out[1][1][-1], r"module \(getitem\): not among"),
+        (nn.LSTM(3, 2, 2, batch_first=True), lambda out: out[1][0][0], r"module \(getitem\): not among"),
+        (nn.GRU(3, 2, batch_first=True), lambda out: out[0][:, 1], r"module \(getitem\): not among"),
+        (
+            nn.GRU(3, 2, batch_first=True),
+            lambda out: torch.relu(out[1]),
+            r"module \(relu\): expected the states of all",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=f"^{said}"):
+            fb.torch.network(Wrapped(inner, take), X, [0, 1, 0, 1], [0, 4])
+
+
+def test_what_is_not_known_of_embeddings() -> None:
+    for options in ({"padding_idx": 0}, {"max_norm": 1.0}):
+        with pytest.raises(ValueError, match=r"^module\.0 \(Embedding\): .*without padding_idx and max_norm only"):
+            fb.torch.network(nn.Sequential(nn.Embedding(7, 2, **options)), np.zeros((4, 3), int), [0, 1, 0, 1], [0, 4])
+
+
 def sequential() -> Any:
     return nn.Sequential(
         nn.Sequential(nn.Conv2d(2, 4, 3, padding="same", bias=False), nn.GroupNorm(2, 4), nn.LeakyReLU(0.1)),

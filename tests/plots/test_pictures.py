@@ -107,7 +107,7 @@ def test_convergence_with_a_band_over_seeds() -> None:
     (band,) = ax.collections
     assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(1.2)
     assert line(ax, 1)[1] == pytest.approx(history(1.0)["loss"])
-    with pytest.raises(ValueError, match="the history has step, time, updates, loss, not 'accuracy'"):
+    with pytest.raises(ValueError, match="metric: expected one of step, time, updates, loss, got 'accuracy'"):
         fb.plots.convergence(history(0.0), metric="accuracy")
     with pytest.raises(ValueError, match="against: expected one of time, step, updates"):
         fb.plots.convergence(history(0.0), against="epochs")
@@ -166,3 +166,44 @@ def test_axes_are_used_and_files_written(tmp_path: Any) -> None:
     for ending in ("svg", "png"):
         ax.figure.savefig(tmp_path / f"s.{ending}")
         assert (tmp_path / f"s.{ending}").stat().st_size > 5000
+
+
+def grid(**options: Any) -> Any:
+    base = {
+        "problem": {"kind": "quadratic", "centers": [[0.0], [2.0], [4.0], [9.0]]},
+        "trace": {"kind": "model", "n_clients": 4, "compute": {"kind": "exponential", "scale": 1.0}},
+        "strategy": {"kind": "fedbuff", "buffer_size": 2},
+        "local": {"steps": 1, "lr": 0.1},
+        "schedule": {"server_steps": 40},
+        "replay": {"eval_every": 1},
+    }
+    return fb.sweep(base, {"strategy.buffer_size": [1, 2, 4], "schedule.concurrency": [1, 4]} | options, seeds=[0, 1])
+
+
+def test_a_heat_map_has_the_medians_of_its_arms() -> None:
+    results = grid()
+    loss = float(np.median(results.column("loss")))
+    ax = fb.plots.heat_map(results, loss)
+    assert ax.get_xlabel() == "schedule.concurrency" and ax.get_ylabel() == "strategy.buffer_size"
+    texts = [text.get_text() for text in ax.texts]
+    rows = results.time_to("loss", loss).rows
+    wanted = ["never" if not np.isfinite(row["median"]) else f"{row['median']:.4g}" for row in rows]
+    assert texts == wanted and len(set(texts)) > 2
+    assert "never" in [text.get_text() for text in fb.plots.heat_map(results, -1.0).texts]
+    with pytest.raises(ValueError, match="x, y: expected two of"):
+        fb.plots.heat_map(results, loss, x="local.lr")
+    with pytest.raises(ValueError, match=r"results: expected one arm .* as local\.steps varies too"):
+        fb.plots.heat_map(grid(**{"local.steps": [1, 2]}), loss)
+
+
+def test_two_seeds_have_no_band_and_three_have_one_that_is_possible() -> None:
+    two = fb.plots.sweep(grid())
+    assert not two.collections and len(two.lines) == 6
+    assert two.get_legend().get_bbox_to_anchor().x0 > two.get_window_extent().x1 - 5  # beside six curves, not over them
+
+
+def test_twenty_lines_stay_apart() -> None:
+    from fedbuff.plots._style import line_style
+
+    styles = {(style["color"], str(style["linestyle"])) for style in map(line_style, range(49))}
+    assert len(styles) == 49

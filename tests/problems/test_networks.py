@@ -213,6 +213,258 @@ def test_a_replay_trains_it_with_the_same_bits_on_all_threads() -> None:
     assert one.history["loss"][-1] < 0.5 * one.history["loss"][0]
 
 
+# Bytes
+
+PIXELS = np.random.default_rng(6).integers(0, 256, (12, 2, 6, 5)).astype(np.uint8)
+
+
+@every_dtype
+@pytest.mark.parametrize("options", [{}, {"scale": 0.03, "shift": -1.5}], ids=["by default", "given"])
+def test_bytes_stand_for_numbers(dtype: str, options: Any) -> None:
+    layers = small().layers
+    scale, shift = options.get("scale", 1 / 255), options.get("shift", 0.0)
+    numbers = (scale * PIXELS.astype(np.float64) + shift).astype(dtype)
+    bytes_ = fb.Network(PIXELS, LABELS, CLIENTS, layers=layers, dtype=dtype, **options)
+    other = fb.Network(numbers, LABELS, CLIENTS, layers=layers)
+    w, local = other.init(1), fb.LocalSGD(3, 0.1, 4)
+    assert bytes_.dtype == dtype and bytes_.init(1).tobytes() == w.tobytes()
+    assert bytes_.loss(w) == other.loss(w) and bytes_.grad(w).tobytes() == other.grad(w).tobytes()
+    assert bytes_.delta(w, 1, local, seed=3).tobytes() == other.delta(w, 1, local, seed=3).tobytes()
+    for X in (PIXELS, numbers):  # held-out rows may be either
+        assert bytes_.accuracy(w, (X, LABELS)) == other.accuracy(w)
+    again = pickle.loads(pickle.dumps(bytes_))
+    assert again.grad(w).tobytes() == other.grad(w).tobytes()
+
+
+def test_bytes_are_kept_as_they_are() -> None:
+    X = PIXELS.copy()
+    problem = fb.Network(X, LABELS, CLIENTS, layers=small().layers, copy=False)
+    assert problem.dtype == "float32" and problem._spec.byte is not None and np.shares_memory(problem._spec.byte, X)
+    order = np.random.default_rng(1).permutation(12)
+    mixed = fb.Network(PIXELS[order], LABELS[order], CLIENTS[order], layers=small().layers)
+    w = mixed.init(1)
+    for client in range(3):
+        near(mixed.client_grad(client, w), problem.client_grad(client, w), "float32")
+
+
+def test_what_is_augmented_is_a_function_of_seed_client_task_step() -> None:
+    plain = small()
+    problem = fb.Network(images(2, 6, 5), LABELS, CLIENTS, layers=[L.RandomCrop(2), L.RandomFlip(), *plain.layers])
+    w, local = problem.init(1), fb.LocalSGD(2, 0.1, 3)
+    assert problem.grad(w).tobytes() == plain.grad(w).tobytes() and problem.accuracy(w) == plain.accuracy(w)
+
+    def delta(client: int = 1, **options: int) -> bytes:
+        return problem.delta(w, client, local, **options).tobytes()
+
+    first = delta(task=3, seed=5)
+    assert delta(task=3, seed=5) == first != plain.delta(w, 1, local, task=3, seed=5).tobytes()
+    assert len({first, delta(task=4, seed=5), delta(task=3, seed=6), delta(0, task=3, seed=5)}) == 4
+    model = fb.DelayModel(n_clients=3, compute=fb.Exponential(1.0))
+    schedule = fb.schedule(model, fb.FedBuff(buffer_size=2), server_steps=30, seed=1)
+    options: dict[str, Any] = {"strategy": fb.FedBuff(buffer_size=2), "seed": 3, "eval_every": 10}
+    one, two = (fb.replay(problem, schedule, local, threads=t, **options) for t in (1, 2))
+    assert one.w.tobytes() == two.w.tobytes()
+
+
+# Tokens and sequences
+
+TOKENS = np.random.default_rng(4).integers(0, 6, (12, 5))
+
+
+def words(dtype: str = "float64", X: Any = TOKENS, **options: Any) -> fb.Network:
+    layers = [L.Embedding(6, 4), L.Tanh(), L.MeanOverTime(), L.Dense(3)]
+    return fb.Network(X, LABELS, CLIENTS, layers=layers, dtype=dtype, **options)
+
+
+@every_dtype
+def test_an_embedding_is_a_dense_layer_over_indicators(dtype: str) -> None:
+    problem = words(dtype)
+    assert problem.shapes == ((5,), (5, 4), (5, 4), (4,), (3,)) and problem.dtype == dtype
+    w = (0.5 * np.random.default_rng(2).standard_normal(problem.dim)).astype(dtype)
+    pixels = np.eye(6, dtype=dtype)[TOKENS].transpose(0, 2, 1)[..., np.newaxis]  # (rows, words, time, 1)
+    layers = [L.Conv2d(4, 1, bias=False), L.Tanh(), L.GlobalAvgPool2d(), L.Dense(3)]
+    other = fb.Network(pixels, LABELS, CLIENTS, layers=layers)
+    same = np.concatenate([w[:24].reshape(6, 4).T.ravel(), w[24:]])
+    near(problem.loss(w), other.loss(same), dtype)
+    gradient = other.grad(same)
+    near(problem.grad(w), np.concatenate([gradient[:24].reshape(4, 6).T.ravel(), gradient[24:]]), dtype)
+    assert problem.accuracy(w) == other.accuracy(same)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "uint16", "int32", "int64", "uint64"])
+def test_tokens_are_integers_of_any_kind(kind: str) -> None:
+    w = words().init(3)
+    assert words(X=TOKENS.astype(kind)).grad(w).tobytes() == words().grad(w).tobytes()
+    assert words().accuracy(w, (TOKENS.astype(kind), LABELS)) == words().accuracy(w)
+
+
+def test_tokens_have_float32_models_unless_said() -> None:
+    layers = [L.Embedding(6, 4), L.MeanOverTime(), L.Dense(3)]
+    problem = fb.Network(TOKENS, LABELS, CLIENTS, layers=layers)
+    assert problem.dtype == "float32" and problem.held_out(TOKENS, LABELS).dtype == "float32"
+
+
+def test_without_a_copy_int32_tokens_are_the_callers() -> None:
+    X = TOKENS.astype(np.int32)
+    problem = words(X=X, copy=False)
+    before = problem.loss(w := problem.init(1))
+    X[0] = (X[0] + 1) % 6
+    assert problem.loss(w) != before
+
+
+def test_tokens_of_clients_in_any_order() -> None:
+    order = np.random.default_rng(1).permutation(12)
+    layers = [L.Embedding(6, 4), L.Flatten(), L.Dense(3)]
+    mixed = fb.Network(TOKENS[order], LABELS[order], CLIENTS[order], layers=layers, dtype="float64")
+    sorted_ = fb.Network(TOKENS, LABELS, CLIENTS, layers=layers, dtype="float64")
+    w = mixed.init(1)
+    for client in range(3):
+        near(mixed.client_grad(client, w), sorted_.client_grad(client, w))
+
+
+def test_starts_of_embeddings() -> None:
+    layers = [L.Embedding(500, 20), L.MeanOverTime(), L.Dense(3)]
+    table = fb.Network(TOKENS, LABELS, CLIENTS, layers=layers).init(1)[:10000]
+    assert abs(table.mean()) < 0.04 and abs(table.var() - 1) < 0.06
+
+
+@every_dtype
+def test_sequences_of_numbers(dtype: str) -> None:
+    X = images(5, 4, dtype=dtype)
+    problem = fb.Network(X, LABELS, CLIENTS, layers=[L.MeanOverTime(), L.Dense(3)])
+    assert problem.shapes == ((5, 4), (4,), (3,))
+    same_problem(problem, fb.Softmax(X.mean(axis=1), LABELS, CLIENTS), dtype)
+
+
+def test_a_replay_over_tokens_has_the_same_bits_on_all_threads() -> None:
+    problem = words("float32")
+    model = fb.DelayModel(n_clients=3, compute=fb.Exponential(1.0))
+    schedule = fb.schedule(model, fb.FedBuff(buffer_size=2), server_steps=60, seed=1)
+    options: dict[str, Any] = {"strategy": fb.FedBuff(buffer_size=2), "seed": 3, "eval_every": 20}
+    one, two = (fb.replay(problem, schedule, fb.LocalSGD(3, 0.2, 2), threads=t, **options) for t in (1, 2))
+    assert one.w.tobytes() == two.w.tobytes()
+    assert one.history["loss"][-1] < one.history["loss"][0]
+    again = pickle.loads(pickle.dumps(problem))
+    assert again.grad(one.w).tobytes() == problem.grad(one.w).tobytes()
+
+
+@every_dtype
+@pytest.mark.parametrize("kind", [L.LSTM, L.GRU])
+def test_the_last_state(dtype: str, kind: Any) -> None:
+    """By the option, by a layer, and as the last of all states in a dense layer whose other weights are 0."""
+    X = images(5, 4, dtype=dtype)
+    option, layer, flat = (
+        fb.Network(X, LABELS, CLIENTS, layers=layers)
+        for layers in (
+            [kind(6, last=True), L.Dense(3)],
+            [kind(6), L.LastStep(), L.Dense(3)],
+            [kind(6), L.Flatten(), L.Dense(3)],
+        )
+    )
+    assert option.shapes == ((5, 4), (6,), (3,)) and layer.shapes == ((5, 4), (5, 6), (6,), (3,))
+    w = option.init(1)
+    assert layer.init(1).tobytes() == w.tobytes() and layer.grad(w).tobytes() == option.grad(w).tobytes()
+    n = option.dim - 21
+    dense = np.zeros((3, 5, 6), dtype)
+    dense[:, -1] = w[n : n + 18].reshape(3, 6)
+    whole = np.concatenate([w[:n], dense.ravel(), w[-3:]])
+    near(flat.loss(whole), option.loss(w), dtype)
+    near(flat.grad(whole)[:n], option.grad(w)[:n], dtype)
+
+
+@pytest.mark.parametrize("kind", [L.LSTM, L.GRU])
+def test_starts_of_recurrent_layers(kind: Any) -> None:
+    """Variance 1 / (3 width), biases 0."""
+    problem = fb.Network(images(5, 40), LABELS, CLIENTS, layers=[kind(50, last=True), L.Dense(3)])
+    gates = 50 * (4 if kind is L.LSTM else 3)
+    weights = gates * 90
+    w = problem.init(3)
+    assert abs(w[:weights].var() * 150 - 1) < 6 / np.sqrt(weights) and not w[weights : weights + 2 * gates].any()
+
+
+def test_a_replay_of_an_lstm_has_the_same_bits_on_all_threads() -> None:
+    layers = [L.Embedding(6, 4), L.LSTM(9), L.GRU(5, last=True), L.Dense(3)]
+    problem = fb.Network(TOKENS, LABELS, CLIENTS, layers=layers)
+    w = problem.init(1)
+    assert len({(problem.loss(w, threads=t), problem.grad(w, threads=t).tobytes()) for t in (1, 2, 5)}) == 1
+    model = fb.DelayModel(n_clients=3, compute=fb.Exponential(1.0))
+    schedule = fb.schedule(model, fb.FedBuff(buffer_size=2), server_steps=100, seed=1)
+    options: dict[str, Any] = {"strategy": fb.FedBuff(buffer_size=2), "seed": 3, "eval_every": 50}
+    one, two = (fb.replay(problem, schedule, fb.LocalSGD(4, 1.0, 2), threads=t, **options) for t in (1, 2))
+    assert one.w.tobytes() == two.w.tobytes()
+    assert one.history["loss"][-1] < 0.7 * one.history["loss"][0]
+
+
+def with_token(value: int) -> Array:
+    X = TOKENS.copy()
+    X[7, 2] = value
+    return X
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"X": with_token(6)}, ValueError, r"X: row 7: expected tokens from 0 to 5, got 6$"),
+        ({"X": with_token(-1)}, ValueError, r"X: row 7: expected tokens from 0 to 5, got -1$"),
+        ({"X": TOKENS * 1.0}, TypeError, r"X: expected integers, as Embedding takes tokens, got float64"),
+        ({"X": TOKENS[0]}, ValueError, r"X: expected tokens of shape \(rows, time\), got \(5,\)"),
+        ({"X": TOKENS[:, :0]}, ValueError, r"X: expected at least one row and one number in each"),
+        ({"dtype": "int32"}, TypeError, r"dtype: expected float32 or float64, got int32"),
+        ({"layers": [L.Dense(3)]}, TypeError, r"X: expected float32, float64 or uint8, got int64; rows of tokens"),
+        ({"layers": [L.Residual([L.Embedding(6, 2)]), L.Dense(3)]}, TypeError, r"X: expected float32, float64 or"),
+        ({"scale": 2.0}, ValueError, r"scale: expected X of uint8 with it, got X of tokens"),
+        (
+            {"layers": [L.Embedding(6, 2), L.Embedding(6, 2)]},
+            ValueError,
+            r"layers\[1\] \(Embedding\): expected rows of tokens, which only the first layer gets, got a sequence",
+        ),
+        (
+            {"layers": [L.Embedding(6, 2), L.Dense(3)]},
+            ValueError,
+            r"layers\[1\] \(Dense\): expected a vector of shape \(features,\), got a sequence of shape \(5, 2\); "
+            r"put LastStep\(\), MeanOverTime\(\) or Flatten\(\) before it",
+        ),
+        ({"layers": [L.Embedding(6, 2), L.Conv2d(3, 1)]}, ValueError, r"layers\[1\] \(Conv2d\): expected an image"),
+        ({"layers": [L.Embedding(6, 2), L.LayerNorm()]}, ValueError, r"layers\[1\] \(LayerNorm\): expected an"),
+        (
+            {"layers": [L.Embedding(6, 2)]},
+            ValueError,
+            r"layers\[0\] \(Embedding\): the last layer gives a sequence of shape \(5, 2\), but",
+        ),
+        (
+            {"X": images(4), "layers": [L.MeanOverTime(), L.Dense(3)], "dtype": None},
+            ValueError,
+            r"X: expected shape \(rows, time, features\), got \(12, 4\)",
+        ),
+        (
+            {"X": images(4), "layers": [L.Flatten(), L.MeanOverTime()], "dtype": None},
+            ValueError,
+            r"layers\[1\] \(MeanOverTime\): expected a sequence of shape \(time, features\), got a vector",
+        ),
+        (
+            {"X": images(4), "layers": [L.LSTM(3), L.Dense(3)], "dtype": None},
+            ValueError,
+            r"X: expected shape \(rows, time, features\), got \(12, 4\)",
+        ),
+        (
+            {"layers": [L.Embedding(6, 2), L.LSTM(3, last=True), L.GRU(3)]},
+            ValueError,
+            r"layers\[2\] \(GRU\): expected a sequence of shape \(time, features\), got a vector of shape \(3,\)",
+        ),
+        ({"X": images(4), "layers": [L.Dense(3)], "dtype": "float32"}, TypeError, r"dtype: expected float64, as X"),
+    ],
+)  # fmt: skip
+def test_bad_tokens(given: dict[str, Any], error: type[Exception], said: str) -> None:
+    right: dict[str, Any] = {"layers": [L.Embedding(6, 4), L.MeanOverTime(), L.Dense(3)], "dtype": "float64"}
+    with pytest.raises(error, match=f"^{said}"):
+        fb.Network(**{"X": TOKENS, "y": LABELS, "clients": CLIENTS, **right, **given})
+
+
+def test_held_out_tokens_are_checked_too() -> None:
+    with pytest.raises(ValueError, match=r"^X: row 7: expected tokens from 0 to 5, got 9$"):
+        words().accuracy(words().init(), (with_token(9), LABELS))
+
+
 # Labels and starts
 
 
@@ -292,6 +544,7 @@ def test_starts() -> None:
         ([L.Flatten(), L.Conv2d(2, 3)], r"layers\[1\] \(Conv2d\): expected an image .* got a vector of shape \(60,\)"),
         ([L.Conv2d(2, 3), L.Conv2d(2, (5, 2))], r"layers\[1\] \(Conv2d\): its kernel of \(5, 2\) .* \(2, 4, 3\)"),
         ([L.Conv2d(2, 9, padding=1)], r"layers\[0\] \(Conv2d\): its kernel of \(9, 9\) .*, \(8, 7\) with its padding"),
+        ([L.Flatten(), L.RandomFlip()], r"layers\[1\] \(RandomFlip\): expected an image .* got a vector"),
         ([L.Conv2d(3, 3, groups=3)], r"layers\[0\] \(Conv2d\): groups=3 does not divide the 2 channels of \(2, 6, 5\)"),
         ([L.MaxPool2d(6), L.Flatten()], r"layers\[0\] \(MaxPool2d\): its kernel of \(6, 6\) .* \(2, 6, 5\)"),
         ([L.Conv2d(3, 3)], r"layers\[0\] \(Conv2d\): the last layer gives an image of shape \(3, 4, 3\), but"),
@@ -338,6 +591,11 @@ def test_what_is_no_layer(layers: Any, said: str) -> None:
         (lambda: L.Conv2d(4, 3, groups=3), "groups: expected a divisor of out_channels=4, got 3"),
         (lambda: L.MaxPool2d(2, padding=2), r"padding: expected at most half of kernel_size=\(2, 2\), got \(2, 2\)"),
         (lambda: L.Dense(-1), "out_features: expected an int >= 1, got -1"),
+        (lambda: L.Embedding(0, 3), "n_words: expected an int >= 1, got 0"),
+        (lambda: L.Embedding(3, 0), "width: expected an int >= 1, got 0"),
+        (lambda: L.RandomCrop(-1), "padding: expected an int >= 0, got -1"),
+        (lambda: L.LSTM(0), "width: expected an int >= 1, got 0"),
+        (lambda: L.GRU(-1), "width: expected an int >= 1, got -1"),
         (lambda: L.BatchNorm(16), "BatchNorm: its running statistics are not part of a delta.*; use GroupNorm"),
     ],
 )
@@ -354,7 +612,11 @@ ONE: dict[str, Any] = {"layers": [L.Flatten(), L.Dense(1)]}
     [
         ({"X": np.zeros(12)}, ValueError, r"X: expected shape \(rows, channels, .* or \(rows, features\), got \(12,\)"),
         ({"X": np.zeros((12, 2, 0, 5))}, ValueError, r"X: expected at least one row and .*, got shape \(12, 2, 0, 5\)"),
-        ({"X": np.zeros((12, 2, 6, 5), np.uint8)}, TypeError, r"X: expected float32 or float64, got uint8"),
+        ({"X": np.zeros((12, 2, 6, 5), np.int8)}, TypeError, r"X: expected float32, float64 or uint8, got int8"),
+        ({"scale": 0.5}, ValueError, r"scale: expected X of uint8 with it, got X of float64"),
+        ({"shift": 0.5}, ValueError, r"shift: expected X of uint8 with it, got X of float64"),
+        ({"X": np.zeros((12, 2, 6, 5), np.uint8), "scale": np.nan}, ValueError, r"scale: expected a number that is"),
+        ({"X": np.zeros((12, 2, 6, 5), np.uint8), "dtype": "int8"}, TypeError, r"dtype: expected float32 or float64"),
         ({"X": np.full((12, 2, 6, 5), np.nan)}, ValueError, r"X: row 0 is not finite"),
         ({"y": LABELS[:5]}, ValueError, r"y: expected shape \(12,\), one target per row, got \(5,\)"),
         ({"y": np.zeros((12, 3))}, ValueError, r"y: expected shape \(12,\), one target per row, got \(12, 3\)"),

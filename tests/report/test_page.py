@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -90,8 +91,8 @@ def errors(browser: Any) -> list[str]:
 
 def test_one_file_without_links(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    own = re.sub(r"<script>/\*\*\n\* plotly.*?</script>", "", text, flags=re.DOTALL)
-    assert len(own) < len(text) / 2
+    own = re.sub(r'<script id="plotly".*?</script>', "", text, flags=re.DOTALL)
+    assert len(own) < len(text) / 2 and len(text) < 2 * 1024 * 1024
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", own) and "A &lt;title&gt;" in own
     assert text.count("</script>") == text.count("<script")
 
@@ -211,6 +212,51 @@ def test_many_tasks_are_drawn_by_levels(browser: Any, runs: list[Run], monkeypat
     assert len(base64.b64decode(picture.partition(",")[2])) > 500 and errors(browser) == []
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine runs with a target that the slow ones do not reach."""
+    folder = tmp_path_factory.mktemp("nine")
+    base = fb.StudyConfig(TABLES | {"target": {"loss": 1.3 * 16.625}})
+    for number in range(9):
+        changes = {"name": f"a run of some length {number}", "local.lr": 0.4 ** (number + 1), "seeds": [0]}
+        run_study(base.changed(changes), folder / str(number))
+    write_report([load_run(folder / str(number)) for number in range(9)], folder / "nine.html")
+    return folder / "nine.html"
+
+
+@pytest.mark.parametrize("width", [1300, 400])
+def test_many_runs_have_a_legend_beside_their_curves(browser: Any, many: Path, width: int) -> None:
+    browser.set_window_size(width, 2400)
+    try:
+        if browser.execute_script("return window.innerWidth") > width:
+            browser.execute_cdp_cmd(
+                "Emulation.setDeviceMetricsOverride",
+                {"width": width, "height": 2400, "deviceScaleFactor": 1, "mobile": False},
+            )
+        browser.get(many.as_uri())
+        wait(browser, "report.ready")
+        assert errors(browser) == []
+        box = "const r = document.querySelector(arguments[0]).getBoundingClientRect();"
+        box += "return [r.left, r.top, r.right, r.bottom]"
+        plot, legend = (browser.execute_script(box, f"#curves .{part}") for part in ("nsewdrag", "legend"))
+        assert legend[0] >= plot[2] or legend[1] >= plot[3], (plot, legend)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        styles = browser.execute_script(
+            "return document.getElementById('curves').data.filter((t) => t.name).map((t) => t.line.color + t.line.dash)"
+        )
+        assert len(set(styles)) == 9
+        texts = [text.text for text in browser.find_elements("css selector", "#curves .annotation-text")]
+        assert len(texts) == 1 and texts[0].startswith("target 21.6")
+        heads = [head.get_attribute("textContent") for head in browser.find_elements("css selector", "#outcomes th")]
+        at = heads.index("time to loss (s)")
+        rows = browser.find_elements("css selector", "#outcomes tr")[1:]
+        times = [row.find_elements("css selector", "td")[at].get_attribute("textContent") for row in rows]
+        assert times[-1] == "not reached" and float(times[0]) > 0
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.set_window_size(1300, 2400)
+
+
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="runs: expected one or more, got none"):
         write_report([], tmp_path / "x.html")
@@ -232,6 +278,8 @@ def test_the_page_runs_its_own_scripts_alone(page: Path) -> None:
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'" and "unsafe" not in rules["script-src"]
     scripts = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
+    (packed,) = re.findall(r'<script id="plotly" type="application/octet-stream">(.*?)</script>', text, flags=re.DOTALL)
+    scripts.append(gzip.decompress(base64.b64decode(packed)).decode())
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     assert rules["script-src"].split() == [f"'sha256-{text}'" for text in hashes]
     assert not re.findall(r"\son[a-z]+=", text[: text.index("<script")])

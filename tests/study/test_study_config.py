@@ -126,6 +126,73 @@ def test_bad_networks(changes: dict[str, Any], said: str) -> None:
     assert error_of(NETWORK, changes).startswith(said)
 
 
+def tokens(tmp_path: Path, last: str) -> dict[str, Any]:
+    """A network over a file of tokens, whose last row ends with this one."""
+    rows = [f"{i % 4},{i % 3},{i % 5},{i % 2}" for i in range(29)] + [f"0,1,{last},1"]
+    (tmp_path / "tokens.csv").write_text("\n".join(["a,b,c,label", *rows]) + "\n")
+    problem = {
+        "kind": "network",
+        "data": "tokens.csv",
+        "dtype": "float64",
+        "partition": {"kind": "iid", "n_clients": 8},
+        "layers": [
+            {"kind": "embedding", "n_words": 5, "width": 3},
+            "mean_over_time",
+            {"kind": "dense", "out_features": 2},
+        ],
+    }
+    return {**DIGITS, "problem": problem}
+
+
+def test_tokens_of_a_file(tmp_path: Path) -> None:
+    config = fb.StudyConfig(tokens(tmp_path, "4"), tmp_path)
+    problem = config.problem
+    assert isinstance(problem, fb.Network)
+    assert problem.shapes == ((3,), (3, 3), (3,), (2,)) and problem.dtype == "float64"
+    assert np.isfinite(config.run().history["loss"]).all()
+    swept = fb.sweep(config, grid={"problem.l2": [0.0, 0.1]}, progress=False)
+    assert swept.column("status").tolist() == ["done"] * 2
+
+
+def test_bytes_of_a_file(tmp_path: Path) -> None:
+    """Where the table has their scale or shift they stay bytes; else they are numbers from 0 to 255, as ever."""
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 256, (30, 4, 4)).astype(np.uint8), np.arange(30) % 2
+    np.savez(tmp_path / "pictures.npz", X=X, y=y, clients=np.arange(30) % 8)
+    problem = {
+        "kind": "network",
+        "data": "pictures.npz",
+        "layers": [
+            {"kind": "random_crop", "padding": 1},
+            "random_flip",
+            "flatten",
+            {"kind": "dense", "out_features": 2},
+        ],
+    }
+    tables = {**DIGITS, "problem": problem}
+    plain = fb.StudyConfig(tables, tmp_path).problem
+    scaled = fb.StudyConfig({**DIGITS, "problem": {**problem, "scale": 0.5, "dtype": "float64"}}, tmp_path)
+    assert isinstance(plain, fb.Network) and isinstance(scaled.problem, fb.Network)
+    assert plain._spec.byte is None and scaled.problem._spec.byte is not None and scaled.problem.dtype == "float64"
+    w = plain.init(1).astype(np.float64) * 0.01
+    numbers = fb.Network(0.5 * X, y, np.arange(30) % 8, layers=plain.layers)
+    assert scaled.problem.loss(w) == numbers.loss(w)
+    swept = fb.sweep(scaled, grid={"problem.l2": [0.0, 0.1]}, progress=False)
+    assert swept.column("status").tolist() == ["done"] * 2
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ("0.5", "problem.data: expected whole numbers, as Embedding takes tokens, got others in row 29"),
+        ("7", "problem: X: row "),
+    ],
+)
+def test_bad_tokens_of_a_file(tmp_path: Path, last: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        _ = fb.StudyConfig(tokens(tmp_path, last), tmp_path).problem
+
+
 def durations(config: fb.StudyConfig, seed: int) -> dict[tuple[int, int], float]:
     """How long each task took, by client and task."""
     made = config.make_schedule(seed)

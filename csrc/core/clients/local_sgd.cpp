@@ -277,7 +277,11 @@ bool read_layers(const fb_problem& given, Problem<T>& p, std::unique_ptr<const N
   p.size[0] = static_cast<std::int32_t>(plan->network.n_features);
   p.size[1] = plan->network.n_outputs;
   p.dim = plan->network.dim;
-  return true;
+  p.token = given.token;
+  p.byte = given.byte;
+  p.scale = given.scale;
+  p.shift = given.shift;
+  return p.byte == nullptr || (given.x == nullptr && std::isfinite(p.scale) && std::isfinite(p.shift));
 }
 
 // The same of those that are given by their sizes.
@@ -320,8 +324,7 @@ bool read_problem(const fb_problem& given, Problem<T>& p, std::unique_ptr<const 
            finite_from_zero(p.noise_variance);
   }
   const bool known = given.head >= FB_SQUARED && given.head <= FB_SOFTMAX && finite_from_zero(given.l2) &&
-                     finite_from_zero(given.nonconvex) && given.x != nullptr &&
-                     ascends(given.offsets, given.n_clients, 1) &&
+                     finite_from_zero(given.nonconvex) && ascends(given.offsets, given.n_clients, 1) &&
                      (p.family == Family::Layers ? read_layers(given, p, plan) : read_sizes(given, p));
   if (!known) {
     return false;
@@ -336,6 +339,11 @@ bool read_problem(const fb_problem& given, Problem<T>& p, std::unique_ptr<const 
   }
   const std::int64_t n_rows = p.offsets[p.n_clients];
   const std::int32_t n_outputs = p.size[p.n_layers];
+  const bool tokens = p.family == Family::Layers && p.network->vocabulary > 0;
+  if (tokens ? !all_below(p.token, n_rows * p.n_features, p.network->vocabulary) || p.byte != nullptr
+             : given.x == nullptr && p.byte == nullptr) {
+    return false;
+  }
   p.x = static_cast<const T*>(given.x);
   p.target = static_cast<const T*>(given.target);
   p.label = given.label;

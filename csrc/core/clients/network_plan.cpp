@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kMostNumbers = std::int64_t{1} << 28;
 constexpr std::int64_t kMostWeights = std::int64_t{1} << 40;
 constexpr std::int64_t kBlockNumbers = std::int64_t{1} << 24;  // of all activations of a block of rows
+constexpr std::int64_t kRecurrentNumbers = 5;                  // that a step keeps for each number of an LSTM's state
 
 const char* name_of(LayerKind kind) {
   switch (kind) {
@@ -34,13 +35,21 @@ const char* name_of(LayerKind kind) {
     case LayerKind::Residual: return "residual";
     case LayerKind::Shortcut: return "shortcut";
     case LayerKind::EndResidual: return "end_residual";
+    case LayerKind::Embedding: return "embedding";
+    case LayerKind::MeanOverTime: return "mean_over_time";
+    case LayerKind::LastStep: return "last_step";
+    case LayerKind::Lstm: return "lstm";
+    case LayerKind::Gru: return "gru";
+    case LayerKind::RandomCrop: return "random_crop";
+    case LayerKind::RandomFlip: return "random_flip";
   }
   return "unknown";
 }
 
 std::string text_of(const Tensor& t) {
   return t.image ? "an image of (" + std::to_string(t.c) + ", " + std::to_string(t.h) + ", " + std::to_string(t.w) + ")"
-                 : "a vector of " + std::to_string(t.c);
+         : t.sequence ? "a sequence of (" + std::to_string(t.w) + ", " + std::to_string(t.c) + ")"
+                      : "a vector of " + std::to_string(t.c);
 }
 
 class Planner {
@@ -84,6 +93,17 @@ class Planner {
     made.h = h;
     made.w = w;
     made.image = image;
+    return add_like(made);
+  }
+
+  // A tensor of that shape, without its halo.
+  std::int32_t add_like(const Tensor& like) {
+    Tensor made;
+    made.c = like.c;
+    made.h = like.h;
+    made.w = like.w;
+    made.image = like.image;
+    made.sequence = like.sequence;
     plan_->tensors.push_back(made);
     current_ = static_cast<std::int32_t>(plan_->tensors.size()) - 1;
     return current_;
@@ -147,8 +167,26 @@ class Planner {
   }
 
   void want_vector() {
-    if (tensor(last()).image) {
+    if (tensor(last()).image || tensor(last()).sequence) {
       fail("expected a vector, got " + text_of(tensor(last())) + "; put flatten before it");
+    }
+    open_ = false;
+  }
+
+  bool is_first() const { return plan_->tensors.size() == 1 && blocks_.empty(); }
+
+  // The input may be an image of one channel: its rows of pixels are the steps.
+  void want_sequence() {
+    Tensor& now = tensor(last());
+    if (is_first() && now.c == 1) {
+      now.c = now.w;
+      now.w = now.h;
+      now.h = 1;
+      now.image = false;
+      now.sequence = true;
+    }
+    if (!now.sequence) {
+      fail("expected a sequence of (time, features), got " + text_of(now));
     }
     open_ = false;
   }
@@ -181,7 +219,20 @@ class Planner {
       case LayerKind::Dense: add_dense(record); return;
       case LayerKind::Relu: add_relu(record); return;
       case LayerKind::Flatten: add_flatten(record); return;
-      case LayerKind::GlobalAvg: add_global_avg(record); return;
+      case LayerKind::GlobalAvg:
+        want_image();
+        add_mean(record);
+        return;
+      case LayerKind::MeanOverTime:
+        want_sequence();
+        add_mean(record);
+        return;
+      case LayerKind::RandomCrop:
+      case LayerKind::RandomFlip: add_augment(record); return;
+      case LayerKind::LastStep: add_last_step(record); return;
+      case LayerKind::Lstm:
+      case LayerKind::Gru: add_recurrent(record); return;
+      case LayerKind::Embedding: add_embedding(record); return;
       case LayerKind::GroupNorm:
       case LayerKind::LayerNorm: add_norm(record); return;
       case LayerKind::Residual:
@@ -201,7 +252,7 @@ class Planner {
         if (!(record.number >= 0 && record.number < 1)) {
           fail("expected a rate of at least 0 and below 1, got " + std::to_string(record.number));
         }
-        add_pointwise(OperationKind::Dropout, record).number = plan_->network.n_dropouts++;
+        add_pointwise(OperationKind::Dropout, record).number = plan_->network.n_draws++;
         return;
       case LayerKind::LeakyRelu:
         if (!std::isfinite(record.number)) {
@@ -220,6 +271,9 @@ class Planner {
   void add_norm(const LayerRecord& r) {
     const std::int32_t in = last();
     const Tensor now = tensor(in);
+    if (now.sequence) {
+      fail("expected an image or a vector, got " + text_of(now));
+    }
     const std::int64_t groups = r.kind == LayerKind::GroupNorm ? r.out : 1;
     if (groups < 1 || now.c % groups != 0) {
       fail("expected groups that divide " + std::to_string(now.c) + " channels, got " + std::to_string(groups));
@@ -244,10 +298,10 @@ class Planner {
     const std::int32_t body = blocks_.back().body, shortcut = last();
     blocks_.pop_back();
     const Tensor one = tensor(body), two = tensor(shortcut);
-    if (one.c != two.c || one.h != two.h || one.w != two.w || one.image != two.image) {
+    if (one.c != two.c || one.h != two.h || one.w != two.w || one.image != two.image || one.sequence != two.sequence) {
       fail("the block gives " + text_of(one) + " and its shortcut " + text_of(two) + "; they must be alike");
     }
-    const std::int32_t out = add_tensor(one.c, one.h, one.w, one.image);
+    const std::int32_t out = add_like(one);
     Operation& made = add_operation(OperationKind::Add, r, body, out);
     made.other = shortcut;
     made.passes_back = made.passes_back || gets_gradient_[static_cast<std::size_t>(shortcut)];
@@ -255,11 +309,11 @@ class Planner {
   }
 
   void add_flatten(const LayerRecord& r) {
-    if (plan_->tensors.size() == 1 && blocks_.empty()) {
+    if (is_first()) {
       const std::int64_t n = tensor(0).features();  // a row as it comes is in PyTorch's order
       plan_->tensors[0] = Tensor{};
       plan_->tensors[0].c = n;
-    } else if (tensor(last()).image) {
+    } else if (tensor(last()).image || tensor(last()).sequence) {
       const std::int32_t in = last();
       const std::int32_t out = add_tensor(tensor(in).features(), 1, 1, false);
       add_operation(OperationKind::Flatten, r, in, out);
@@ -267,18 +321,73 @@ class Planner {
     open_ = false;
   }
 
-  void add_global_avg(const LayerRecord& r) {
-    want_image();
+  void add_mean(const LayerRecord& r) {
     const std::int32_t in = last();
     const std::int32_t out = add_tensor(tensor(in).c, 1, 1, false);
     add_operation(OperationKind::GlobalAvg, r, in, out);
   }
 
+  void add_embedding(const LayerRecord& r) {
+    const Tensor now = tensor(last());
+    if (!is_first() || now.image) {
+      fail("expected tokens, which are the input of the first layer, got " + text_of(now));
+    }
+    if (r.out < 1 || r.vocabulary < 1) {
+      fail("expected at least 1 feature and 1 token, got " + std::to_string(r.out) + " and " +
+           std::to_string(r.vocabulary));
+    }
+    const std::int64_t weights = product(r.vocabulary, r.out, kMostWeights, "its weights");
+    const std::int32_t in = last(), out = add_tensor(r.out, 1, now.c, false);
+    tensor(out).sequence = true;
+    Operation& made = add_operation(OperationKind::Embedding, r, in, out);
+    made.weight = take_weights(weights);
+    gets_gradient_[static_cast<std::size_t>(out)] = true;
+    plan_->network.vocabulary = r.vocabulary;
+    open_ = false;
+  }
+
+  void add_augment(const LayerRecord& r) {
+    want_image();
+    for (int axis = 0; axis < 2 && r.kind == LayerKind::RandomCrop; ++axis) {
+      const std::int32_t padding = r.padding[2 * axis];
+      if (padding < 0 || padding >= 1 << 16 || padding != r.padding[2 * axis + 1]) {
+        fail("expected a padding of 0 to 65535, the same on both sides, got " + std::to_string(padding) + " and " +
+             std::to_string(r.padding[2 * axis + 1]));
+      }
+    }
+    add_pointwise(OperationKind::Augment, r).number = plan_->network.n_draws++;
+  }
+
+  void add_last_step(const LayerRecord& r) {
+    want_sequence();
+    const std::int32_t in = last();
+    const std::int32_t out = add_tensor(tensor(in).c, 1, 1, false);
+    add_operation(OperationKind::LastStep, r, in, out);
+  }
+
+  void add_recurrent(const LayerRecord& r) {
+    want_sequence();
+    if (r.out < 1) {
+      fail("expected a width of at least 1, got " + std::to_string(r.out));
+    }
+    const std::int32_t in = last();
+    const Tensor now = tensor(in);
+    const std::int64_t gates = std::int64_t{r.kind == LayerKind::Gru ? 3 : 4} * r.out;
+    const std::int64_t weights = product(gates, now.c + r.out, kMostWeights, "its weights");
+    const std::int32_t out = add_tensor(r.out, 1, now.w, false);
+    tensor(out).sequence = true;
+    Operation& made = add_operation(OperationKind::Recurrent, r, in, out);
+    made.weight = take_weights(weights);
+    made.bias = r.bias ? take_weights(2 * gates) : -1;
+    gets_gradient_[static_cast<std::size_t>(out)] = true;
+    flops(made, static_cast<double>(now.w) * static_cast<double>(weights));
+    kept_numbers_ += kRecurrentNumbers * product(r.out, now.w, kMostNumbers, "the numbers of its output");
+  }
+
   Operation& add_pointwise(OperationKind kind, const LayerRecord& r) {
     const std::int32_t in = last();
     const Tensor now = tensor(in);
-    const std::int32_t out = add_tensor(now.c, now.h, now.w, now.image);
-    return add_operation(kind, r, in, out);
+    return add_operation(kind, r, in, add_like(now));
   }
 
   void add_conv(const LayerRecord& r) {
@@ -395,7 +504,7 @@ class Planner {
     plan_->network.n_outputs = static_cast<std::int32_t>(scores.c);
     add_operation(OperationKind::Scores, {}, last(), last());
     order_gradients();
-    std::int64_t numbers = 0;
+    std::int64_t numbers = kept_numbers_;
     for (const Tensor& t : plan_->tensors) {
       numbers += t.size();
     }
@@ -431,6 +540,7 @@ class Planner {
   std::unique_ptr<NetworkPlan> plan_;
   std::size_t layer_ = 0;
   std::int32_t current_ = 0;
+  std::int64_t kept_numbers_ = 0;    // of a row, beside tensors
   std::int32_t sealed_ = -1;         // a tensor that a block takes: no later layer is computed with the one before it
   std::vector<Block> blocks_;        // residual blocks that have not ended
   bool open_ = false;                // whether the input, (n, 1, 1), may still be an image or a vector

@@ -31,7 +31,10 @@ struct Problem {
   const double* client_weight;  // (n_clients), sums to 1: f = sum_i client_weight[i] f_i
 
   // Net, Sparse and Layers
-  const T* x;                     // (n_rows, n_features) row-major; Sparse: the stored values
+  const T* x;                 // (n_rows, n_features) row-major; Sparse: the stored values
+  const std::int32_t* token;  // (n_rows, n_features), Layers that begin with an embedding: in the place of x
+  const std::uint8_t* byte;   // (n_rows, n_features), Layers: in the place of x; b stands for scale * b + shift
+  double scale, shift;
   const T* target;                // (n_rows), Layers (n_rows, outputs), for Squared and Logistic (0 or 1)
   const std::int32_t* label;      // (n_rows) for Softmax
   const std::int32_t* column;     // Sparse: column of each stored value

@@ -15,6 +15,8 @@
 //   client      task        pass             stream << 28              Shuffles
 //   client      task        block >> 28      stream << 28 | block      Compression
 //   step low    step high   block >> 28      stream << 28 | block      HiddenModel
+//   client      task        local step       stream << 28 | layer      Augmentation: the key of a layer and step
+//   row         0           0                stream << 28              Augmentation, with that key
 //
 // A word becomes an index below n by multiply-high; two words become a double in [0, 1) by 53 bits.
 #pragma once
@@ -35,6 +37,7 @@ enum class Stream : std::uint32_t {
   Shuffles = 8,
   Compression = 9,
   HiddenModel = 10,
+  Augmentation = 11,
 };
 
 struct PhiloxBlock {

@@ -165,6 +165,9 @@ class DeltaSum {
 
   // Whether these are models that can be added together.
   bool are_models(const std::vector<Term>& terms) const {
+    if (!terms.empty() && terms.front().model == nullptr) {
+      return false;
+    }
     return !fixed() && terms.size() <= kMostModels && std::all_of(terms.begin(), terms.end(), [](const Term& term) {
       return term.model != nullptr && term.start == nullptr;
     });

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <new>
 
+#include "compiler/always_inline.hpp"
 #include "fedbuff/fedbuff.h"
 #include "threads/core_chunks.hpp"
 #include "threads/spin_wait.hpp"
@@ -202,7 +203,7 @@ class TicketQueue {
   }
 
  private:
-  Lock enter() {
+  FB_ALWAYS_INLINE Lock enter() {
     if (n_forks_.load(std::memory_order_relaxed) != n_forks() && is_lost()) {
       throw Forked();
     }

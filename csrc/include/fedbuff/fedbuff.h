@@ -447,20 +447,28 @@ typedef enum fb_layer_kind {
   /* A block that adds its shortcut: RESIDUAL, layers, SHORTCUT, layers (none: its input), END_RESIDUAL. */
   FB_LAYER_RESIDUAL = 15,
   FB_LAYER_SHORTCUT = 16,
-  FB_LAYER_END_RESIDUAL = 17
+  FB_LAYER_END_RESIDUAL = 17,
+  FB_LAYER_EMBEDDING = 18,      /* the first layer: tokens (features) become a sequence (features, out) */
+  FB_LAYER_MEAN_OVER_TIME = 19, /* of a sequence */
+  FB_LAYER_LAST_STEP = 20,      /* of a sequence: a vector */
+  FB_LAYER_LSTM = 21, /* (time, features) to (time, out); weights as torch.nn.LSTM has them: ih, hh, bias ih, bias hh */
+  FB_LAYER_GRU = 22,  /* the same as torch.nn.GRU */
+  FB_LAYER_RANDOM_CROP = 23, /* while clients train: a part of the image with `padding` zeros around it */
+  FB_LAYER_RANDOM_FLIP = 24  /* while clients train: left and right change places, or not */
 } fb_layer_kind;
 
 /* A layer. Weights are laid out as PyTorch does: (out, in / groups, height, width) or (out, in), then the bias (out).
  */
 typedef struct fb_layer {
   int32_t kind;      /* fb_layer_kind */
-  int32_t out;       /* output channels, outputs; FB_LAYER_GROUP_NORM: groups */
+  int32_t out;       /* output channels, outputs; FB_LAYER_GROUP_NORM: groups; FB_LAYER_EMBEDDING: features;
+                        LSTM and GRU: width */
   int32_t kernel[2]; /* height, width: convolutions, pools */
   int32_t stride[2];
   int32_t padding[4]; /* top, bottom, left, right */
   int32_t groups;     /* convolutions */
   int32_t bias;       /* 0 or 1; norms: weights and biases */
-  int32_t vocabulary; /* 0 */
+  int32_t vocabulary; /* FB_LAYER_EMBEDDING: how many tokens there are */
   double number;      /* FB_LAYER_LEAKY_RELU: slope below zero; FB_LAYER_DROPOUT: rate; norms: epsilon */
 } fb_layer;
 #define FB_LAYER_INIT {FB_LAYER_FLATTEN, 0, {1, 1}, {1, 1}, {0, 0, 0, 0}, 1, 1, 0, 0.0}
@@ -469,7 +477,8 @@ typedef struct fb_layer {
 typedef struct fb_network {
   uint32_t size, abi;
   int32_t n_layers;       /* at most 512 */
-  int32_t input_shape[3]; /* channels, height, width of a row of x; (features, 1, 1) for a vector */
+  int32_t input_shape[3]; /* channels, height, width of a row of x; (features, 1, 1) for a vector or tokens,
+                             (1, time, features) for a sequence */
   const fb_layer* layers; /* (n_layers) */
   double label_smoothing; /* 0.0 */
 } fb_network;
@@ -511,9 +520,38 @@ typedef struct fb_problem {
   const void* curvature;    /* FB_QUADRATIC: scalar (1), diagonal (dim) or dense (dim, dim), per client unless shared */
   double noise_variance;    /* FB_QUADRATIC: E|xi|^2 of one sample's gradient noise */
   const fb_network* network; /* FB_LAYERS */
+  const int32_t* token;      /* FB_LAYERS that begin with FB_LAYER_EMBEDDING: (n_rows, features), in the place of x */
+  const uint8_t* byte;       /* FB_LAYERS: (n_rows, features), in the place of x; b stands for scale * b + shift */
+  double scale, shift;
 } fb_problem;
 #define FB_PROBLEM_INIT \
-  {sizeof(fb_problem), FB_ABI_VERSION, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0.0, 0}
+  {sizeof(fb_problem),  \
+   FB_ABI_VERSION,      \
+   0,                   \
+   0,                   \
+   0,                   \
+   0,                   \
+   1,                   \
+   0,                   \
+   0,                   \
+   0,                   \
+   0,                   \
+   0,                   \
+   0,                   \
+   0,                   \
+   0,                   \
+   0,                   \
+   0,                   \
+   0.0,                 \
+   0.0,                 \
+   0,                   \
+   0,                   \
+   0.0,                 \
+   0,                   \
+   0,                   \
+   0,                   \
+   1.0,                 \
+   0.0}
 
 /* A step size that follows a count t, of versions or of local steps: lr times the factor of its fb_decay, as in
  * fb_rule.

@@ -2,7 +2,8 @@
 
 A layer is a function of its record, its input and its weights. It returns its output and a function that turns the
 gradient by the output into the gradient by the input and those by the weights, in their order. Arrays have a row of the
-batch along the first axis: images are (rows, channels, height, width), vectors (rows, features).
+batch along the first axis: images are (rows, channels, height, width), sequences (rows, time, features), vectors
+(rows, features).
 """
 
 from __future__ import annotations
@@ -44,6 +45,13 @@ class Draws:
         drawn = np.stack(words, axis=2).reshape(len(self.position), -1)[:, :n_elements]
         return drawn >= np.uint32(math.floor(rate * 2.0**32))
 
+    def words(self, number: int) -> tuple[Array, Array]:
+        """Two words for each row, for the augmenting layer of this number."""
+        stream = Stream.AUGMENTATION << 28
+        low, high, *_ = philox(self.seed, self.client, self.task, self.step, stream | number)
+        first, second, *_ = philox(int(low) | int(high) << 32, self.position, 0, 0, stream)
+        return first.astype(np.uint64), second.astype(np.uint64)
+
 
 class Weights:
     """The model, taken from its front."""
@@ -73,7 +81,7 @@ def network(layers: Sequence[LayerSpec], x: Array, w: Array, draws: Draws | None
 class _Network:
     def __init__(self, draws: Draws | None) -> None:
         self.draws = draws
-        self.dropouts = 0  # those passed so far
+        self.drawn = 0  # layers passed so far that depend on chance
 
     def chain(self, layers: list[LayerSpec], x: Array, weights: Weights) -> tuple[Array, Back]:
         steps: list[Back] = []
@@ -84,8 +92,8 @@ class _Network:
                 end = _end(layers, at)
                 x, step = self.residual(layers[at + 1 : end], x, weights)
                 at = end
-            elif layer.kind == "dropout":
-                x, step = self.dropout(layer, x)
+            elif layer.kind in ("dropout", "random_crop", "random_flip"):
+                x, step = self.random(layer, x)
             else:
                 x, step = LAYERS[layer.kind](layer, x, weights)
             steps.append(step)
@@ -112,11 +120,17 @@ class _Network:
 
         return long + short, back
 
-    def dropout(self, layer: LayerSpec, x: Array) -> tuple[Array, Back]:
-        number, self.dropouts = self.dropouts, self.dropouts + 1
+    def random(self, layer: LayerSpec, x: Array) -> tuple[Array, Back]:
+        """What depends on chance does nothing without draws."""
+        number, self.drawn = self.drawn, self.drawn + 1
         if self.draws is None:
             return x, lambda slope: (slope, [])
-        kept = self.draws.kept(number, layer.number, x[0].size).reshape(x.shape)
+        if layer.kind == "dropout":
+            return self.dropout(layer, x, self.draws, number)
+        return _shown(x, augmented(layer, x.shape, *self.draws.words(number)))
+
+    def dropout(self, layer: LayerSpec, x: Array, draws: Draws, number: int) -> tuple[Array, Back]:
+        kept = draws.kept(number, layer.number, x[0].size).reshape(x.shape)
         scale = x.dtype.type(1 / (1 - layer.number))
         return np.where(kept, scale * x, 0), lambda slope: (np.where(kept, scale * slope, 0), [])
 
@@ -168,6 +182,38 @@ def _add_windows(layer: LayerSpec, shape: tuple[int, ...], windows: Array) -> Ar
         for j in range(layer.kernel[1]):
             total[:, :, i : i + down * height : down, j : j + right * width : right] += windows[..., i, j]
     return total
+
+
+def augmented(layer: LayerSpec, shape: tuple[int, ...], first: Array, second: Array) -> tuple[Array, Array, Array]:
+    """Where each pixel (rows, height, width) of a moved or turned image comes from, down and across, and whether it
+    comes from anywhere."""
+    rows, _, height, width = shape
+    down, right = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
+    y, x = (np.broadcast_to(place, (rows, height, width)).astype(np.int64) for place in (down, right))
+    if layer.kind == "random_flip":
+        turned = (first * np.uint64(2) >> np.uint64(32)).astype(bool)[:, np.newaxis, np.newaxis]
+        x = np.where(turned, width - 1 - x, x)
+    else:
+        for place, word, padding in ((y, first, layer.padding[0]), (x, second, layer.padding[2])):
+            moved = (word * np.uint64(2 * padding + 1) >> np.uint64(32)).astype(np.int64) - padding
+            place += moved[:, np.newaxis, np.newaxis]
+    return y, x, (y >= 0) & (y < height) & (x >= 0) & (x < width)
+
+
+def _shown(x: Array, places: tuple[Array, Array, Array]) -> tuple[Array, Back]:
+    """Pixels from their places, zeros where there is none."""
+    down, across, there = places
+    row, y, right = np.nonzero(there)
+    source = (row, slice(None), down[there], across[there])
+    value = np.zeros_like(x)
+    value[row, :, y, right] = x[source]
+
+    def back(slope: Array) -> tuple[Array, list[Array]]:
+        by_x = np.zeros_like(slope)
+        by_x[source] = slope[row, :, y, right]
+        return by_x, []
+
+    return value, back
 
 
 def conv2d(layer: LayerSpec, x: Array, weights: Weights) -> tuple[Array, Back]:
@@ -247,6 +293,137 @@ def dense(layer: LayerSpec, x: Array, weights: Weights) -> tuple[Array, Back]:
         return (slope @ weight).reshape(x.shape), own
 
     return score if bias is None else score + bias, back
+
+
+# Sequences
+
+
+def embedding(layer: LayerSpec, x: Array, weights: Weights) -> tuple[Array, Back]:
+    """A row of the table for each token of x (rows, time); its gradient is summed over where the token stands."""
+    table = weights.take(layer.vocabulary, layer.out)
+
+    def back(slope: Array) -> tuple[Array, list[Array]]:
+        by_table = np.zeros_like(table)
+        np.add.at(by_table, x, slope)
+        return np.zeros(x.shape, table.dtype), [by_table]
+
+    return table[x], back
+
+
+def mean_over_time(layer: LayerSpec, x: Array, weights: Weights) -> tuple[Array, Back]:
+    value = as_sequence(x)
+    share = x.dtype.type(1 / value.shape[1])
+
+    def back(slope: Array) -> tuple[Array, list[Array]]:
+        return np.broadcast_to((share * slope)[:, np.newaxis], value.shape).reshape(x.shape), []
+
+    return share * value.sum(axis=1), back
+
+
+def last_step(layer: LayerSpec, x: Array, weights: Weights) -> tuple[Array, Back]:
+    value = as_sequence(x)
+
+    def back(slope: Array) -> tuple[Array, list[Array]]:
+        by_value = np.zeros(value.shape, slope.dtype)
+        by_value[:, -1] = slope
+        return by_value.reshape(x.shape), []
+
+    return value[:, -1], back
+
+
+def lstm(layer: LayerSpec, x: Array, weights: Weights) -> tuple[Array, Back]:
+    """i, f, o = sigmoid and g = tanh of what input and last state add; c = f c + i g; h = o tanh(c): all h."""
+    value = as_sequence(x)
+    own = _RecurrentWeights(layer, value, weights, 4)
+    rows, steps, _ = value.shape
+    states = np.zeros((rows, steps + 1, layer.out), x.dtype)  # the first is that before the first step
+    cells, gates = np.zeros_like(states), []
+    for t in range(steps):
+        z = own.by_input(value[:, t]) + own.by_state(states[:, t])
+        i, f, g, o = np.split(z, 4, axis=1)
+        i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
+        cells[:, t + 1] = f * cells[:, t] + i * g
+        states[:, t + 1] = o * np.tanh(cells[:, t + 1])
+        gates.append((i, f, g, o))
+
+    def back(slope: Array) -> tuple[Array, list[Array]]:
+        by_lines = np.zeros((rows, steps, 4 * layer.out), x.dtype)
+        by_state = by_cell = np.zeros((rows, layer.out), x.dtype)
+        for t in reversed(range(steps)):
+            i, f, g, o = gates[t]
+            y = np.tanh(cells[:, t + 1])
+            by_h = slope[:, t] + by_state
+            by_c = by_cell + by_h * o * (1 - y * y)
+            by_i, by_f, by_g, by_o = by_c * g, by_c * cells[:, t], by_c * i, by_h * y
+            by_lines[:, t] = np.hstack([by_i * i * (1 - i), by_f * f * (1 - f), by_g * (1 - g * g), by_o * o * (1 - o)])
+            by_cell = by_c * f
+            by_state = by_lines[:, t] @ own.hidden
+        return (by_lines @ own.input).reshape(x.shape), own.gradients(by_lines, by_lines, states)
+
+    return states[:, 1:], back
+
+
+def gru(layer: LayerSpec, x: Array, weights: Weights) -> tuple[Array, Back]:
+    """r, z = sigmoid of what input and last state add; n = tanh(what the input adds + r q), q what the state adds;
+    h = (1 - z) n + z h: all h."""
+    value = as_sequence(x)
+    own = _RecurrentWeights(layer, value, weights, 3)
+    rows, steps, _ = value.shape
+    states, gates = np.zeros((rows, steps + 1, layer.out), x.dtype), []
+    for t in range(steps):
+        (a, b, c), (d, e, q) = (np.split(z, 3, axis=1) for z in (own.by_input(value[:, t]), own.by_state(states[:, t])))
+        r, z = _sigmoid(a + d), _sigmoid(b + e)
+        n = np.tanh(c + r * q)
+        states[:, t + 1] = (1 - z) * n + z * states[:, t]
+        gates.append((r, z, n, q))
+
+    def back(slope: Array) -> tuple[Array, list[Array]]:
+        by_inputs, by_hidden = np.zeros((2, rows, steps, 3 * layer.out), x.dtype)
+        by_state = np.zeros((rows, layer.out), x.dtype)
+        for t in reversed(range(steps)):
+            r, z, n, q = gates[t]
+            by_h = slope[:, t] + by_state
+            by_n = by_h * (1 - z) * (1 - n * n)
+            by_z = by_h * (states[:, t] - n) * z * (1 - z)
+            by_r = by_n * q * r * (1 - r)
+            by_inputs[:, t] = np.hstack([by_r, by_z, by_n])
+            by_hidden[:, t] = np.hstack([by_r, by_z, by_n * r])
+            by_state = by_h * z + by_hidden[:, t] @ own.hidden
+        return (by_inputs @ own.input).reshape(x.shape), own.gradients(by_inputs, by_hidden, states)
+
+    return states[:, 1:], back
+
+
+class _RecurrentWeights:
+    """The input's weights (gates, features), the last state's (gates, width), then the bias of each."""
+
+    def __init__(self, layer: LayerSpec, value: Array, weights: Weights, gates: int) -> None:
+        n = gates * layer.out
+        self.value, self.has_bias = value, layer.bias
+        self.input, self.hidden = weights.take(n, value.shape[2]), weights.take(n, layer.out)
+        none = np.zeros(n, value.dtype)
+        self.input_bias = weights.take(n) if layer.bias else none
+        self.hidden_bias = weights.take(n) if layer.bias else none
+
+    def by_input(self, x: Array) -> Array:
+        added: Array = x @ self.input.T + self.input_bias
+        return added
+
+    def by_state(self, h: Array) -> Array:
+        added: Array = h @ self.hidden.T + self.hidden_bias
+        return added
+
+    def gradients(self, by_inputs: Array, by_hidden: Array, states: Array) -> list[Array]:
+        """From those of what the input and the last state add: (rows, steps, gates)."""
+        over = ([0, 1], [0, 1])
+        by_weights = [np.tensordot(by_inputs, self.value, over), np.tensordot(by_hidden, states[:, :-1], over)]
+        by_biases = [by_inputs.sum(axis=(0, 1)), by_hidden.sum(axis=(0, 1))]
+        return by_weights + by_biases if self.has_bias else by_weights
+
+
+def as_sequence(x: Array) -> Array:
+    """Rows of the problem that are sequences come as images of one channel."""
+    return x[:, 0] if x.ndim == 4 else x
 
 
 # Activations: a value and a slope for each number
@@ -364,5 +541,10 @@ LAYERS: dict[str, Layer] = {
     "silu": _elementwise(silu),
     "gelu": _elementwise(gelu),
     "group_norm": group_norm,
+    "embedding": embedding,
+    "mean_over_time": mean_over_time,
+    "last_step": last_step,
+    "lstm": lstm,
+    "gru": gru,
     "layer_norm": layer_norm,
 }

@@ -26,6 +26,7 @@ class Stream(IntEnum):
     SHUFFLES = 8
     COMPRESSION = 9
     HIDDEN_MODEL = 10
+    AUGMENTATION = 11
 
 
 STREAM_DELAYS = np.uint64(Stream.DELAYS << 28)  # the last word of a counter, block 0

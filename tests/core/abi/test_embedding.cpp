@@ -767,6 +767,97 @@ TEST(queue_orders_by_time_kind_and_creation) {
   CHECK(event.item == 8 && event.time == 0.5);
 }
 
+TEST(local_sgd_over_tokens) {
+  std::vector<std::int32_t> token = {0, 3, 3, 2, 0, 0};
+  const std::int32_t label[] = {0, 1};
+  const std::int64_t offsets[] = {0, 2};
+  std::vector<fb_layer> layers(3, FB_LAYER_INIT);
+  layers[0].kind = FB_LAYER_EMBEDDING;
+  layers[0].out = 2;
+  layers[0].vocabulary = 4;
+  layers[1].kind = FB_LAYER_MEAN_OVER_TIME;
+  layers[2].kind = FB_LAYER_DENSE;
+  layers[2].out = 2;
+  fb_network network = FB_NETWORK_INIT;
+  network.n_layers = 3;
+  network.layers = layers.data();
+  network.input_shape[0] = 3;
+  network.input_shape[1] = network.input_shape[2] = 1;
+  fb_problem problem = FB_PROBLEM_INIT;
+  problem.family = FB_LAYERS;
+  problem.head = FB_SOFTMAX;
+  problem.n_clients = 1;
+  problem.offsets = offsets;
+  problem.token = token.data();
+  problem.label = label;
+  problem.network = &network;
+  fb_local_config config = FB_LOCAL_CONFIG_INIT;
+  config.lr = 0.25;
+  Owned<fb_local> local(fb_local_destroy);
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F64, &local.handle), FB_OK);
+  const std::int64_t dim = fb_local_dim(local.handle);
+  CHECK_EQ(dim, 4 * 2 + 2 * 2 + 2);
+  std::vector<double> w(static_cast<std::size_t>(dim)), delta(w.size());
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    w[i] = 0.125 * static_cast<double>(i * i % 7);
+  }
+  CHECK_EQ(fb_local_delta(local.handle, FB_F64, dim, 0, 0, w.data(), delta.data()), FB_OK);
+  CHECK(delta[0] != 0 && delta[2] == 0 && delta[3] == 0 && delta[4] != 0 && delta[6] != 0);
+
+  Owned<fb_local> none(fb_local_destroy);
+  for (const std::int32_t bad : {-1, 4}) {
+    token[4] = bad;
+    CHECK_EQ(fb_local_create(&problem, &config, FB_F64, &none.handle), FB_ERR_ARGUMENT);
+  }
+  problem.token = nullptr;
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F64, &none.handle), FB_ERR_ARGUMENT);
+}
+
+TEST(local_sgd_over_bytes) {
+  const std::uint8_t byte[] = {0, 255, 7, 128};
+  std::vector<float> x;
+  for (const std::uint8_t b : byte) {
+    x.push_back(static_cast<float>(0.5 * b - 3));
+  }
+  const std::int32_t label[] = {0, 1};
+  const std::int64_t offsets[] = {0, 2};
+  fb_layer layer = FB_LAYER_INIT;
+  layer.kind = FB_LAYER_DENSE;
+  layer.out = 2;
+  fb_network network = FB_NETWORK_INIT;
+  network.n_layers = 1;
+  network.layers = &layer;
+  network.input_shape[0] = 2;
+  network.input_shape[1] = network.input_shape[2] = 1;
+  fb_problem problem = FB_PROBLEM_INIT;
+  problem.family = FB_LAYERS;
+  problem.head = FB_SOFTMAX;
+  problem.n_clients = 1;
+  problem.offsets = offsets;
+  problem.label = label;
+  problem.network = &network;
+  fb_local_config config = FB_LOCAL_CONFIG_INIT;
+  config.lr = 0.25;
+  const std::vector<float> w = {0.1F, -0.2F, 0.3F, 0.4F, 0, 1};
+  std::vector<float> delta[2] = {std::vector<float>(6), std::vector<float>(6)};
+  for (int bytes = 0; bytes < 2; ++bytes) {
+    problem.x = bytes == 0 ? x.data() : nullptr;
+    problem.byte = bytes == 0 ? nullptr : byte;
+    problem.scale = bytes == 0 ? 1 : 0.5;
+    problem.shift = bytes == 0 ? 0 : -3;
+    Owned<fb_local> local(fb_local_destroy);
+    CHECK_EQ(fb_local_create(&problem, &config, FB_F32, &local.handle), FB_OK);
+    CHECK_EQ(fb_local_delta(local.handle, FB_F32, 6, 0, 0, w.data(), delta[bytes].data()), FB_OK);
+  }
+  CHECK(delta[0] == delta[1] && delta[0][0] != 0);
+  Owned<fb_local> none(fb_local_destroy);
+  problem.scale = kNan;
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F32, &none.handle), FB_ERR_ARGUMENT);
+  problem.scale = 1;
+  problem.x = x.data();  // which of the two?
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F32, &none.handle), FB_ERR_ARGUMENT);
+}
+
 TEST(local_sgd_of_a_network) {
   const std::vector<float> x = {1, 2, 3, 4, 5, 6, 7, 8};
   const std::int32_t label[] = {0, 1};

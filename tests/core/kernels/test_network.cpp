@@ -260,7 +260,7 @@ template <class T>
 struct Owned {
   std::unique_ptr<const NetworkPlan> plan;
   std::vector<T> x;
-  std::vector<std::int32_t> label;
+  std::vector<std::int32_t> token, label;
   std::vector<T> target;
   std::vector<std::int64_t> offsets;
   std::vector<double> weight{1.0};
@@ -274,6 +274,10 @@ struct Owned {
     for (std::int64_t i = 0; i < n_rows * plan->network.n_outputs; ++i) {
       target.push_back(static_cast<T>(numbers.below(2)));
     }
+    for (std::int64_t i = 0; plan->network.vocabulary > 0 && i < n_rows * plan->network.n_features; ++i) {
+      token.push_back(static_cast<std::int32_t>(numbers.below(plan->network.vocabulary)));
+    }
+    p.token = token.empty() ? nullptr : token.data();
     p.target = target.data();
     p.family = Family::Layers;
     p.network = &plan->network;
@@ -446,6 +450,56 @@ TEST(network_dropout) {
   check::on_every_level([] { drops_as_defined<float>(), drops_as_defined<double>(); });
 }
 
+// Moved and turned images by their definition, seen through a dense layer.
+template <class T>
+void augments_as_defined() {
+  Numbers numbers(12);
+  constexpr std::int64_t kRows = 5, kBatch = 6, kH = 3, kW = 5;
+  LayerRecord crop = layer(LayerKind::RandomCrop);
+  crop.padding[0] = crop.padding[1] = 2;
+  crop.padding[2] = crop.padding[3] = 1;
+  const NetworkDescription d{{crop, layer(LayerKind::RandomFlip), kFlatten, dense(3)}, {2, kH, kW}, 0};
+  const Owned<T> owned(d, kRows, numbers);
+  const std::vector<T> w(at(owned.p.dim));  // of zeros: the gradient of a weight is its input times what is known
+  Workspace<T> workspace(owned.p);
+  LocalConfig config{};
+  config.steps = 1;
+  config.lr = 1;
+  const std::int64_t rows[kBatch] = {4, 0, 0, 3, 1, 4};
+  std::vector<T> delta(w.size());
+  workspace.local_sgd(config, {77, 0, 8, kBatch, rows}, w.data(), delta.data());
+  std::vector<double> want(w.size());
+  for (std::uint32_t p = 0; p < kBatch; ++p) {
+    const auto words = [&](std::uint32_t number) {
+      const PhiloxBlock a = philox4x32(77, 0, 8, 0, stream_word(Stream::Augmentation, number));
+      return philox4x32(std::uint64_t{a.word[1]} << 32 | a.word[0], p, 0, 0, stream_word(Stream::Augmentation, 0));
+    };
+    const std::int64_t down = std::int64_t{index_below(words(0).word[0], 5)} - 2;
+    const std::int64_t right = std::int64_t{index_below(words(0).word[1], 3)} - 1;
+    const bool turned = words(1).word[0] >= 1u << 31;
+    for (std::int64_t c = 0; c < 2; ++c) {
+      for (std::int64_t y = 0; y < kH; ++y) {
+        for (std::int64_t x = 0; x < kW; ++x) {
+          const std::int64_t v = y + down, u = (turned ? kW - 1 - x : x) + right;
+          const bool there = v >= 0 && v < kH && u >= 0 && u < kW;
+          const double number = there ? static_cast<double>(owned.x[at(((rows[p] * 2 + c) * kH + v) * kW + u)]) : 0.0;
+          for (std::int64_t o = 0; o < 3; ++o) {
+            want[at(o * 2 * kH * kW + (c * kH + y) * kW + x)] +=
+                number * (1.0 / 3 - (o == owned.label[at(rows[p])] ? 1 : 0)) / kBatch;
+          }
+        }
+      }
+    }
+  }
+  for (std::int64_t j = 0; j < 3 * 2 * kH * kW; ++j) {
+    CHECK_NEAR(delta[at(j)], want[at(j)], 100, 1.0, j);
+  }
+}
+
+TEST(network_augmentation) {
+  check::on_every_level([] { augments_as_defined<float>(), augments_as_defined<double>(); });
+}
+
 // The gradient against differences of the loss in double, and that of float against it.
 void slopes_are_differences(const NetworkDescription& d) {
   constexpr std::int64_t kRows = 3;
@@ -520,6 +574,117 @@ TEST(network_norms_and_blocks) {
   });
 }
 
+LayerRecord embedding(std::int32_t vocabulary, std::int32_t features) {
+  LayerRecord r = layer(LayerKind::Embedding);
+  r.vocabulary = vocabulary;
+  r.out = features;
+  return r;
+}
+
+const LayerRecord kMean = layer(LayerKind::MeanOverTime);
+
+LayerRecord recurrent(LayerKind kind, std::int32_t width, bool bias = true) {
+  LayerRecord r = layer(kind);
+  r.out = width;
+  r.bias = bias;
+  return r;
+}
+
+const LayerRecord kLast = layer(LayerKind::LastStep);
+
+TEST(network_recurrent) {
+  check::on_every_level([] {
+    for (const LayerKind kind : {LayerKind::Lstm, LayerKind::Gru}) {
+      const NetworkDescription stacks[] = {
+          {{embedding(7, 5), recurrent(kind, 18), recurrent(kind, 3), kLast, dense(3)}, {6, 1, 1}, 0},
+          {{recurrent(kind, 33, false), layer(LayerKind::Tanh), kMean, dense(2)}, {1, 4, 7}, 0},
+          {{embedding(3, 5), kBlock, recurrent(kind, 5), kShortcut, recurrent(kind, 5), kEnd, kFlatten, dense(2)},
+           {3, 1, 1},
+           0},
+          {{recurrent(kind, 1), kLast, dense(2)}, {1, 1, 1}, 0},
+      };
+      for (const NetworkDescription& d : stacks) {
+        slopes_are_differences(d);
+      }
+    }
+  });
+}
+
+// The gradient of many rows is the mean of those of single rows.
+TEST(network_recurrent_blocks) {
+  check::on_every_level([] {
+    Numbers numbers(5);
+    const NetworkDescription d{
+        {recurrent(LayerKind::Lstm, 21), recurrent(LayerKind::Gru, 9), kLast, dense(2)}, {1, 5, 3}, 0};
+    const Owned<float> owned(d, 40, numbers);
+    const auto w = numbers.vector<float>(owned.p.dim);
+    Workspace<float> workspace(owned.p);
+    LocalConfig config{};
+    config.steps = 1;
+    config.lr = 1;
+    std::vector<double> sum(w.size());
+    std::vector<float> delta(w.size());
+    double size = 0;
+    for (std::int64_t row = 0; row < 40; ++row) {
+      workspace.local_sgd(config, {1, 0, 0, 1, &row}, w.data(), delta.data());
+      for (std::size_t j = 0; j < w.size(); ++j) {
+        sum[j] += static_cast<double>(delta[j]) / 40;
+      }
+    }
+    workspace.client_gradient(0, w.data(), delta.data());
+    for (const double number : sum) {
+      size = std::max(size, std::abs(number));
+    }
+    for (std::int64_t j = 0; j < owned.p.dim; ++j) {
+      CHECK_NEAR(delta[at(j)], sum[at(j)], 4000, size + 1, j);
+    }
+  });
+}
+
+TEST(network_sequences) {
+  check::on_every_level([] {
+    const LayerRecord tanh = layer(LayerKind::Tanh), drop = layer(LayerKind::Dropout, 0.25);
+    const NetworkDescription stacks[] = {
+        {{embedding(7, 19), tanh, drop, kFlatten, dense(3)}, {5, 1, 1}, 0},
+        {{embedding(2, 3), kBlock, tanh, kShortcut, kEnd, kMean, dense(3)}, {9, 1, 1}, 0},
+        {{kMean, dense(4)}, {1, 6, 21}, 0},
+    };
+    for (const NetworkDescription& d : stacks) {
+      slopes_are_differences(d);
+    }
+  });
+}
+
+// Rows of the table whose tokens do not occur are neither read nor written: here there is none.
+TEST(network_embedding_updates_what_occurs) {
+  check::on_every_level([] {
+    constexpr std::int64_t kFeatures = 5, kWords = 6, kRows = 4;
+    Numbers numbers(3);
+    Owned<float> owned({{embedding(kWords, kFeatures), kMean, dense(2)}, {3, 1, 1}, 0}, kRows, numbers);
+    for (std::int32_t& token : owned.token) {
+      token = token % 2 == 0 ? 1 : 4;
+    }
+    auto w = numbers.vector<float>(owned.p.dim);
+    for (const std::int64_t word : {0, 2, 3, 5}) {
+      w[at(word * kFeatures)] = std::numeric_limits<float>::quiet_NaN();
+    }
+    Workspace<float> workspace(owned.p);
+    LocalConfig config{};
+    config.steps = 3;
+    config.lr = 0.5;
+    std::vector<float> delta(w.size());
+    workspace.local_sgd(config, {1, 0, 0, kRows, nullptr}, w.data(), delta.data());
+    for (std::int64_t j = 0; j < owned.p.dim; ++j) {
+      const std::int64_t word = j / kFeatures;
+      if (word < kWords && word != 1 && word != 4) {
+        CHECK(j % kFeatures == 0 ? std::isnan(delta[at(j)]) : delta[at(j)] == 0);
+      } else {
+        CHECK(std::isfinite(delta[at(j)]));
+      }
+    }
+  });
+}
+
 // y = normal(x): of each group mean 0 and variance 1, seen through a layer that adds nothing to it.
 TEST(network_group_norm_of_known_numbers) {
   check::on_every_level([] {
@@ -564,6 +729,7 @@ TEST(network_gradients) {
 
 TEST(network_refuses_what_does_not_fit) {
   const LayerRecord one = dense(1);
+  constexpr std::int32_t most_width = std::numeric_limits<std::int32_t>::max();
   refuses({{}, {1, 8, 8}, 0}, "expected 1 to 512 layers, got 0");
   refuses({std::vector<LayerRecord>(513, kRelu), {1, 8, 8}, 0}, "expected 1 to 512 layers, got 513");
   refuses({{one}, {0, 8, 8}, 0}, "expected an input shape of positive numbers, got (0, 8, 8)");
@@ -597,6 +763,26 @@ TEST(network_refuses_what_does_not_fit) {
           "layer 1 (end_residual): expected a residual block with a shortcut before it");
   refuses({{kFlatten, kBlock, dense(5), kShortcut, kEnd}, {3, 2, 2}, 0},
           "layer 4 (end_residual): the block gives a vector of 5 and its shortcut a vector of 12; they must be alike");
+  refuses({{dense(4), embedding(3, 2)}, {4, 1, 1}, 0}, "layer 1 (embedding): expected tokens, which are the input");
+  refuses({{kMean, embedding(3, 2)}, {1, 2, 2}, 0}, "layer 1 (embedding): expected tokens");
+  refuses({{embedding(3, 2), dense(2)}, {1, 2, 2}, 0}, "layer 0 (embedding): expected tokens, which are the input");
+  refuses({{embedding(0, 2), dense(2)}, {4, 1, 1}, 0}, "expected at least 1 feature and 1 token, got 2 and 0");
+  refuses({{embedding(3, 2), dense(2)}, {4, 1, 1}, 0},
+          "layer 1 (dense): expected a vector, got a sequence of (4, 2); put flatten before it");
+  refuses({{embedding(3, 2), conv(2, 1)}, {4, 1, 1}, 0}, "layer 1 (conv2d): expected an image of");
+  refuses({{embedding(3, 2), norm(LayerKind::LayerNorm, 0)}, {4, 1, 1}, 0},
+          "layer 1 (layer_norm): expected an image or a vector, got a sequence of (4, 2)");
+  refuses({{recurrent(LayerKind::Lstm, 0)}, {1, 4, 5}, 0}, "layer 0 (lstm): expected a width of at least 1, got 0");
+  refuses({{kFlatten, recurrent(LayerKind::Gru, 3)}, {4, 2, 1}, 0}, "layer 1 (gru): expected a sequence of");
+  refuses({{kLast, kLast}, {1, 4, 5}, 0}, "layer 1 (last_step): expected a sequence of (time, features), got a vector");
+  refuses({{recurrent(LayerKind::Lstm, most_width)}, {1, 4, 5}, 0}, "are too many");
+  LayerRecord crop = layer(LayerKind::RandomCrop);
+  crop.padding[0] = 1;
+  refuses({{crop, kFlatten, one}, {3, 8, 8}, 0},
+          "layer 0 (random_crop): expected a padding of 0 to 65535, the same on");
+  refuses({{kFlatten, layer(LayerKind::RandomFlip), one}, {3, 8, 8}, 0}, "layer 1 (random_flip): expected an image of");
+  refuses({{kFlatten, kMean}, {4, 1, 1}, 0}, "layer 1 (mean_over_time): expected a sequence of (time, features)");
+  refuses({{kMean}, {3, 4, 5}, 0}, "layer 0 (mean_over_time): expected a sequence of (time, features), got an image");
   const std::int32_t most = std::numeric_limits<std::int32_t>::max();
   refuses({{kFlatten, one}, {most, most, most}, 0}, "are too many");
   refuses({{conv(most, 1)}, {1, 999, 999}, 0}, "layer 0 (conv2d): the numbers of its output are too many");

@@ -63,8 +63,9 @@ class Work final : public fedbuff::ClientWork<double> {
     }
     auto* used = static_cast<double*>(scratch);
     *used += 1;
+    const std::int64_t first = row.client * std::int64_t{7} + std::int64_t{row.task} * 3;
     for (std::int64_t j = 0; j < kDim; ++j) {
-      delta_out[j] = 0.1 * w[j] + 1e-3 * static_cast<double>((row.client * 7 + row.task * 3 + j) % 11) - 5e-3;
+      delta_out[j] = 0.1 * w[j] + 1e-3 * static_cast<double>((first + j) % 11) - 5e-3;
     }
     if (row.client == poison_on.load()) {
       delta_out[3] = std::numeric_limits<double>::quiet_NaN();

@@ -47,7 +47,7 @@ struct Columns {
 
 TEST(check_schedule_passes_whole_and_in_chunks) {
   const Columns columns(20);
-  for (const std::size_t size : {1, 3, 20}) {
+  for (const std::size_t size : {1U, 3U, 20U}) {
     ScheduleCheck check;
     for (std::size_t begin = 0; begin < 20; begin += size) {
       CHECK(check.add(columns.part(begin, std::min<std::size_t>(20, begin + size))).fault == ScheduleFault::None);

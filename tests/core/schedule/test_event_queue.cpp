@@ -88,7 +88,7 @@ void compare_heap(std::uint64_t n, double (*delay)(check::Numbers&)) {
 }
 
 TEST(event_heap_gives_the_earliest_first) {
-  for (const std::uint64_t n : {1, 2, 5, 61, 400, 3000}) {
+  for (const std::uint64_t n : {1U, 2U, 5U, 61U, 400U, 3000U}) {
     for (const auto delay : event_order::kDelays) {
       compare_heap(n, delay);
     }

@@ -8,6 +8,23 @@ std::int64_t most_rows(const Problem<T>& p) {
   return p.family == Family::Layers ? p.network->block_rows : kBlockRows;
 }
 
+// The rows of bytes that s.row names, as numbers: each of the 256 is worked out once, in double.
+template <class T>
+void load_bytes(const Problem<T>& p, const Scratch<T>& s, std::int64_t first, std::int64_t n_rows) {
+  T number[256];
+  for (int byte = 0; byte < 256; ++byte) {
+    number[byte] = static_cast<T>(p.scale * byte + p.shift);
+  }
+  for (std::int64_t r = 0; r < n_rows; ++r) {
+    const std::uint8_t* const from = p.byte + (first + s.row[r]) * p.n_features;
+    T* const to = s.loaded + r * p.n_features;
+    for (std::int64_t j = 0; j < p.n_features; ++j) {
+      to[j] = number[from[j]];
+    }
+    s.x[r] = to;
+  }
+}
+
 template <class T>
 void block_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64_t first, std::int64_t n_rows,
                   std::int64_t rows_ahead = 0) {
@@ -15,8 +32,16 @@ void block_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int
     sparse_scores(p, s, w, first, n_rows);
     return;
   }
-  for (std::int64_t r = 0; r < n_rows; ++r) {
-    s.x[r] = p.x + (first + s.row[r]) * p.n_features;
+  if (p.byte != nullptr) {
+    load_bytes(p, s, first, n_rows);
+  }
+  for (std::int64_t r = 0; p.byte == nullptr && r < n_rows; ++r) {
+    const std::int64_t begin = (first + s.row[r]) * p.n_features;
+    if (p.token != nullptr) {
+      s.token[r] = p.token + begin;
+    } else {
+      s.x[r] = p.x + begin;
+    }
   }
   if (p.family == Family::Layers) {
     network_scores(p, s, w, n_rows);

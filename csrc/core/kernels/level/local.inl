@@ -30,7 +30,7 @@ double regularise(const Problem<T>& p, const T* w, bool want_loss, T* sum) {
 // Whether a row drawn twice may be visited once: not with dropout, where each draw has a mask of its own.
 template <class T>
 bool merges(const Problem<T>& p) {
-  return p.max_rows <= kMostRowsMerged && (p.family != Family::Layers || p.network->n_dropouts == 0);
+  return p.max_rows <= kMostRowsMerged && (p.family != Family::Layers || p.network->n_draws == 0);
 }
 
 // Says where the next block begins in the batch of a task's step.
@@ -161,8 +161,8 @@ void local_sgd_one(const Problem<T>& p, const LocalConfig& config, const Task& t
     return;
   }
   const V scale = V::set(static_cast<T>(config.scale));
-  for_each_vec<T>(
-      p.dim, [=](std::int64_t j, auto n) { store(scale * (load(w + j, n) - load(at + j, n)), delta_out + j, n); });
+  for_each_vec<T>(p.dim,
+                  [=](std::int64_t j, auto n) { store(scale * (load(w + j, n) - load(at + j, n)), delta_out + j, n); });
 }
 
 template <class T>

@@ -142,11 +142,16 @@ void network_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::i
       case OperationKind::Dense: dense_forward(network, op, s, w, n_rows, is_last(network, i)); break;
       case OperationKind::Flatten:
         for (std::int64_t r = 0; r < n_rows; ++r) {
-          pixels_to_planes(in, own.value[op.in] + r * in.size(), own.value[op.out] + r * in.features());
+          T* const to = own.value[op.out] + r * in.features();
+          in.image ? pixels_to_planes(in, row(r), to) : copy(in.features(), row(r), to);
         }
         break;
+      case OperationKind::Embedding: embedding_forward(network, op, s, w, n_rows); break;
+      case OperationKind::Augment: augment_forward(network, op, own, row, n_rows); break;
+      case OperationKind::LastStep: last_step_forward(network, op, own, row, n_rows); break;
+      case OperationKind::Recurrent: recurrent_forward(network, op, own, w, row, n_rows); break;
       case OperationKind::AvgPool: avg_pool_forward(network, op, own, n_rows); break;
-      case OperationKind::GlobalAvg: global_avg_forward(network, op, own, n_rows); break;
+      case OperationKind::GlobalAvg: global_avg_forward(network, op, own, row, n_rows); break;
       case OperationKind::Pointwise: pointwise_forward(network, op, own, row, n_rows); break;
       case OperationKind::Dropout: dropout_forward(network, op, own, row, n_rows); break;
       case OperationKind::Norm: norm_forward(network, op, own, w, row, n_rows); break;
@@ -182,9 +187,15 @@ void operation_backward(const Problem<T>& p, const Scratch<T>& s, std::int64_t o
     case OperationKind::Pointwise: pointwise_backward(network, op, own, row, n_rows); break;
     case OperationKind::Dropout: dropout_backward(network, op, own, n_rows); break;
     case OperationKind::Add: add_backward(network, op, own, n_rows); break;
+    case OperationKind::Embedding: embedding_backward(network, op, s, n_rows, sum); break;
+    case OperationKind::Augment: augment_backward(network, op, own, n_rows); break;
+    case OperationKind::LastStep: last_step_backward(network, op, own, n_rows); break;
+    case OperationKind::Recurrent: recurrent_backward(network, op, own, w, row, n_rows, sum); break;
     case OperationKind::Flatten:
       for (std::int64_t r = 0; r < n_rows; ++r) {
-        planes_to_pixels(in, own.gradient[op.out] + r * in.features(), own.gradient[op.in] + r * in.size());
+        const T* const g = own.gradient[op.out] + r * in.features();
+        T* const back = own.gradient[op.in] + r * in.size();
+        in.image ? planes_to_pixels(in, g, back) : copy(in.features(), g, back);
       }
       break;
     case OperationKind::Scores:
@@ -206,7 +217,8 @@ void network_backward(const Problem<T>& p, const Scratch<T>& s, const T* w, std:
   for (std::int64_t i = network.n_operations; i-- > 0;) {
     const Operation& op = network.operations[i];
     const bool learns = op.kind == OperationKind::Conv || op.kind == OperationKind::Dense ||
-                        op.kind == OperationKind::Norm || op.kind == OperationKind::Scores;
+                        op.kind == OperationKind::Norm || op.kind == OperationKind::Embedding ||
+                        op.kind == OperationKind::Recurrent || op.kind == OperationKind::Scores;
     if (!learns && !op.passes_back) {
       continue;
     }

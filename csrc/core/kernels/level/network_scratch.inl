@@ -114,6 +114,9 @@ struct NetworkScratch {
   ListEntry<T>* list;    // of one channel
   T* turned;             // a row's gradient with zeros around it
   T* norm;               // weights and sums of a norm
+  T* packed;             // of a product of matrices, the second one
+  T* panels;             // and of the first one a part
+  const T** lines;       // where an LSTM's or GRU's inputs and states begin
   T* other_gradient;     // (block_rows, largest tensor) what is added to a gradient
   DenseLists<T>* dense;  // of a block of outputs of a dense layer
   DropoutPlace* place;   // of the rows at work
@@ -138,7 +141,7 @@ struct NetworkScratch {
       take_into(gradient, i, numbers);
     }
     std::int64_t forward = 0, backward = 0, strips = 0, entries = 0, outputs = 0, norms = 0, others = 0;
-    std::int64_t turns = 0;
+    std::int64_t turns = 0, packs = 0, steps = 0;
     const auto at_least = [](std::int64_t& most, std::int64_t wanted) { most = most < wanted ? wanted : most; };
     for (std::int64_t i = 0; i < n.n_operations; ++i) {
       const Operation& op = n.operations[i];
@@ -149,6 +152,12 @@ struct NetworkScratch {
         take_into(choice, op.out, 2 * n.block_rows * out.c);
         const std::int64_t weights = op.record.kind == LayerKind::LayerNorm ? out.features() : out.c;
         at_least(norms, 4 * weights + 2 * out.c);
+      }
+      if (op.kind == OperationKind::Recurrent) {
+        const RecurrentShape<T> recurrent(n, op, n.block_rows);
+        take_into(choice, op.out, recurrent.memory_size());
+        at_least(packs, recurrent.packed_most());
+        at_least(steps, out.w);
       }
       if (op.adds_back || op.adds_back_other) {
         const std::int32_t to = op.adds_back ? op.in : op.other;
@@ -185,6 +194,9 @@ struct NetworkScratch {
     take(dense, 1);
     take(place, 1);
     take(norm, norms + kSlack);
+    take(packed, packs);
+    take(panels, packs > 0 ? kProductMemory<T> : 0);
+    take(lines, 2 * n.block_rows * steps);
     take(other_gradient, others + kSlack);
   }
 };

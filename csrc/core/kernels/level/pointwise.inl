@@ -72,8 +72,9 @@ void pointwise_backward(const Network& network, const Operation& op, const Netwo
 }
 
 // What each number counts, 0 or 1 / (1 - rate), into factor (n_rows, h, w, c). Number e of a row, in the order (c, h,
-// w), takes word e % 4 of the counter (place in the batch, e / 4, 0, Dropout), and stays where that is at least rate *
-// 2^32. The key is made of the first two words of (client, task, step, Dropout | number of the layer).
+// w), that of a sequence step by step, takes word e % 4 of the counter (place in the batch, e / 4, 0, Dropout), and
+// stays where that is at least rate * 2^32. The key is made of the first two words of (client, task, step, Dropout |
+// number of the layer).
 template <class T>
 void draw_masks(const Network& network, const Operation& op, const DropoutPlace& place, std::int64_t n_rows,
                 T* factor) {
@@ -85,7 +86,7 @@ void draw_masks(const Network& network, const Operation& op, const DropoutPlace&
   const auto threshold = static_cast<std::uint32_t>(op.record.number * 4294967296.0);
   const T kept = static_cast<T>(1.0 / (1.0 - op.record.number));
   constexpr int kWide = 4;
-  const std::int64_t n = t.features(), pixels = t.h * t.w;
+  const std::int64_t n = t.features(), pixels = t.image ? t.h * t.w : 1, channels = n / pixels;
   for (std::int64_t r = 0; r < n_rows; ++r, factor += n) {
     std::int64_t channel = 0, pixel = 0;
     for (std::int64_t e = 0; e < n; e += 4 * kWide) {
@@ -98,7 +99,7 @@ void draw_masks(const Network& network, const Operation& op, const DropoutPlace&
       }
       philox_rounds<kWide>(key, w[0], w[1], w[2], w[3]);
       for (int i = 0; i < 4 * kWide && e + i < n; ++i) {
-        factor[pixel * t.c + channel] = w[i % 4][i / 4] >= threshold ? kept : T(0);
+        factor[pixel * channels + channel] = w[i % 4][i / 4] >= threshold ? kept : T(0);
         if (++pixel == pixels) {
           pixel = 0;
           ++channel;

@@ -123,14 +123,15 @@ void avg_pool_backward(const Network& network, const Operation& op, const Networ
   }
 }
 
-// The mean over all pixels: an image becomes a vector of its channels.
-template <class T>
-void global_avg_forward(const Network& network, const Operation& op, const NetworkScratch<T>& s, std::int64_t n_rows) {
+// The mean over all pixels, or all steps: an image or a sequence becomes a vector of its channels.
+template <class T, class Row>
+void global_avg_forward(const Network& network, const Operation& op, const NetworkScratch<T>& s, Row row,
+                        std::int64_t n_rows) {
   using V = Vec<T>;
   const Tensor& in = network.tensors[op.in];
   const V share = V::set(static_cast<T>(1.0 / static_cast<double>(in.h * in.w)));
   for (std::int64_t r = 0; r < n_rows; ++r) {
-    const T* const from = s.value[op.in] + r * in.size() + in.first();
+    const T* const from = row(r) + in.first();
     T* const to = s.value[op.out] + r * in.c;
     for_each_vec<T>(in.c, [=, h = in.h, w = in.w, line = in.line(), c = in.c](std::int64_t j, auto lanes) {
       V total = V::zero();

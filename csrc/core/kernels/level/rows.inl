@@ -71,12 +71,13 @@ void add_row_part(std::int64_t begin, std::int64_t n, const T* sum, const T* cha
   using V = Vec<T>;
   const V factor = V::set(term.weight), own = V::set(config.own);
   const T* delta = term.delta + begin;
-  for_each_vec<T>(n, [=, &term, &config, &poison](std::int64_t j, auto lanes) {
+  const T* current = config.current;
+  for_each_vec<T>(n, [=, &term, &poison](std::int64_t j, auto lanes) {
     const V d = load(delta + j, lanes);
     const V row = kHasRow ? Rows::load_at(term.row, begin + j, lanes) : V::zero();
     V x = kHasRow ? madd(own, row, d) : d;
     if constexpr (kMoved) {
-      x = x + (load(config.current + begin + j, lanes) - load(term.start + begin + j, lanes));
+      x = x + (load(current + begin + j, lanes) - load(term.start + begin + j, lanes));
     }
     const V before = sum == nullptr ? V::zero() : load(sum + j, lanes);
     const V so_far = change == nullptr ? V::zero() : load(change + j, lanes);

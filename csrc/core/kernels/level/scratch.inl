@@ -2,19 +2,21 @@
 
 template <class T>
 struct Scratch {
-  T* w;                   // (dim) the client's model
-  T* gradient;            // (dim)
-  T* velocity;            // (dim)
-  const T** x;            // (kBlockRows) where each row of the block begins
-  const T** hidden_x;     // (kBlockRows) the same for a hidden layer's activations
-  const T** weight_row;   // (widest layer) where each row of a weight matrix begins
-  std::uint32_t* row;     // (kBlockRows) rows of the block, numbered within the client
-  T* scale;               // (kBlockRows) how much each counts
-  T* target;              // (kBlockRows) labels, or (outputs, kBlockRows)
-  std::uint8_t* seen;     // (rows of the largest client, where merged) zero between calls
-  T* z;                   // (outputs, kBlockRows) scores, then their gradients
-  T* hidden[kMaxLayers];  // (kBlockRows, size of the layer) activations
-  T* back[2];             // (kBlockRows, widest hidden layer) their gradients
+  T* w;                        // (dim) the client's model
+  T* gradient;                 // (dim)
+  T* velocity;                 // (dim)
+  const T** x;                 // (kBlockRows) where each row of the block begins
+  const std::int32_t** token;  // (kBlockRows) the same of rows of tokens
+  const T** hidden_x;          // (kBlockRows) the same for a hidden layer's activations
+  const T** weight_row;        // (widest layer) where each row of a weight matrix begins
+  T* loaded;                   // (most rows, n_features) rows of bytes as numbers
+  std::uint32_t* row;          // (kBlockRows) rows of the block, numbered within the client
+  T* scale;                    // (kBlockRows) how much each counts
+  T* target;                   // (kBlockRows) labels, or (outputs, kBlockRows)
+  std::uint8_t* seen;          // (rows of the largest client, where merged) zero between calls
+  T* z;                        // (outputs, kBlockRows) scores, then their gradients
+  T* hidden[kMaxLayers];       // (kBlockRows, size of the layer) activations
+  T* back[2];                  // (kBlockRows, widest hidden layer) their gradients
   NetworkScratch<T> layers;
   std::size_t bytes;
 
@@ -29,6 +31,8 @@ struct Scratch {
     take(gradient, p.dim);
     take(velocity, p.dim);
     take(x, kBlockRows);
+    take(token, p.token != nullptr ? kBlockRows : 0);
+    take(loaded, p.byte != nullptr ? p.network->block_rows * p.n_features + kSlack : 0);
     take(row, kBlockRows);
     take(scale, kBlockRows);
     take(target, p.head == Head::Softmax || p.family == Family::Quadratic
