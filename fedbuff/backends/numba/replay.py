@@ -1,3 +1,4 @@
+# mypy: allow-untyped-calls
 """The replay of local SGD on a problem, in compiled code: Python is crossed once for each stretch of steps.
 
 What it gives is what `python/replay.py` says, and so are its errors. All that a stretch changes lies in the arrays of a

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,17 @@ from numpy.typing import NDArray
 from ..spec import PROBLEM_METRICS, ReplayEngine, RunLimits, RunSpec, RunState, UsedRows, Vector
 from .replay import DIVERGED, NEED_ROWS
 
-__all__ = ["Run"]
+__all__ = ["PythonEngine", "Run"]
 
 _SECONDS_A_STRETCH = 0.1
 _LONGEST_STRETCH = 1 << 40
+
+
+class PythonEngine(ReplayEngine, Protocol):
+    """An engine that is not driven by a run in C++."""
+
+    def close(self) -> None:
+        """There are no more rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,7 @@ def _by_step(staleness: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[n
 class Run:
     """A run over a new engine: `ReplayRun`."""
 
-    def __init__(self, engine: ReplayEngine, dot: Callable[[Vector, Vector], float], spec: RunSpec) -> None:
+    def __init__(self, engine: PythonEngine, dot: Callable[[Vector, Vector], float], spec: RunSpec) -> None:
         self._engine, self._dot, self._spec = engine, dot, spec
         self._at = _Position()
         self._given: _Piece | None = None
@@ -390,7 +398,7 @@ class Run:
         return self._secure_before[0] + int(self._engine.stats()["cut"])
 
     def secure_seconds(self) -> float:
-        return self._secure_before[1] + self._engine.stats()["secure_seconds"]
+        return self._secure_before[1] + float(self._engine.stats()["secure_seconds"])
 
     def evaluated(self) -> Vector | None:
         return self._settle().evaluated
