@@ -215,7 +215,7 @@ class CompiledReplay:
         known, closed, version = held.steps_known, held.steps_known + len(references), held.version
         before, table = held.table()
         alive = before[(table[SLOT] >= 0) | (table[LEFT] != 0) | (table[PENDING] != 0)]
-        named = np.concatenate((alive, ended, on, [known, version]))
+        named = np.concatenate((alive, ended, on, [known, min(version, closed)]))  # it may pass over far more steps
         low, high = int(named.min()), max(int(named.max()), closed) + 2
         made = np.zeros((3, high - low), np.int64)
         made[SLOT] = -1
@@ -333,7 +333,9 @@ class CompiledReplay:
     def _squared_gradient(self) -> float:
         gradient = np.empty_like(self._like)
         self._bound.gradient(self._model(self._held.version), gradient, 1)
-        return float(np.dot(gradient.astype(np.float64), gradient.astype(np.float64)))
+        wide = gradient.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(np.dot(wide, wide))
 
     def _settle(self) -> None:
         """A gradient that was noted counts once its step is made; a second time changes nothing."""
