@@ -212,6 +212,16 @@ def test_a_window_that_closes_after_a_trigger_is_open_until_then() -> None:
     assert made.start_time.tolist() == [0.0, 0.5, 2.0, 4.0]
 
 
+@pytest.mark.parametrize("name", ["max_wait", "period"])
+@pytest.mark.parametrize("seconds", [1e-9, 1e-8, 1e-300])
+def test_ticks_that_no_double_counts(name: str, seconds: float) -> None:
+    """A tick of 1e-9 s after 1e7 s: k + 1 is k, and k ticks were never enough."""
+    trace = fb.Trace(np.arange(3), [1e7, 1.5e7, 2.5e9])
+    made = compare(trace, FedBuff(2, **{name: seconds}), 3, arrivals=12, max_time=1e11)
+    assert made is not None
+    assert (np.diff(made.step_time) >= 0).all()
+
+
 def timing_fields(draw: Any, slots: int) -> dict[str, Any]:
     """Refill, stops and triggers of a FedBuff, in every mix that is not refused."""
     fields: dict[str, Any] = {"refill": draw(st.sampled_from(["arrival", "arrival", "step", *range(1, slots + 1)]))}
@@ -310,6 +320,63 @@ def test_queues(data: st.DataObject, windows: bool) -> None:
         data.draw(st.integers(1, 4)), max_staleness=data.draw(st.sampled_from([None, None, 0, 2])), **fields
     )
     compare(trace, strategy, **options)
+
+
+def server_and_uplink(draw: Any) -> dict[str, Any]:
+    times = [None, 0.5, 0.3, fb.Exponential(0.4), fb.Empirical([0.0, 0.5, 1.0])]
+    return {
+        "server_time": draw(st.sampled_from(times)),
+        "uplink": draw(st.sampled_from([None, 1.0, 1.0, 0.7, 2.0, 2.5, 9.0])),
+    }
+
+
+@settings(EXAMPLES, max_examples=500)
+@given(st.data(), st.booleans())
+def test_server_times_and_shared_uplinks(data: st.DataObject, windows: bool) -> None:
+    trace = data.draw(traces(windows))
+    n = trace.n_clients
+    options: dict[str, Any] = {"seed": data.draw(st.integers(0, 3)), **ends(data.draw), **server_and_uplink(data.draw)}
+    options["timeout"] = data.draw(st.sampled_from([None, 1.0, 1.5, 2.75, 4.0]))
+    kind = data.draw(st.sampled_from(["all", "pool", "pool", "queues", "queues", "rounds", "open"]))
+    strategy: Any
+    if kind == "rounds":
+        strategy = FedAvg(
+            clients_per_round=data.draw(st.integers(1, n)), over_selection=data.draw(st.sampled_from([0.0, 0.5]))
+        )
+    elif kind == "open":
+        strategy = buffers(data.draw)
+        options["start_rate"] = data.draw(st.sampled_from([0.5, 1.0, 3.0]))
+        options["start_process"] = data.draw(st.sampled_from(["constant", "poisson"]))
+        options["queues"] = data.draw(st.booleans())
+        if not options["queues"]:
+            options["in_flight"] = data.draw(st.sampled_from(["redraw", "skip", "allow"]))
+    else:
+        slots = n
+        if kind != "all":
+            slots = options["concurrency"] = data.draw(st.integers(1, n if kind == "pool" else 2 * n))
+        options["queues"] = kind == "queues"
+        fields = timing_fields(data.draw, slots)
+        size = data.draw(st.integers(1, 4))
+        if fields["trigger"] == "buffer" and size <= min(slots, n) and kind != "queues":
+            fields["distinct_clients"] = data.draw(st.booleans())
+        if fields.get("period") is not None:
+            options["max_time"] = data.draw(st.sampled_from([3.0, 6.5]))
+        strategy = FedBuff(size, max_staleness=data.draw(st.sampled_from([None, None, 0, 2])), **fields)
+    compare(trace, strategy, **options)
+
+
+@pytest.mark.parametrize("concurrency", [4, 30, 500])
+@pytest.mark.parametrize("timing", [{}, {"stop_stale": 3}, {"refill": "step"}], ids=str)
+def test_busy_servers_and_uplinks_of_many_tasks(timing: dict[str, Any], concurrency: int) -> None:
+    model = fb.DelayModel(n_clients=600, compute=fb.Exponential(1.0), upload=fb.Pareto(1.5, 0.1))
+    share = concurrency / 20
+    for options in (
+        {"server_time": fb.Exponential(0.5 / share)},
+        {"uplink": share, "timeout": 9.0},
+        {"uplink": share, "server_time": 0.5 / share},
+        {"uplink": share, "server_time": fb.LogNormal(-1, 1), "queues": True, "selection": "round_robin"},
+    ):
+        compare_once(model, FedBuff(5, **timing), concurrency, arrivals=2500, **options)
 
 
 @pytest.mark.parametrize("selection", ["round_robin", "longest_idle", "weighted"])

@@ -121,9 +121,13 @@ void add_kernel_gradients(const PixelPass<T>& a, std::int64_t groups, T* kernels
 template <class Body>
 void for_each_phase(const Network& network, const Operation& op, Body body) {
   TurnedConv turned(network, op);
-  std::int64_t phase[2];
-  for (phase[0] = 0; phase[0] < op.record.stride[0]; ++phase[0]) {
-    for (phase[1] = 0; phase[1] < op.record.stride[1]; ++phase[1]) {
+  std::int64_t phase[2], end[2];
+  for (int axis = 0; axis < 2; ++axis) {
+    // Beyond the kernel no window has any; a stride may be any number.
+    end[axis] = op.record.stride[axis] < op.record.kernel[axis] ? op.record.stride[axis] : op.record.kernel[axis];
+  }
+  for (phase[0] = 0; phase[0] < end[0]; ++phase[0]) {
+    for (phase[1] = 0; phase[1] < end[1]; ++phase[1]) {
       if (turned.turn(op.record, phase)) {
         body(turned, phase);
       }
