@@ -18,6 +18,7 @@ from fedbuff._base.arrays import as_model, as_units, as_vector, model_dtype
 from fedbuff._rule.server_file import ServerState, read_server, write_server
 from fedbuff._base.checks import integer
 from fedbuff._rule.server_errors import (
+    change_of,
     checked_dim,
     client_of,
     closed_error,
@@ -231,6 +232,7 @@ cdef class Server:
         self.weight_scale = rule.weight_scale
         self.n_clients = rule.clients
         self.client_weights = None if rule.client_weights is None else np.array(rule.client_weights)
+        self.has_control = rule.has_control
 
     def _check_rows(self):
         """Refuses a table that does not fit the memory; makes that of a file, where the table has a path."""
@@ -348,12 +350,26 @@ cdef class Server:
         cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
         return array
 
+    cdef object control_of(self, object w):
+        """The control variate, which lies behind its model."""
+        cdef cnp.npy_intp shape = self.dim
+        cdef Py_ssize_t bytes = self.dim * (4 if self.dtype_code == FB_F32 else 8)
+        cdef char* values = <char*> address(w)
+        cdef object array = cnp.PyArray_SimpleNewFromData(
+            1, &shape, cnp.NPY_FLOAT32 if self.dtype_code == FB_F32 else cnp.NPY_FLOAT64, values + bytes)
+        cnp.set_array_base(array, w)
+        cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
+        return array
+
     @property
     def _handle(self):
         return <size_t> self.server
 
     def download(self):
-        """The version and its model, read-only, valid and unchanged for as long as it is held."""
+        """The version and its model, read-only, valid and unchanged for as long as it is held.
+
+        With a rule that has a control variate it comes third: (version, w, control).
+        """
         cdef int64_t version
         cdef fb_model* model
         cdef fb_status status
@@ -361,7 +377,10 @@ cdef class Server:
             status = self.download_raw(&version, &model)
         if status != FB_OK:
             refuse(status, "server", None, None, 0, None)
-        return version, self.as_array(model)
+        w = self.as_array(model)
+        if not self.rule.has_control:
+            return version, w
+        return version, w, self.control_of(w)
 
     def take_ticket(self):
         """A place in the order in which deltas are added: pass it to one `upload`, or to `cancel_ticket`."""
@@ -377,10 +396,11 @@ cdef class Server:
         if status != FB_OK:
             refuse(status, "server", None, None, 0, ticket)
 
-    def upload(self, delta, version, n_samples=1.0, *, client=None, ticket=None):
+    def upload(self, delta, version, n_samples=1.0, *, client=None, change=None, ticket=None):
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
 
-        Rules that look at clients need to know the client, 0 to n_clients - 1.
+        Rules that look at clients need to know the client, 0 to n_clients - 1. Rules with a control variate need
+        `change`, what the client's state has changed by.
 
         A delta that is too stale is counted in `dropped` and not read. With a ticket the delta is added in its place,
         and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
@@ -396,14 +416,22 @@ cdef class Server:
         cdef double e = self.weight_of(samples, who)
         cdef object array = delta_array(delta, self.dtype_code, self.dim, self.dtype, self.unit)
         cdef const void* values = address(array)
+        cdef const void* changes = NULL
         cdef fb_dtype kind = dtype_of(array)
         cdef fb_status status = FB_ERR_SHORT_TABLE
+        if change is not None or self.has_control:
+            of_state = change_of(change, self.rule, self.dim, self.dtype)
+            changes = address(of_state)
         cdef int32_t outcome = 0
         if self.n_table == 0:
             self.grow_table(0)
         while status == FB_ERR_SHORT_TABLE:
             with nogil:
-                status = fb_server_upload_from(self.server, kind, self.dim, values, v, e, who, place, &outcome)
+                if changes == NULL:
+                    status = fb_server_upload_from(self.server, kind, self.dim, values, v, e, who, place, &outcome)
+                else:
+                    status = fb_server_upload_change(
+                        self.server, kind, self.dim, values, changes, v, e, place, &outcome)
             if status == FB_ERR_SHORT_TABLE:
                 try:
                     self.grow_table(fb_server_version(self.server) - v)

@@ -17,6 +17,7 @@
 #include "rows.inl"
 #include "fixed_point.inl"
 #include "quantize.inl"
+#include "compress.inl"
 #include "linear.inl"
 #include "batch.inl"
 #include "dense.inl"
@@ -72,5 +73,10 @@ constexpr Kernels<T> make_kernels() {
           &decode<T, std::uint32_t>,
           &decode<T, std::uint64_t>,
           &quantize<T>,
+          &gather_sizes<T>,
+          &keep_sizes<T>,
+          &sum_of_sizes<T>,
+          &take_signs<T>,
+          &round_to_half<T>,
           make_limits<T>()};
 }
