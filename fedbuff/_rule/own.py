@@ -46,7 +46,7 @@ class _StepInput(ctypes.Structure):
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(_StepInput))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Step:
     """What a function of Python gets: all deltas of the buffer, in the order of arrival. It writes `out`, the next
     model, which is NaN before, and may change `state`. The arrays are copies: it may keep them."""
