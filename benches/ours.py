@@ -92,10 +92,11 @@ def network_of(name: str, copies: int = 1) -> fb.Network:
 
 
 def network_answer(name: str, batch: str) -> Turn:
-    """Writes the update of client 1, which every rival must reproduce before it is timed."""
+    """Writes the clients' updates, of which every rival must reproduce one before it is timed."""
     local, rows = fb.LocalSGD(networks.STEPS, networks.LR, int(batch)), networks.batches_of(int(batch))
-    delta = network_of(name).delta(networks.initial_model(name), 1, local, batches=rows[1])
-    networks.write_answer(name, int(batch), delta)
+    problem, w = network_of(name), networks.initial_model(name)
+    deltas = [problem.delta(w, client, local, batches=rows[client]) for client in range(networks.N_CLIENTS)]
+    networks.write_answer(name, int(batch), np.stack(deltas))
     return lambda: {"amount": 1}
 
 

@@ -3,7 +3,7 @@
     python benches/report.py                    all, about an hour on a quiet machine, most of it PyTorch compiling
     python benches/report.py --quick            fewer turns and smaller sizes, about half of that
     python benches/report.py --only schedule    this section again, the others as they were measured
-    python benches/report.py --only W6          one network; without the section machine, only the page's networks
+    python benches/report.py --only W6-32       part of a network; if nothing else was, only networks are written anew
     python benches/report.py --write            only write the page from what was measured
 
 Each section is kept in .benchmarks/report as soon as it is measured, so that an interrupted run goes on where it

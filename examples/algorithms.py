@@ -45,7 +45,7 @@ class Scale:
     max_time: float
 
 
-FULL = Scale(3, 2, 3, 10, 300.0)
+FULL = Scale(3, 2, 2, 10, 300.0)
 QUICK = Scale(1, 1, 0, 2, 60.0)
 
 REGIMES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -220,6 +220,7 @@ def picture(found: dict[Setting, list[Found]], level: str, scale: Scale, path: P
                 continue
             axis.plot([low, min(high, scale.max_time)], [place, place], color=color, linewidth=1.5)
             axis.plot([one.median], [place], "o", color=color, markersize=4)
+        axis.set_ylim(-0.7, len(ordered) - 0.3)
         axis.set_yticks(range(len(ordered)), [one.name for one in ordered], fontsize=8)
         axis.set_xscale("log")
         axis.set_xlim(right=scale.max_time)

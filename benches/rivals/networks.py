@@ -168,19 +168,19 @@ def _answer(name: str, batch: int) -> str:
     return str(FOLDER / f"network-{name}-{batch}.npy")
 
 
-def write_answer(name: str, batch: int, delta: np.ndarray) -> None:
+def write_answer(name: str, batch: int, deltas: np.ndarray) -> None:
     FOLDER.mkdir(exist_ok=True)
-    np.save(_answer(name, batch), delta)
+    np.save(_answer(name, batch), deltas)
 
 
 def read_answer(name: str, batch: int) -> np.ndarray:
-    """The update of client 1 that fedbuff has computed."""
+    """The clients' updates (clients, weights) that fedbuff has computed."""
     return np.load(_answer(name, batch))
 
 
 def check_answer(name: str, batch: int, delta: np.ndarray) -> None:
     """Compares the update of client 1 with fedbuff's."""
-    expected = read_answer(name, batch)
+    expected = read_answer(name, batch)[1]
     error = np.abs(delta - expected).max() / np.abs(expected).max()
     if not error < TOLERANCE.get(name, 1e-3):
         raise AssertionError(f"{name}: this rival's delta differs from fedbuff's by {error:.2g} of its largest number")

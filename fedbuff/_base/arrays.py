@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,15 @@ __all__ = [
     "pick_lists",
     "read_only",
     "round_down",
+    "text_array",
     "to_array",
 ]
 
 Floats = NDArray[np.floating]
 
 _CACHE_LINE = 64
+_FEW_BYTES = 1 << 26
+_MOST_PADDING = 256  # bytes of an array of texts for each of their characters
 _BLOCK = 1 << 20
 
 
@@ -48,6 +52,15 @@ def model_dtype(name: str, dtype: DTypeLike) -> np.dtype[np.floating]:
 def little_endian(array: NDArray[Any]) -> NDArray[Any]:
     """The array with the byte order that files and hashes have on every machine; itself where it has it already."""
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def text_array(texts: Sequence[str]) -> NDArray[np.str_]:
+    """Texts as an array, in which each has the room of the longest; a ValueError where most of that would be empty."""
+    longest = max(map(len, texts), default=0)
+    room = 4 * longest * len(texts)
+    if room > max(_FEW_BYTES, _MOST_PADDING * sum(map(len, texts))):
+        raise ValueError(f"a text of {longest} characters among {len(texts)}: together they would take {room} bytes")
+    return np.array(texts, np.str_)
 
 
 def to_array(name: str, value: Any, dtype: DTypeLike | None = None) -> NDArray[Any]:

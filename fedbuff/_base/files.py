@@ -19,6 +19,7 @@ import math
 import os
 import re
 import secrets
+import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,10 +38,12 @@ __all__ = [
     "FileError",
     "MissingPackageError",
     "NpzReader",
+    "Unpacked",
     "check_parquet",
     "file_format",
     "guarded",
     "make_folder",
+    "most_unpacked",
     "naming",
     "open_npz",
     "open_plain",
@@ -63,6 +66,7 @@ MOST_REASON = 1000  # characters of a message: a damaged file may quote itself a
 PathLike = str | os.PathLike[str]
 
 MOST_EXPANSION = 1032  # of deflate: the most bytes that one byte can stand for; a member that declares more is damaged
+MOST_UNPACKED = 100  # bytes that we unpack, on average, from one
 SMALL = 1 << 26  # bytes that a file may declare whatever its own size
 _BLOCK = 1 << 20
 _NPY_HEADER = 1 << 16  # bytes, at most, before an array's own
@@ -252,9 +256,19 @@ def write_npz(path: PathLike, arrays: Mapping[str, Any], *, compressed: bool = F
 
 
 def save_npz(file: IO[bytes], arrays: Mapping[str, Any], *, compressed: bool = False) -> None:
-    """Arrays as .npz into an open file: little-endian, whatever machine this is."""
-    save: Any = np.savez_compressed if compressed else np.savez
-    save(file, allow_pickle=False, **{name: little_endian(np.asarray(array)) for name, array in arrays.items()})
+    """Arrays as .npz into an open file: little-endian, whatever machine this is.
+
+    They are not compressed where so few bytes would stand for them that `NpzReader` would refuse the file.
+    """
+    made: dict[str, Any] = {name: little_endian(np.asarray(array)) for name, array in arrays.items()}
+    if compressed:
+        np.savez_compressed(file, allow_pickle=False, **made)
+        size = file.tell()
+        if sum(array.nbytes + _NPY_HEADER for array in made.values()) <= most_unpacked(size):
+            return
+        file.seek(0)
+        file.truncate()
+    np.savez(file, allow_pickle=False, **made)
 
 
 # ---- reading ----
@@ -285,12 +299,43 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def open_plain(path: PathLike) -> io.BufferedReader | gzip.GzipFile:
-    """A file's bytes to read, unpacked where it is gzip, whatever its name."""
+def most_unpacked(size: int) -> int:
+    """How many bytes a compressed file of this size may stand for."""
+    return max(SMALL, MOST_UNPACKED * size)
+
+
+class Unpacked(io.RawIOBase):
+    """The bytes that a gzip file stands for, and a FileError after the most that are unpacked of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.most = self._left = most_unpacked(os.stat(path).st_size)
+        self._path, self._file = path, gzip.GzipFile(path)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        n = self._file.readinto1(buffer)  # what there is before an end that comes too early
+        self._left -= n
+        if self._left < 0:
+            raise FileError(
+                f"it unpacks to more than {self.most} bytes, {MOST_UNPACKED} times its own; where that is right, "
+                "unpack it with gunzip, and give that file",
+                self._path,
+            )
+        return n
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def open_plain(path: PathLike) -> io.BufferedReader:
+    """A file's bytes to read, unpacked (`Unpacked` is then its `raw`) where it is gzip, whatever its name."""
     file = path_of("path", path)
     with file.open("rb") as head:
         compressed = head.read(2) == b"\x1f\x8b"
-    return gzip.open(file) if compressed else file.open("rb")
+    return io.BufferedReader(Unpacked(file), _BLOCK) if compressed else file.open("rb")
 
 
 def read_json(path: PathLike, what: str) -> Any:
@@ -338,6 +383,11 @@ class NpzReader:
             members[name] = info
         if sum(info.compress_size for info in members.values()) > size:
             raise ValueError("its members are larger than the file")
+        if sum(info.file_size for info in members.values()) > most_unpacked(size):
+            raise ValueError(
+                f"it unpacks to more than {most_unpacked(size)} bytes, {MOST_UNPACKED} times its own; where that is "
+                "right, save it without compression, with numpy.savez"
+            )
         return members
 
     def __contains__(self, name: str) -> bool:
@@ -413,6 +463,8 @@ def _read_array(stream: IO[bytes] | zipfile.ZipExtFile, size: int) -> NDArray[An
     array: NDArray[Any] = flat.view(dtype) if n_bytes else np.empty(0, dtype)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
+    if dtype.kind == "U" and n_bytes and array.view(np.uint32).max() > sys.maxunicode:
+        raise ValueError("its texts hold numbers that are no characters")
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
 
 

@@ -152,7 +152,8 @@ class Recorder:
         if isinstance(client, bool) or not isinstance(client, int | str):
             raise TypeError(f"client: expected an int or a string, got {type(client).__name__}")
         if self._known is not None:
-            if client not in self._known:
+            # A range looks at each of its numbers for what is not an int.
+            if (isinstance(self._known, range) and isinstance(client, str)) or client not in self._known:
                 raise ValueError(f"client: expected one of the given clients, got {client!r}")
             return client
         if not isinstance(client, str) and not 0 <= client < 2**63:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .._base.arrays import text_array
 from .._base.files import optional
 from .bad_rows import Reasons, TraceError, bad_rows
 
@@ -81,7 +82,10 @@ def labels_from_text(ids: Iterable[Any], codes: NDArray[Any]) -> Labels:
             rows = np.flatnonzero(codes == code)
             row = int(rows[0]) + 1 if rows.size else None
             raise TraceError(f"the label {label!r} has a NUL character", row)
-    return Labels(codes.astype(np.int64), np.array(text, dtype=np.str_))
+    try:
+        return Labels(codes.astype(np.int64), text_array(text))
+    except ValueError as error:
+        raise TraceError(f"labels: {error}") from None
 
 
 def _flags(labels: Labels, name: str) -> NDArray[np.bool_]:
@@ -139,6 +143,11 @@ def from_arrow(column: Any, name: str, kind: Kind) -> Column:
     }[kind]
     if not right:
         raise TraceError(f"{name} has type {value_type}, which is not a {kind}")
+    if is_dictionary:
+        try:
+            column.validate(full=True)  # a damaged file's codes are those of no label
+        except ValueError as error:
+            raise TraceError(f"{name} cannot be read: {error}") from None
     if is_dictionary and (kind == "label" or string):
         merged = column.unify_dictionaries().combine_chunks()
         if isinstance(merged, pa.ChunkedArray):  # no chunks at all

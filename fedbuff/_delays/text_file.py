@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._base.files import optional
+from .._base.files import FileError, open_plain, optional
 from .bad_rows import BadRow, Reasons, TraceError
 from .table import (
     DTYPES,
@@ -134,14 +134,13 @@ def _is_blank(fields: list[str]) -> bool:
 
 def _read_bytes(path: Path) -> tuple[bytes, str]:
     """The file's bytes, decompressed as far as that goes, and why they break off."""
-    data = path.read_bytes()
-    if data[:2] != b"\x1f\x8b":
-        return data, ""
     parts: list[bytes] = []
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        with open_plain(path) as file:
             while part := file.read1(1 << 20):
                 parts.append(part)
+    except FileError as error:
+        raise TraceError(error.reason, path=path) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         return b"".join(parts), str(error)
     return b"".join(parts), ""

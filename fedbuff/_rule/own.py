@@ -49,7 +49,7 @@ _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(_St
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """What a function of Python gets: all deltas of the buffer, in the order of arrival. It writes `out`, the next
-    model, and may change `state`; the arrays are good until it returns."""
+    model, which is NaN before, and may change `state`. The arrays are copies: it may keep them."""
 
     version: int  # that the step starts from
     lr: float  # the strategy's step size of this version
@@ -107,7 +107,10 @@ class OwnRule:
     def _python(self, function: Callable[[Step], Any]) -> Callable[[Any, Any], int]:
         def call(_: Any, given: Any) -> int:
             try:
-                function(_step_of(given.contents))
+                step = _step_of(given.contents)
+                function(step)
+                _view(given.contents.w_out, step.out.size, step.out.dtype)[:] = step.out
+                _view(given.contents.state, step.state.size, np.float64)[:] = step.state
             except BaseException as error:  # it cannot pass through compiled code
                 self._error = error
                 return 1
@@ -144,8 +147,8 @@ class OwnRule:
         return code, out, after
 
 
-def _array(address: int | None, n: int, dtype: Any) -> NDArray[Any]:
-    """n numbers at an address."""
+def _view(address: int | None, n: int, dtype: Any) -> NDArray[Any]:
+    """n numbers at an address, which are the server's."""
     kind = np.dtype(dtype)
     memory = (ctypes.c_char * (n * kind.itemsize)).from_address(address) if n > 0 and address else bytearray()
     return np.frombuffer(memory, kind)
@@ -156,11 +159,11 @@ def _step_of(given: _StepInput) -> Step:
     return Step(
         version=given.version,
         lr=given.lr,
-        w=read_only(_array(given.w, dim, kind)),
-        deltas=tuple(read_only(_array(given.delta[k], dim, kind)) for k in range(n)),
-        weights=read_only(_array(given.weight, n, np.float64)),
-        staleness=read_only(_array(given.staleness, n, np.int64)),
-        clients=read_only(_array(given.client, n, np.int64)),
-        state=_array(given.state, given.n_state, np.float64),
-        out=_array(given.w_out, dim, kind),
+        w=read_only(_view(given.w, dim, kind).copy()),
+        deltas=tuple(read_only(_view(given.delta[k], dim, kind).copy()) for k in range(n)),
+        weights=read_only(_view(given.weight, n, np.float64).copy()),
+        staleness=read_only(_view(given.staleness, n, np.int64).copy()),
+        clients=read_only(_view(given.client, n, np.int64).copy()),
+        state=_view(given.state, given.n_state, np.float64).copy(),
+        out=np.full(dim, np.nan, kind),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._base.arrays import aligned_copy, all_finite
+from .._base.arrays import aligned_copy, all_finite, text_array
 from .._base.checks import count, is_number, number, share_of
 from .._base.files import (
+    MOST_EXPANSION,
+    SMALL,
     FileError,
     file_format,
+    open_plain,
     reading,
 )
 from ..datasets import Dataset, read_celeba, read_cifar, read_leaf, read_mnist, read_npz
@@ -109,7 +112,7 @@ class RowReader:
         form, options = (file_format(file, _FORMATS), {}) if self.form is None else format_of(self.form)
         if form == "svmlight":
             sparse, targets = read_svmlight(file, dtype=self.dtype, n_features=n_features)
-            return Rows(sparse if self.sparse else sparse.toarray(), targets)
+            return Rows(sparse if self.sparse else _dense(file, sparse), targets)
         divisor = number("divide_by", self.divide_by, open_low=True)
         if form == "csv":
             rows = _read_csv(file, self.target, client_column)
@@ -163,9 +166,9 @@ def _read_dataset(file: Path, form: str, options: dict[str, Any], client_column:
 
 def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
     """Comma-separated numbers, with or without a line of names; target and client may be text."""
-    opened: Any = gzip.open if file.name.endswith(".gz") else open
-    with reading(file, "a table of numbers"), opened(file, "rt", encoding="utf-8", newline="") as text:
-        lines = [line for line in csv.reader(text) if line]
+    with reading(file, "a table of numbers"), open_plain(file) as stream:
+        text = stream.read().decode()  # whole before it is parsed: a row takes many times its text
+        lines = [line for line in csv.reader(io.StringIO(text, newline="")) if line]
     has_names = bool(lines) and not any(is_number(field) for field in lines[0])
     names = lines.pop(0) if has_names else [str(at) for at in range(len(lines[0]) if lines else 0)]
     if not lines:
@@ -175,16 +178,31 @@ def _read_csv(file: Path, target: Any, client_column: Any) -> Rows:
             raise _wrong(file, f": row {at + 1} has {len(line)} fields, the first line {len(names)}")
     chosen = [_column(file, names, column) for column in (target, client_column) if column is not None]
     inside = [at for at in range(len(names)) if at not in chosen]
-    table = np.array(lines)
+    table = np.empty((len(lines), len(names)), np.object_)
+    table[:] = lines
     try:
         X = table[:, inside].astype(np.float64)
     except ValueError:
         row, at = next((r, c) for r, line in enumerate(lines) for c in inside if not is_number(line[c]))
         raise _wrong(file, f": row {row + 1}: {names[at]} {lines[row][at]!r} is not a number") from None
-    y = table[:, chosen[0]]
-    if all(is_number(value) for value in np.unique(y)):
-        y = y.astype(np.float64)
-    return Rows(X, y, None if client_column is None else by_column(table[:, chosen[1]]))
+    with reading(file, "a table of numbers"):
+        y: NDArray[Any] = text_array(table[:, chosen[0]].tolist())
+        if all(is_number(value) for value in np.unique(y)):
+            y = y.astype(np.float64)
+        owners = None if client_column is None else by_column(text_array(table[:, chosen[1]].tolist()))
+    return Rows(X, y, owners)
+
+
+def _dense(file: Path, sparse: CSR) -> NDArray[Any]:
+    """Sparse rows as dense ones; one index that is large by mistake asks for any amount of memory."""
+    n_bytes = sparse.shape[0] * sparse.shape[1] * sparse.dtype.itemsize
+    if n_bytes > max(SMALL, MOST_EXPANSION * file.stat().st_size):
+        raise _wrong(
+            file,
+            f": {sparse.shape[0]} rows of {sparse.shape[1]} features take {n_bytes} bytes where they are dense; "
+            "use a problem of sparse rows, such as logistic",
+        )
+    return sparse.toarray()
 
 
 def _column(file: Path, names: list[str], wanted: Any) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .._base.files import check_parquet, open_npz, optional, reading, save_npz
+from .._base.files import NpzReader, check_parquet, open_npz, optional, reading, save_npz
 from .columns import MISSING, TYPES, Column, Kind, Ragged, Row, Schema, column_of, is_list
 
 __all__ = ["PartFormat", "default_format", "part_format", "read_part"]
@@ -84,10 +84,17 @@ class NpzParts:
             found: dict[str, Column] = {}
             for name, kind in schema.items():
                 values = file[f"{name}/values"].astype(TYPES[kind], copy=False)
-                found[name] = Ragged(values, file[f"{name}/offsets"]) if is_list(kind) else values
+                found[name] = Ragged(values, _offsets(file, name)) if is_list(kind) else values
                 if values.ndim != 1:
                     raise ValueError(f"{name}/values is of shape {values.shape}")
             return found
+
+
+def _offsets(file: NpzReader, name: str) -> NDArray[np.int64]:
+    offsets = file[f"{name}/offsets"]
+    if offsets.dtype.kind not in "iu":
+        raise ValueError(f"{name}/offsets is of {offsets.dtype}")
+    return offsets.astype(np.int64, copy=False)  # else a difference of two unsigned ones would never be negative
 
 
 PartFormat = ParquetParts | NpzParts

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from .._base.arrays import text_array
 from .._base.checks import path_of
 from .._base.files import FileError, PathLike, reading
 from ._dataset import Dataset
@@ -56,9 +57,10 @@ def read_celeba(path: PathLike, identities: PathLike | None = None, *, target: s
             table += bytes(word == "1" for word in words[1:])
         if len(owners) != int(declared[:20]) or not owners:
             raise ValueError(f"it declares {declared[:20]} pictures and has {len(owners)}")
+    with reading(people, "a list of people"):
+        people_names, clients = np.unique(text_array(owners), return_inverse=True)
     values: NDArray[np.uint8] = np.frombuffer(bytes(table), np.uint8).reshape(len(owners), len(names))
     column = names.index(target)
-    people_names, clients = np.unique(np.array(owners), return_inverse=True)
     return Dataset(
         np.delete(values, column, axis=1),
         values[:, column].astype(np.int64),

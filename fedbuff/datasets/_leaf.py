@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from .._base.arrays import text_array
 from .._base.checks import path_of
 from .._base.files import FileError, PathLike, reading
 from ._dataset import Dataset
@@ -81,9 +82,17 @@ def _dataset(source: Path, users: Iterator[UserRows], test: tuple[Array, Array] 
         y.append(targets)
     if not X:
         raise FileError("it has no rows", source)
-    names, number = np.unique(named, return_inverse=True)
+    with reading(source, "LEAF's JSON"):
+        names, number = np.unique(text_array(named), return_inverse=True)
+        rows, targets = _concatenated(X), _concatenated(y)
     clients = np.repeat(number.astype(np.int64), [len(targets) for targets in y])
-    return Dataset(np.concatenate(X), np.concatenate(y), clients, tuple(names.tolist()), test)
+    return Dataset(rows, targets, clients, tuple(names.tolist()), test)
+
+
+def _concatenated(parts: list[Array]) -> Array:
+    if parts[0].dtype.kind != "U":
+        return np.concatenate(parts)
+    return text_array([text for part in parts for text in part.tolist()])
 
 
 def _users(file: Path, letters: str) -> Iterator[UserRows]:
@@ -125,7 +134,7 @@ def _rows(user: Any, letters: str) -> tuple[Array, Array]:
     as_letters = all(isinstance(target, str) and len(target) == 1 for target in y)
     targets = _numbers_of(y, letters)[:, 0].astype(np.int64) if as_letters else _targets(y)
     if all(isinstance(row, str) for row in x):
-        return (_numbers_of(x, letters) if as_letters else np.array(x)), targets
+        return (_numbers_of(x, letters) if as_letters else text_array(x)), targets
     if not all(isinstance(row, list) for row in x):
         raise ValueError("expected rows that are all lists of numbers, or all texts")
     try:
@@ -144,7 +153,7 @@ def _targets(y: list[Any]) -> Array:
     if all(isinstance(target, (int, float)) for target in y):
         return np.array(y, np.float64)
     if all(isinstance(target, str) for target in y):
-        return np.array(y)
+        return text_array(y)
     raise ValueError("expected targets that are all numbers, or all texts")
 
 

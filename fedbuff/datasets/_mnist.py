@@ -6,7 +6,6 @@ most significant first, and then the numbers, big-endian.
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._base.checks import flag, path_of
-from .._base.files import MOST_EXPANSION, FileError, PathLike, open_plain, read_rest, reading
+from .._base.files import FileError, PathLike, Unpacked, open_plain, read_rest, reading
 from ._dataset import Dataset
 
 __all__ = ["read_idx", "read_mnist"]
@@ -45,8 +44,8 @@ def read_idx(path: PathLike) -> NDArray[Any]:
         kind = np.dtype(_TYPES[head[2]])
         n_bytes = math.prod(shape) * kind.itemsize
         size = os.stat(file).st_size
-        packed = isinstance(stream, gzip.GzipFile)
-        if (n_bytes > MOST_EXPANSION * size) if packed else (n_bytes != size - 4 - len(lengths)):
+        raw = stream.raw
+        if (n_bytes > raw.most) if isinstance(raw, Unpacked) else (n_bytes != size - 4 - len(lengths)):
             raise ValueError(f"{kind} {shape} takes {n_bytes} bytes, and the file has {size}")
         array: NDArray[Any] = read_rest(stream, n_bytes).view(kind).reshape(shape)
         return array.astype(kind.newbyteorder("="), copy=False)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._base import pickles
+from .._base.arrays import text_array
 from .._base.checks import (
     path_of,
     shortened,
@@ -41,11 +42,18 @@ def load_json(path: PathLike) -> Any:
         raise TraceError(error.reason, path=path) from error
 
 
-def ids_of(devices: Mapping[Any, Any]) -> NDArray[Any]:
+def ids_of(devices: Mapping[Any, Any], path: PathLike | None) -> NDArray[Any]:
     keys = list(devices)
-    if all(isinstance(key, int) for key in keys):
+    if all(type(key) is int and -(2**63) <= key < 2**63 for key in keys):
         return np.array(keys, dtype=np.int64)
-    return np.array([str(key) for key in keys], dtype=np.str_)
+    return text_ids_of(devices, path)
+
+
+def text_ids_of(devices: Mapping[Any, Any], path: PathLike | None) -> NDArray[np.str_]:
+    try:
+        return text_array([str(key) for key in devices])
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"ids: {error}", path=path) from None
 
 
 def field(devices: Any, name: str, path: PathLike | None) -> NDArray[np.float64]:

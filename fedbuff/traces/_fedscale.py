@@ -20,6 +20,7 @@ from .._delays.trace import Trace
 from ._devices import PathLike, field, ids_of, load_pickle, windows_of
 
 _FEW = 1_000_000  # times that any file may hold
+_MOST_WINDOWS = 100_000_000  # of all clients, who share the windows of fewer devices
 
 
 def from_fedscale(
@@ -50,7 +51,7 @@ def from_fedscale(
     if slow.size:
         raise TraceError(f"communication {communication[slow[0]]} is not positive", int(slow[0]) + 1, path)
     sent = model_bytes if upload_bytes is None else upload_bytes
-    ids = ids_of(devices)
+    ids = ids_of(devices, path)
     order = np.argsort(ids, kind="stable")
     windows = None
     if availability is not None:
@@ -88,7 +89,13 @@ def _fedscale_windows(source: PathLike | Mapping[Any, Any], n_clients: int, poli
     inactive = np.minimum(inactive, period[client])
     kept = inactive > active  # the recordings have windows of no length
     windows = windows_of([client[kept]], [active[kept]], [inactive[kept]], period, policy, path)
-    return windows.take(np.arange(n_clients) % period.size)
+    chosen = np.arange(n_clients) % period.size
+    n_windows = int(np.diff(windows.offsets)[chosen].sum())
+    if n_windows > _MOST_WINDOWS:
+        raise TraceError(
+            f"{n_clients} clients would have {n_windows} windows, at most {_MOST_WINDOWS} are made", path=path
+        )
+    return windows.take(chosen)
 
 
 def _lists(

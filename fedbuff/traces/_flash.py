@@ -21,7 +21,7 @@ from .._delays.bad_rows import TraceError
 from .._delays.trace import Trace
 from ..backends.python.philox import STREAM_DELAYS, multiply_high, philox
 from ..backends.python.portable_math import draw
-from ._devices import PathLike, field, load_json, windows_of
+from ._devices import PathLike, field, load_json, text_ids_of, windows_of
 
 _DOWNLOAD, _UPLOAD, _SPEED_CHOICE = 1, 3, 8  # components of the stream of delays
 _FLASH_SETS = {
@@ -79,7 +79,7 @@ def from_flash(
         speed_path = None if isinstance(speeds, Mapping) else path_of("speeds", speeds)
         users = speeds if isinstance(speeds, Mapping) else load_json(speeds)
         download, upload = _flash_transfers(users, n, rows, model_bytes, seed, speed_path)
-    ids = np.array([str(key) for key in devices], dtype=np.str_)
+    ids = text_ids_of(devices, path)
     order = np.argsort(ids, kind="stable")
     return Trace(
         ids[row_client],

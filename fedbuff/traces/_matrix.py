@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._base.arrays import to_array
 from .._base.files import (
+    MOST_EXPANSION,
+    SMALL,
     FileError,
     file_format,
     read_npy,
@@ -90,7 +92,8 @@ def read_matrix(source: PathLike | ArrayLike, what: str, delimiter: str | None, 
 
 def _worker_ids(names: Sequence[Any], path: PathLike | None) -> NDArray[Any]:
     text = [str(name) for name in names]
-    twice = next((name for number, name in enumerate(text) if name in text[:number]), None)
+    seen: set[str] = set()
+    twice = next((name for name in text if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
     if twice is not None:
         raise TraceError(f"column {twice!r} appears twice", path=path)
     if "" in text:
@@ -128,6 +131,8 @@ def _text_matrix(path: Path, delimiter: str | None, header: bool | None) -> Matr
     expected = "the header has" if names is not None else "the first row has"
     counts = [len(rows[row]) for row in ragged]
     bad = [(ragged, lambda i: f"{counts[i]} values where {expected} {width}")]
+    if ragged.size and 8 * len(rows) * width > max(SMALL, MOST_EXPANSION * len(text.data)):  # a few values, a long row
+        Matrix(np.zeros((0, 0)), ids, path, text).refuse(bad)
     number = np.delete(np.arange(len(rows)), ragged)
     values = np.zeros((len(rows), width - first))
     for worker in range(first, width):

@@ -187,7 +187,7 @@ def test_networks_of_the_benches() -> None:
 
 
 def measured_network(ours: float, theirs: float) -> dict[str, Any]:
-    """What network_report.measure gives, were the slower of two rivals' rate half of `theirs`."""
+    """All parts of a network in one, were the slower of two rivals' rate half of `theirs`."""
 
     def duel(name: str, one: str, two: str) -> dict[str, Any]:
         rates = {name: ours, one: theirs, two: theirs / 2}
@@ -206,9 +206,12 @@ def test_the_part_on_networks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     import network_report
     import page
 
-    assert network_report.page({"W1": {"x": 1}}) == ""
-    text = network_report.page({"W6": measured_network(100.0, 25.0)})
-    assert text.startswith("## Networks\n") and "6 of 7 bars are met" in text
+    assert network_report.page({"W1": {"x": 1}, "W6-32": {"others": 0.5}}) == ""
+    whole = measured_network(100.0, 25.0)
+    text = network_report.page({"W6-32": {key: whole[key] for key in ("setting", "batch 32")} | {"others": 0.5}})
+    assert "1 of 1 bars are met" in text and "so many cores' worth: W6-32 0.5." in text and "Evaluation" not in text
+    text = network_report.page({"W6-32": whole, "W6-rest": whole})
+    assert text.startswith("## Networks\n") and "6 of 7 bars are met" in text and "Other programs" not in text
     name = network_report.NAMES["W6"]
     assert f"| {name} | 32 | 10.0 | 40.0 | torch.compile, channels last | 4.00 (4.00 to 4.00) | 3.5 | met |" in text
     assert f"| {name} | 10 | 10.0 | 40.0 | torch.compile, channels last | 4.00 (4.00 to 4.00) | 5 | missed |" in text

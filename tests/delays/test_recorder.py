@@ -89,6 +89,13 @@ def test_misuse_names_the_client() -> None:
     assert len(recorder) == 1 and recorder.in_flight == []
 
 
+def test_a_text_among_many_numbered_clients_is_refused_at_once() -> None:
+    recorder = fb.Recorder(2**40)
+    with pytest.raises(ValueError, match="expected one of the given clients, got 'phone'"):
+        recorder.started("phone")
+    recorder.started(2**39)
+
+
 def test_known_clients() -> None:
     recorder = fb.Recorder(["b", "a"])
     refused(lambda: recorder.started("c"), ValueError, "client: expected one of the given clients, got 'c'")

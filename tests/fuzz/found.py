@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "torture"))
+
+from scratch import scratch
+
+__all__ = ["FOUND", "Row", "found_folder", "scratch"]
 
 FOUND = Path(__file__).parents[2] / "build" / "fuzz" / "found"
 
@@ -18,6 +25,7 @@ class Row:
     crashes: int
     hangs: int
     exceptions: int
+    sanitized: int = 0  # of the executions: under the address and the undefined-behaviour sanitizer
 
     def plus(self, other: Row) -> Row:
         both = asdict(self), asdict(other)

@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       static_cast<std::size_t>(dim) * (unit > 0 || dtype == FB_F64 ? sizeof(double) : sizeof(float));
   std::deque<std::int64_t> tickets;
   bool closed = false;
-  for (int calls = 0; !in.empty() && calls < 100; ++calls) {
+  for (int calls = 0; !in.empty() && calls < (dim > 40 ? 6 : 60); ++calls) {
     switch (in.below(9)) {
       case 0:
       case 1:

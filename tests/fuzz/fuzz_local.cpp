@@ -41,6 +41,17 @@ void spoil(Input& in, std::vector<std::int32_t>& numbers) {
   }
 }
 
+// A number that stands for nothing, where 0 to `last` do.
+std::int32_t none_of(Input& in, std::int32_t last) {
+  const std::int32_t number = static_cast<std::int32_t>(in.byte()) - 8;
+  return number >= 0 && number <= last ? -1 : number;
+}
+
+// Of a struct in some version: it ends between two fields.
+std::uint32_t any_size(Input& in, std::size_t whole) {
+  return static_cast<std::uint32_t>(8 * (static_cast<std::size_t>(in.byte()) % (whole / 8 + 1)));
+}
+
 template <class T>
 fb_problem any_problem(Input& in, Arrays<T>& arrays) {
   fb_problem p = FB_PROBLEM_INIT;
@@ -94,13 +105,13 @@ fb_problem any_problem(Input& in, Arrays<T>& arrays) {
     arrays.layer_size.back() = p.head == FB_SOFTMAX ? in.raw<std::int32_t>() : 1;
   }
   switch (in.below(48)) {
-    case 0: p.family = static_cast<std::int32_t>(in.byte()) - 8; break;
+    case 0: p.family = none_of(in, FB_LAYERS); break;  // another one would lie about the arrays
     case 1: p.head = static_cast<std::int32_t>(in.byte()) - 8; break;
     case 2: p.activation = in.byte(); break;
     case 3: p.n_layers = static_cast<std::int32_t>(in.below(2) == 0 ? 17 : -in.byte()); break;
-    case 4: p.curvature_form = in.byte(); break;
+    case 4: p.curvature_form = none_of(in, FB_DENSE); break;
     case 5: p.n_clients = in.one_in(2) ? 0 : -in.byte(); break;
-    case 6: p.size = in.byte() % (sizeof p + 1); break;
+    case 6: p.size = any_size(in, sizeof p); break;
     case 7: p.abi = in.byte(); break;
     case 8: p.intercept = in.byte(); break;
     default: break;
@@ -142,7 +153,10 @@ fb_local_config any_config(Input& in, const fb_problem& p, Arrays<T>& arrays) {
   const std::int64_t bad = in.below(32);
   c.steps = bad == 0 ? -in.byte() : bad == 1 ? (std::int64_t{1} << 33) : c.steps;
   c.batch_size = bad == 2 ? -1 - in.byte() : bad == 3 ? (std::int64_t{1} << 31) : c.batch_size;
-  c.size = bad == 4 ? in.byte() % (sizeof c + 1) : c.size;
+  c.size = bad == 4 ? any_size(in, sizeof c) : c.size;
+  if (bad == 1) {
+    c.lr_by_step = nullptr;  // its factors are laid out for every step
+  }
   return c;
 }
 

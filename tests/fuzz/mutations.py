@@ -147,7 +147,9 @@ def change_value(value: Any, rng: random.Random) -> Any:
 
 def change_array(old: np.ndarray[Any, Any], rng: random.Random) -> np.ndarray[Any, Any]:
     """Another number, type, shape or text."""
-    if old.dtype.kind == "U" and old.size == 1 and (value := parsed(str(old.reshape(())[()]).encode())) is not None:
+    if old.dtype.kind == "U" and not is_unicode(old):
+        return np.ascontiguousarray(old).reshape(-1).view(np.uint32)
+    if old.dtype.kind == "U" and old.size == 1 and (value := parsed(text_of(old))) is not None:
         return np.array(json.dumps(change_value(value, rng)))
     if old.dtype == np.uint8 and old.ndim == 1 and (value := parsed(old.tobytes())) is not None:
         return np.frombuffer(json.dumps(change_value(value, rng)).encode("utf-8", "surrogatepass"), np.uint8)
@@ -174,12 +176,23 @@ def change_array(old: np.ndarray[Any, Any], rng: random.Random) -> np.ndarray[An
         return np.concatenate([old, old]) if old.ndim else np.stack([old, old])
     if kind == 7:
         with np.errstate(invalid="ignore", over="ignore"):
-            if old.dtype.kind == "U":
-                return old.astype("S", casting="unsafe") if all(map(str.isascii, old.reshape(-1).tolist())) else old
+            if old.dtype.kind in "US":
+                plain = old.dtype.kind == "U" and all(map(str.isascii, old.reshape(-1).tolist()))
+                return old.astype("S", casting="unsafe") if plain else old
             return old.astype(rng.choice(("<f4", "<f8", "<i4", "<i8", "<u1", "?", ">f8", "<c16", "<f2", "<u8")))
     if kind == 8:
         return old.reshape(rng.choice(((-1, 1), (1, -1), (-1,))))
     return np.array(rng.choice(("text", "", "[]", "{}")))
+
+
+def is_unicode(array: np.ndarray[Any, Any]) -> bool:
+    """Whether Python has its characters; an earlier change may have made any bits of them."""
+    codes = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
+    return bool(codes.size == 0 or codes.max() <= 0x10FFFF)
+
+
+def text_of(array: np.ndarray[Any, Any]) -> bytes:
+    return str(array.reshape(())[()]).encode("utf-8", "surrogatepass")
 
 
 def written(array: np.ndarray[Any, Any]) -> bytes:
@@ -196,7 +209,7 @@ def change_npy(data: bytes, rng: random.Random) -> bytes:
         return change_bytes(data, rng)
     if rng.random() < 0.7:
         return written(change_array(old, rng))
-    head = data.index(b"\n") + 1
+    head = data.find(b"\n") + 1
     return change_text(data[:head], rng) + data[head:]
 
 

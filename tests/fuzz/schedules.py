@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import sys
-import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Any
 
 import hypothesis
 import workers
-from found import Row
+from found import Row, scratch
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "schedule"))
@@ -54,7 +53,7 @@ def run_test(name: str, test: Any, seconds: float, seed: int) -> Row:
             return traceback.format_exc()
         return done[0] - before
 
-    with tempfile.TemporaryDirectory() as where:
+    with scratch() as where:
         folder = Path(where, "files")
         folder.mkdir()
         return workers.run(f"schedules: {name}", once, seconds, seed, folder)

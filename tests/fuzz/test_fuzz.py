@@ -21,7 +21,8 @@ import workers  # noqa: E402
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_sequences_of_calls(tmp_path: Path) -> None:
+def test_sequences_of_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for seed in range(60):
         fault = calls.once(random.Random(seed), tmp_path)
         assert fault == 1, f"seed {seed}: {fault}"
@@ -70,3 +71,20 @@ def test_what_ends_a_worker_is_counted_and_kept(tmp_path: Path, monkeypatch: pyt
     assert [(row.crashes, row.hangs, row.exceptions) for row in rows] == [(3, 0, 0), (0, 3, 0), (0, 0, 3)]
     assert (tmp_path / "found" / "crash" / "0-a.bin").read_bytes() == b"of it"
     assert "RuntimeError: of ours" in (tmp_path / "found" / "complain" / "0.txt").read_text()
+
+
+def test_pieces_of_a_campaign_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import campaign
+
+    monkeypatch.setattr(campaign, "FIGURES", tmp_path)
+    row = found.Row("C++: server", 100, 2.0, 0, 0, 0, 100)
+    campaign.add("targets", row, "one", anew=False)
+    campaign.add("targets", found.Row("C++: queue", 7, 1.0, 1, 0, 0, 7), "one", anew=False)
+    campaign.add("targets", row, "two", anew=False)
+    rows, builds = campaign.read_figures("targets")
+    assert rows["C++: server"] == found.Row("C++: server", 200, 4.0, 0, 0, 0, 200)
+    assert builds == ["one", "two"]
+    campaign.add("targets", found.Row("C++: queue", 9, 1.0, 0, 0, 0, 9), "three", anew=True)
+    rows, builds = campaign.read_figures("targets")
+    assert (rows["C++: queue"].executions, rows["C++: queue"].crashes) == (9, 0)
+    assert rows["C++: server"].executions == 200

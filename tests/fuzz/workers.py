@@ -51,6 +51,7 @@ def _work(once: Once, rng: random.Random, seconds: float, counter: mmap.mmap, fo
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.chdir(folder)  # a name without a folder is a file there
     until, done = time.monotonic() + seconds, 0
     try:
         while time.monotonic() < until:

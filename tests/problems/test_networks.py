@@ -120,6 +120,20 @@ def test_local_sgd_is_the_loop(dtype: str, extras: Any) -> None:
         near(problem.delta(start, client, fb.LocalSGD(4, 0.05, **extras)), start - w, dtype)
 
 
+@pytest.mark.parametrize("pool", [[], [L.MaxPool2d(2)]], ids=["not pooled", "pooled"])
+def test_biases_keep_the_digits_of_their_gradients(pool: Any) -> None:
+    """One step in float32 rounds a bias about once, however many numbers its gradient is the sum of."""
+    layers = [L.Conv2d(4, 3, padding="same"), L.ReLU(), *pool, L.Flatten(), L.Dense(8), L.ReLU(), L.Dense(3)]
+    X, y = np.random.default_rng(0).standard_normal((32, 1, 24, 24)), np.arange(32) % 3
+    single, double = (fb.Network(X.astype(dtype), y, np.zeros(32, int), layers=layers) for dtype in "fd")
+    w, local, batches = single.init(1), fb.LocalSGD(1, 1e-3, 32), np.arange(32)[None]
+    conv, hidden = slice(36, 40), slice(w.size - 35, w.size - 27)
+    w[conv] = w[hidden] = 0.5
+    lost = single.delta(w, 0, local, batches=batches) - double.delta(w.astype(float), 0, local, batches=batches)
+    for part in (conv, hidden):
+        assert np.abs(lost[part]).max() < 2 * np.spacing(np.float32(0.5))
+
+
 def test_given_batches_are_means_over_those_rows() -> None:
     problem = small()
     w, own = problem.init(1), np.flatnonzero(CLIENTS == 1)

@@ -142,6 +142,68 @@ def test_a_checkpoint_written_at_any_interrupt_resumes_to_the_same_bits(source: 
     assert interrupted > 10
 
 
+ROWS = np.linspace(-1.0, 1.0, 60).reshape(20, 3)
+KEEPING = {"n_clients": N_CLIENTS, "norm": "arrivals"}
+
+
+@functools.cache
+def network() -> fb.Network:
+    layers = [fb.layers.Dense(4), fb.layers.GELU(), fb.layers.Dropout(0.3), fb.layers.Dense(3)]
+    return fb.Network(ROWS, np.arange(20) % 3, clients=np.arange(20) % N_CLIENTS, layers=layers)
+
+
+def moved(number: int, task: int, w: Any, generator: np.random.Generator) -> Any:
+    return 0.1 * w + generator.normal(size=w.size)
+
+
+# What a run keeps beside the model: rows and moments of the rule, noise, rows that are not used, queues, Python's work.
+FEATURES: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
+    "table": (PROBLEM, LOCAL, fb.FedBuff(2, table=fb.ClientTable(own=-1.0, mean=1.0), **KEEPING), {}),
+    "moments": (PROBLEM, LOCAL, fb.FedBuff(2, optimizer=fb.AMSGrad(), weight_by=fb.DeltaWeight("last_step")), {}),
+    "noise": (
+        PROBLEM,
+        LOCAL,
+        fb.FedBuff(2, privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=0.5, source="simulated")),
+        {},
+    ),
+    "stops": (PROBLEM, LOCAL, fb.FedBuff(2, stop_stale=1, refill="step"), {}),
+    "queues": (PROBLEM, LOCAL, fb.FedBuff(2, max_staleness=1), {"concurrency": 9, "queues": True}),
+    "epochs of a network": (network, fb.LocalSGD(epochs=2, lr=0.1, batch_size=2), fb.FedBuff(2), {}),
+    "callback": (fb.Callback(moved, w0=np.ones(3), n_clients=N_CLIENTS), None, STRATEGY, {}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of an interrupt just after it was opened
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("feature", FEATURES)
+def test_what_a_run_keeps_survives_interrupts(feature: str, tmp_path: Path) -> None:
+    made, local, strategy, how = FEATURES[feature]
+    if backends.current().name != "cpp" and feature in ("noise", "epochs of a network"):
+        pytest.skip("the C++ engine's")
+    problem = made() if made is network else made
+    plan = fb.schedule(DELAYS, strategy, **({"concurrency": 4} | how), server_steps=8, seed=1)
+    options: dict[str, Any] = {
+        "strategy": strategy, "eval_every": 3, "threads": 1, "progress": False, "checkpoint_every": 2,
+        "metrics": () if local is None else ("loss",),
+    }  # fmt: skip
+    expected = fb.replay(problem, plan, local, **options)
+    n, fired, interrupted = 0, True, 0
+    while fired:
+        n += round_up(61 if backends.current().name == "cpp" else 211)
+        path = tmp_path / f"{n}.npz"
+        interrupt = At(n, "line")
+        try:
+            with interrupt:
+                fb.replay(problem, plan, local, **options, checkpoint=path)
+        except KeyboardInterrupt:
+            interrupted += 1
+        fired = interrupt.fired
+        resumed = fb.replay(problem, plan, local, **options, checkpoint=path)
+        np.testing.assert_array_equal(resumed.w, expected.w)
+        np.testing.assert_equal(resumed.history._rows, expected.history._rows)
+    assert interrupted > 3
+
+
 def test_a_reached_stop_is_seen_again_after_an_interrupt(tmp_path: Path) -> None:
     options: dict[str, Any] = {"strategy": STRATEGY, "eval_every": 2, "checkpoint": tmp_path / "c.npz"}
 

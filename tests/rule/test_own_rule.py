@@ -172,3 +172,34 @@ def test_models_in_parts_are_kept_as_their_deltas() -> None:
     start, parts = np.ones(4), [np.zeros(1), np.full(3, 2.0)]
     outcomes = server._upload_models([(start, parts, 0, 1.0), (start, parts, 0, 1.0)])
     assert outcomes == [False, True] and server.w.tolist() == [-1.0, 1.0, 1.0, 1.0]
+
+
+def test_a_function_may_keep_what_it_gets() -> None:
+    """Of the server's memory, which others use by then, nothing is left in its hands."""
+    kept: list[Any] = []
+
+    def keep(step: Any) -> None:
+        kept.append((step, [array.copy() for array in (step.w, *step.deltas, step.weights, step.staleness)]))
+        step.out[:] = step.w - sum(step.deltas)
+        step.state += 1
+
+    server = fb.Server(np.zeros(5000), fb.FedBuff(2, 1.0, own=fb.OwnRule(keep, n_state=1)))
+    for number in range(20):
+        version, _ = server.download()
+        server.upload(np.full(5000, 1.0 + number), version)
+    assert server.version == 10
+    del server
+    for at, (step, copies) in enumerate(kept):
+        arrays = (step.w, *step.deltas, step.weights, step.staleness)
+        for array, copy in zip(arrays, copies, strict=True):
+            np.testing.assert_array_equal(array, copy)
+            assert not array.flags.writeable
+        assert step.state[0] == at + 1
+        step.out[:] = 7.0  # its own
+
+
+def test_a_function_that_writes_no_model() -> None:
+    server = fb.Server(np.zeros(2), fb.FedBuff(1, 1.0, own=fb.OwnRule(lambda step: None)))
+    version, _ = server.download()
+    with pytest.raises(OverflowError, match="nothing was added"):
+        server.upload(np.ones(2), version)

@@ -212,6 +212,16 @@ def test_a_window_that_closes_after_a_trigger_is_open_until_then() -> None:
     assert made.start_time.tolist() == [0.0, 0.5, 2.0, 4.0]
 
 
+@pytest.mark.parametrize("name", ["max_wait", "period"])
+@pytest.mark.parametrize("seconds", [1e-9, 1e-8, 1e-300])
+def test_ticks_that_no_double_counts(name: str, seconds: float) -> None:
+    """A tick of 1e-9 s after 1e7 s: k + 1 is k, and k ticks were never enough."""
+    trace = fb.Trace(np.arange(3), [1e7, 1.5e7, 2.5e9])
+    made = compare(trace, FedBuff(2, **{name: seconds}), 3, arrivals=12, max_time=1e11)
+    assert made is not None
+    assert (np.diff(made.step_time) >= 0).all()
+
+
 def timing_fields(draw: Any, slots: int) -> dict[str, Any]:
     """Refill, stops and triggers of a FedBuff, in every mix that is not refused."""
     fields: dict[str, Any] = {"refill": draw(st.sampled_from(["arrival", "arrival", "step", *range(1, slots + 1)]))}

@@ -1,5 +1,5 @@
-"""faults.py [--quick] [--publish]: fails each system call of each save in turn, with each fault, and kills the process
-at each of them.
+"""faults.py [--part i/n] [--quick] [--publish]: fails each system call of each save in turn, with each fault, and kills
+the process at each of them.
 
 Starts itself again under the shim (`fault_shim.c`, LD_PRELOAD). What must hold after a fault: the call raised an
 OSError that names a file of the save, or did its work; every file is the old one or the whole new one; the same call
@@ -16,11 +16,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import reliability_page
+from scratch import scratch
 
 HERE = Path(__file__).parent
 ONCE, FROM, HALF, KILL_BEFORE, KILL_AFTER = 1, 2, 3, 4, 5
@@ -138,14 +140,16 @@ def calls_of(n_calls: int, most: int | None) -> Iterator[int]:
         yield from sorted({1 + round(place * (n_calls - 1) / (most - 1)) for place in range(most)})
 
 
-def campaign(quick: bool) -> tuple[list[list[Any]], list[str]]:
+def campaign(quick: bool, part: str, keep: bool) -> tuple[list[reliability_page.Recorded], list[str]]:
     import survivors
 
-    shim, rows, failures = Shim(), [], []
-    for case in (*survivors.SAVES, *survivors.GO_ON):
+    shim, failures = Shim(), []
+    done: list[reliability_page.Recorded] = []
+    for case in reliability_page.part_of((*survivors.SAVES, *survivors.GO_ON), part):
+        began, failed = time.monotonic(), len(failures)
         met, calls = dict.fromkeys(FAULTS, 0), 0
         for with_old in (True, False) if not quick else (True,):
-            with tempfile.TemporaryDirectory() as where:
+            with scratch() as where:
                 trial = Trial(case, shim, Path(where), with_old and case.saves_once)
                 calls = max(calls, trial.n_calls)
                 most = None if not quick else 6 if case.saves_once else 3
@@ -157,35 +161,40 @@ def campaign(quick: bool) -> tuple[list[list[Any]], list[str]]:
                             failures.append(f"{type(error).__name__}: {error}")
             if not case.saves_once:
                 break
-        rows.append([case.name, calls, *met.values()])
+        done.append(reliability_page.Recorded([case.name, calls, *met.values()], time.monotonic() - began, ""))
         print(f"{case.name}: {calls} calls, {sum(met.values())} faults", flush=True)
-    return rows, failures
+        if keep and len(failures) == failed:
+            reliability_page.record("faults", done[-1].row, done[-1].seconds)
+    return done, failures
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", default="1/1", help="i/n: every n-th save alone, from the i-th on")
     parser.add_argument("--quick", action="store_true", help="some calls of each save, as in the tests")
     parser.add_argument("--publish", action="store_true", help="write the figures into docs/reliability.md")
     asked = parser.parse_args()
+    if asked.quick and asked.publish:
+        parser.error("--publish: expected a campaign that is not --quick")
     if "LD_PRELOAD" not in os.environ:
-        with tempfile.TemporaryDirectory() as where:
+        with scratch() as where:
             environment = {**os.environ, "LD_PRELOAD": str(build(Path(where)))}
             return subprocess.run([sys.executable, *sys.argv], env=environment, check=False).returncode
-    began = time.monotonic()
-    rows, failures = campaign(asked.quick)
-    total = sum(sum(row[2:]) for row in rows)
-    minutes = (time.monotonic() - began) / 60
+    done, failures = campaign(asked.quick, asked.part, asked.publish)
     for failure in failures[:20]:
         print(f"FAILED {failure}")
-    short = "This was a short campaign: some faults, at some calls of each save. " if asked.quick else ""
-    summary = f"{short}{total:,} faults in {minutes:.1f} minutes; {len(failures)} were not survived."
-    print(summary)
+    print(summary_of(done, len(failures)))
     if asked.publish and not failures:
-        import reliability_page
-
+        cases = reliability_page.recorded("faults")
         columns = ["what was saved", "system calls", *(fault.name for fault in FAULTS)]
-        reliability_page.publish("faults", summary, columns, rows)
+        summary = f"{summary_of(cases, 0)} {reliability_page.builds(cases)}"
+        reliability_page.publish("faults", summary, columns, [case.row for case in cases])
     return bool(failures)
+
+
+def summary_of(done: list[reliability_page.Recorded], n_failures: int) -> str:
+    total, minutes = sum(sum(case.row[2:]) for case in done), sum(case.seconds for case in done) / 60
+    return f"{total:,} faults in {minutes:.1f} minutes; {n_failures} were not survived."
 
 
 if __name__ == "__main__":

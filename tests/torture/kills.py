@@ -1,5 +1,5 @@
-"""kills.py [--kills N] [--publish]: kills processes at random moments, starts each again until it is done, and compares
-what came out with a run that nobody killed."""
+"""kills.py [--kills N] [--part i/n] [--publish]: kills processes at random moments, starts each again until it is done,
+and compares what came out with a run that nobody killed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import functools
 import random
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import forks
 import reliability_page
 import survivors
+from scratch import scratch
 
 
 def rounds(case: survivors.Survivor, n_kills: int, rng: random.Random) -> tuple[int, int, float]:
@@ -22,7 +22,7 @@ def rounds(case: survivors.Survivor, n_kills: int, rng: random.Random) -> tuple[
     began = time.monotonic()
     kills = ended = 0
     expected = None
-    with tempfile.TemporaryDirectory() as where:
+    with scratch() as where:
         for number in range(10 * n_kills + 2):
             folder = Path(where, str(number))
             folder.mkdir()
@@ -59,23 +59,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", default="1/1", help="i/n: every n-th case alone, from the i-th on")
     parser.add_argument("--publish", action="store_true", help="write the figures into docs/reliability.md")
     asked = parser.parse_args()
     rng = random.Random(asked.seed)
-    began = time.monotonic()
-    rows: list[list[object]] = []
-    cases = survivors.GO_ON
-    for number, case in enumerate(cases):
-        share = asked.kills * (number + 1) // len(cases) - asked.kills * number // len(cases)
+    done: list[reliability_page.Recorded] = []
+    shares = [
+        (case, asked.kills * (number + 1) // len(survivors.GO_ON) - asked.kills * number // len(survivors.GO_ON))
+        for number, case in enumerate(survivors.GO_ON)
+    ]
+    for case, share in reliability_page.part_of(shares, asked.part):
         kills, ended, seconds = rounds(case, max(1, share), rng)
-        rows.append([case.name, kills, ended, 0])
+        done.append(reliability_page.Recorded([case.name, kills, ended, 0], seconds, ""))
         print(f"{case.name}: {kills} kills, {ended} runs to their end, {seconds:.1f} s", flush=True)
-    total, minutes = sum(int(str(row[1])) for row in rows), (time.monotonic() - began) / 60
-    summary = f"{total:,} kills in {minutes:.1f} minutes; 0 runs ended with other bits, 0 files were damaged."
-    print(summary)
+        if asked.publish:
+            reliability_page.record("kills", done[-1].row, seconds)
+    print(summary_of(done))
     if asked.publish:
+        cases = reliability_page.recorded("kills")
         columns = ["what was killed", "kills", "runs that came to their end", "other results"]
-        reliability_page.publish("kills", summary, columns, rows, seed=asked.seed)
+        summary = f"{summary_of(cases)} {reliability_page.builds(cases)}"
+        reliability_page.publish("kills", summary, columns, [case.row for case in cases], seed=asked.seed)
+
+
+def summary_of(cases: list[reliability_page.Recorded]) -> str:
+    """An `other result` ends the campaign, so that there is none among these."""
+    total, minutes = sum(case.row[1] for case in cases), sum(case.seconds for case in cases) / 60
+    return f"{total:,} kills in {minutes:.1f} minutes; 0 runs ended with other bits, 0 files were damaged."
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""memory.py [--seconds N] [--quick] [--publish]: calls each public function that allocates again and again, and looks
-whether the memory of the process grows.
+"""memory.py [--seconds N] [--part i/n] [--quick] [--publish]: calls each public function that allocates again and
+again, and looks whether the memory of the process grows.
 
 A function is called a million times where a call takes less than 10 us, else for `seconds` and at least 1,000 times
 (200 where it writes files). Its growth is that of the second half of the calls: what a first half leaves is warm-up.
@@ -13,7 +13,6 @@ import ctypes
 import gc
 import os
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import reliability_page
 import survivors
+from scratch import scratch
 
 import fedbuff as fb
 
@@ -130,6 +131,9 @@ def cases(folder: Path) -> Iterator[Case]:
     yield Case("replay, interrupted", interrupted)
     yield Case("replay of a Callback", lambda: replay(schedule, callback, local=None))
     yield Case("sweep", lambda: fb.sweep(survivors.TABLES, grid={"local.lr": [0.1, 0.2]}, progress=False, threads=1))
+    yield from of_problems(rows, labels)
+    yield from of_rules(w, delta)
+    yield from of_readers(folder)
     for name, thing, read in (
         ("schedule.npz", schedule, fb.load_schedule),
         ("schedule.parquet", schedule, fb.load_schedule),
@@ -140,7 +144,8 @@ def cases(folder: Path) -> Iterator[Case]:
     ):
         yield written(folder / name, thing, read)
     damaged = folder / "damaged.npz"
-    damaged.write_bytes((folder / "schedule.npz").read_bytes()[:-40] if (folder / "schedule.npz").exists() else b"PK")
+    schedule.save(folder / "whole.npz")
+    damaged.write_bytes((folder / "whole.npz").read_bytes()[:-40])
 
     def read_damaged() -> None:
         with contextlib.suppress(fb.FileError):
@@ -154,6 +159,58 @@ def cases(folder: Path) -> Iterator[Case]:
         replay(schedule, checkpoint=path)
 
     yield Case("replay with a checkpoint", with_checkpoint, writes=True)
+
+
+def of_problems(rows: Any, labels: Any) -> Iterator[Case]:
+    """Problems, and one task of each."""
+    local = fb.LocalSGD(2, 0.1, batch_size=4)
+    dense = [fb.layers.Dense(8), fb.layers.ReLU(), fb.layers.Dropout(0.2), fb.layers.Dense(3)]
+    makers: dict[str, Callable[[], Any]] = {
+        "MLP": lambda: fb.MLP(rows, labels, hidden=(8,), clients=labels),
+        "Network": lambda: fb.Network(rows, labels, clients=labels, layers=dense),
+        "Logistic": lambda: fb.Logistic(rows, labels % 2, clients=labels),
+        "LeastSquares": lambda: fb.LeastSquares(rows, rows[:, 0], clients=labels),
+    }
+    for name, make in makers.items():
+        problem = make()
+        model = np.full(problem.dim, 0.1, problem.dtype)
+        yield Case(name, make)
+        yield Case(f"{name}.delta", lambda problem=problem, model=model: problem.delta(model, 1, local))
+        yield Case(f"{name}.loss", lambda problem=problem, model=model: problem.loss(model))
+
+
+def of_rules(w: Any, delta: Any) -> Iterator[Case]:
+    """Servers whose rules keep more: rows of clients, moments, weights made from numbers."""
+    table = fb.Server(w, fb.FedBuff(2, n_clients=3, norm="arrivals", table=fb.ClientTable(own=-1.0, mean=1.0)))
+    weighted = fb.Server(w, fb.FedBuff(2, optimizer=fb.AMSGrad(), weight_by=fb.DeltaWeight("norm")))
+
+    def exchange(server: Any, **options: Any) -> None:
+        version, model = server.download()
+        server.upload(delta, version, **options)
+        del model
+
+    yield Case("Server with a table", lambda: exchange(table, client=1))
+    yield Case("Server with weights from norms", lambda: exchange(weighted))
+    queued = {"concurrency": 8, "queues": True, "server_steps": 20}
+    yield Case("schedule with queues", lambda: fb.schedule(survivors.DELAYS, survivors.STRATEGY, **queued))
+    stops = fb.FedBuff(2, stop_stale=2, refill="step")
+    yield Case("schedule with stops", lambda: fb.schedule(survivors.DELAYS, stops, concurrency=4, server_steps=20))
+    yield Case("sample_log", fb.sample_log)
+
+
+def of_readers(folder: Path) -> Iterator[Case]:
+    """Files that others made."""
+    images, labels = folder / "i-images-idx3-ubyte", folder / "i-labels-idx1-ubyte"
+    images.write_bytes(b"\0\0\x08\x03\0\0\0\x05\0\0\0\x20\0\0\0\x20" + bytes(5 * 32 * 32))
+    labels.write_bytes(b"\0\0\x08\x01\0\0\0\x05" + bytes(5))
+    svm, delays = folder / "rows.svm", folder / "delays.txt"
+    svm.write_text("".join(f"{row % 2} 1:{row} 3:0.5\n" for row in range(200)))
+    delays.write_text("1.5 2.5\n" * 200)
+    yield Case("datasets.read_mnist", lambda: fb.datasets.read_mnist(images))
+    yield Case("read_svmlight", lambda: fb.read_svmlight(svm))
+    yield Case("traces.from_delay_matrix", lambda: fb.traces.from_delay_matrix(delays))
+    numbers = np.arange(1000) % 7
+    yield Case("partition.dirichlet", lambda: fb.partition.dirichlet(numbers, 5, alpha=0.5, seed=1))
 
 
 def written(path: Path, thing: Any, read: Callable[[Path], Any]) -> Case:
@@ -183,31 +240,42 @@ def growth(case: Case, seconds: float, quick: bool) -> tuple[int, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--part", default="1/1", help="i/n: every n-th function alone, from the i-th on")
     parser.add_argument("--quick", action="store_true", help="so many seconds each at most, as in the tests")
     parser.add_argument("--publish", action="store_true", help="write the figures into docs/reliability.md")
     asked = parser.parse_args()
+    if asked.quick and asked.publish:
+        parser.error("--publish: expected a campaign that is not --quick")
     warnings.simplefilter("ignore")
-    rows: list[list[Any]] = []
+    done: list[reliability_page.Recorded] = []
     grown = []
-    with tempfile.TemporaryDirectory() as where:
-        for case in cases(Path(where)):
+    with scratch() as where:
+        for case in reliability_page.part_of(list(cases(Path(where))), asked.part):
+            began = time.monotonic()
             n, left = growth(case, asked.seconds, asked.quick)
             if left > MOST:  # once more: an allocator's pool may grow once, a leak grows always
                 n, left = growth(case, asked.seconds, asked.quick)
-            rows.append([case.name, n, f"{left / 1024:.0f} kB"])
+            row, seconds = [case.name, n, f"{left / 1024:.0f} kB"], time.monotonic() - began
+            done.append(reliability_page.Recorded(row, seconds, ""))
             grown += [case.name] if left > MOST else []
             print(f"{case.name}: {n:,} calls, {left / 1024:.0f} kB", flush=True)
-    summary = (
-        f"{len(rows)} functions, {sum(row[1] for row in rows):,} calls; {len(grown)} of them left more than "
-        f"{MOST // 1024:,} kB in the second half of their calls."
-        f"{f' This was a short campaign: at most {asked.seconds:g} s of calls each.' if asked.quick else ''}"
-    )
-    print(*(f"FAILED {name}" for name in grown), summary, sep="\n")
+            if asked.publish and left <= MOST:
+                reliability_page.record("memory", row, seconds)
+    print(*(f"FAILED {name}" for name in grown), summary_of(done, len(grown)), sep="\n")
     if asked.publish and not grown:
-        import reliability_page
-
-        reliability_page.publish("memory", summary, ["what was called", "calls", "growth in their second half"], rows)
+        kept = reliability_page.recorded("memory")
+        columns = ["what was called", "calls", "growth in their second half"]
+        summary = f"{summary_of(kept, 0)} {reliability_page.builds(kept)}"
+        reliability_page.publish("memory", summary, columns, [case.row for case in kept])
     return bool(grown)
+
+
+def summary_of(done: list[reliability_page.Recorded], n_grown: int) -> str:
+    return (
+        f"{len(done)} functions, {sum(case.row[1] for case in done):,} calls in "
+        f"{sum(case.seconds for case in done) / 60:.1f} minutes; {n_grown} of them left more than "
+        f"{MOST // 1024:,} kB in the second half of their calls."
+    )
 
 
 if __name__ == "__main__":

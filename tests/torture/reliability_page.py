@@ -1,7 +1,8 @@
 """The figures of a campaign: a JSON file in build/reliability, and a block of docs/reliability.md made from it.
 
 A block stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. `python reliability_page.py` writes all blocks
-anew whose JSON file is there; a campaign calls `publish` at its end.
+anew whose JSON file is there; a campaign calls `publish` at its end. A campaign of several cases may run in pieces:
+each case is kept by `record`, with the commit that was built, and `recorded` gives the last figures of each.
 """
 
 from __future__ import annotations
@@ -10,14 +11,54 @@ import datetime
 import json
 import os
 import platform
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
 FIGURES = ROOT / "build" / "reliability"
+
+
+class Recorded(NamedTuple):
+    """A case of a campaign: its row of the table, the seconds that it took, and the commit that was built."""
+
+    row: list[Any]
+    seconds: float
+    built: str
+
+
+def commit() -> str:
+    """What was built, as Git calls it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def record(name: str, row: Sequence[Any], seconds: float) -> None:
+    """Keeps the figures of a case, whose name is the row's first cell, in the place of older ones."""
+    kept = {str(one.row[0]): one for one in recorded(name)}
+    kept[str(row[0])] = Recorded(list(row), seconds, commit())
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    (FIGURES / f"{name}-cases.json").write_text(json.dumps(list(kept.values()), indent=1) + "\n", encoding="utf-8")
+
+
+def recorded(name: str) -> list[Recorded]:
+    path = FIGURES / f"{name}-cases.json"
+    return [Recorded(*one) for one in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+
+
+def builds(cases: Sequence[Recorded]) -> str:
+    return f"Built from {', '.join(dict.fromkeys(case.built for case in cases))}."
+
+
+def part_of(cases: Sequence[Any], part: str) -> Iterator[Any]:
+    """Every n-th case from the i-th on, of a part "i/n"."""
+    number, _, of = part.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise ValueError(f"--part: expected i/n, from 1/n to n/n, got {part}")
+    yield from cases[int(number) - 1 :: int(of)]
 
 
 def replaced(page: str, name: str, text: str) -> str:
@@ -56,7 +97,7 @@ def write_block(figures: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    found = sorted(FIGURES.glob("*.json"))
+    found = sorted(path for path in FIGURES.glob("*.json") if not path.stem.endswith("-cases"))
     for file in found:
         write_block(json.loads(file.read_text(encoding="utf-8")))
     sys.exit(None if found else f"{FIGURES}: no figures are there; run a campaign first")

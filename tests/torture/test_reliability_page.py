@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import reliability_page
 
@@ -31,3 +33,24 @@ def test_the_page_has_its_blocks() -> None:
     page = reliability_page.PAGE.read_text(encoding="utf-8")
     for name in ("faults", "kills", "fuzz", "memory"):
         assert f"<!-- begin {name} -->" in reliability_page.replaced(page, name, "")
+
+
+def test_parts_are_all_cases_once() -> None:
+    cases = list("abcdefg")
+    assert sorted(case for i in (1, 2, 3) for case in reliability_page.part_of(cases, f"{i}/3")) == cases
+    assert list(reliability_page.part_of(cases, "1/1")) == cases
+    for part in ("0/2", "3/2", "1", "x/2"):
+        with pytest.raises(ValueError, match="--part: expected i/n"):
+            list(reliability_page.part_of(cases, part))
+
+
+def test_a_case_that_ran_again_takes_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reliability_page, "FIGURES", tmp_path)
+    built = iter(["one", "one", "two"])
+    monkeypatch.setattr(reliability_page, "commit", lambda: next(built))
+    for row in (["replay", 3], ["server", 5], ["replay", 4]):
+        reliability_page.record("kills", row, 2.5)
+    cases = reliability_page.recorded("kills")
+    assert [case.row for case in cases] == [["replay", 4], ["server", 5]]
+    assert reliability_page.builds(cases) == "Built from two, one."
+    assert reliability_page.recorded("other") == []

@@ -135,8 +135,9 @@ class EventHeap {
       throw std::bad_alloc();
     }
     Event* heap = static_cast<Event*>(raw) + 3;
+    const std::size_t places = size_ + (hole_ == kNoHole ? 0 : 1);
     for (std::size_t i = 0; i < capacity + 5; ++i) {
-      heap[i] = i < size_ ? heap_[i] : kNoEvent;
+      heap[i] = i < places ? heap_[i] : kNoEvent;
     }
     std::free(block_);
     block_ = raw;

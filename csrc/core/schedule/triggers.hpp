@@ -12,9 +12,10 @@
 namespace fedbuff {
 
 // The first tick, base + k max_wait with k = 1, 2, ..., that is not before `now`; if the tick at `now` has `passed`,
-// the first one after it. If max_wait is too small to be added to `now`, every time is a tick.
+// the first one after it. If max_wait is too small to be added to `now`, or for k to be counted, every time is a tick.
 inline double next_tick(double base, double max_wait, double now, bool passed) {
-  if (now + max_wait == now) {
+  constexpr double kMostTicks = 4503599627370496.0;  // 2^52
+  if (now + max_wait == now || (now - base) / max_wait >= kMostTicks) {
     return now;
   }
   double k = std::max(1.0, std::floor((now - base) / max_wait) - 1.0);

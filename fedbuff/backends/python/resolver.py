@@ -198,9 +198,9 @@ def work_until(plan: Plan, client: int, start: float, duration: float) -> Any:
 def next_tick(base: float, max_wait: float, now: float, passed: bool) -> Any:
     """The first of base + k max_wait, k = 1, 2, ..., that is not before `now`; after it where that of now has passed.
 
-    Where max_wait is too small to be added to `now`, every time is a tick.
+    Where max_wait is too small to be added to `now`, or for k to be counted, every time is a tick.
     """
-    if now + max_wait == now:
+    if now + max_wait == now or (now - base) / max_wait >= 2.0**52:
         return now
     k = max(1.0, np.floor((now - base) / max_wait) - 1.0)
     while base + k * max_wait < now or (passed and base + k * max_wait == now):

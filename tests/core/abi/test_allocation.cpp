@@ -2,6 +2,7 @@
 // are those of a run without a fault, and nothing leaks.
 #if !defined(__APPLE__)  // where a program does not replace the functions of its libraries
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -187,6 +188,81 @@ void use_server(fb_base base, fb_optimizer optimizer, double unit, Caller& call,
   fb_server_destroy(&restored);
 }
 
+// A rule that keeps a row per client and three moments, from two clients; and its state, restored.
+void use_table(fb_table table, Caller& call, Answers& answers) {
+  fb_rule rule = FB_RULE_INIT;
+  rule.optimizer = FB_AMSGRAD;
+  rule.buffer_size = 2;
+  rule.n_clients = 3;
+  rule.table = table;
+  rule.table_own = -1;
+  rule.table_mean = 1;
+  fb_server *server = nullptr, *restored = nullptr;
+  call([&] { return fb_server_create(&rule, FB_F64, kDim, vector_of_ones, &server); });
+  for (std::int64_t round = 0; round < 5; ++round) {
+    std::int64_t version = 0;
+    fb_model* model = nullptr;
+    call([&] { return fb_server_download(server, &version, &model); });
+    fb_model_release(model);
+    call([&] {
+      return fb_server_upload_from(server, FB_F64, kDim, vector_of_ones, version, 1.0, round % 2, FB_NO_TICKET,
+                                   nullptr);
+    });
+  }
+  fb_server_state state = FB_SERVER_STATE_INIT;
+  std::int64_t due_version[8], due[8];
+  const void* kept[8];
+  fb_array arrays[16];
+  state.due_version = due_version;
+  state.due = due;
+  state.kept = kept;
+  state.arrays = arrays;
+  call([&] { return fb_server_get_state(server, &state); });
+  CHECK(state.n_arrays > 3 && state.n_arrays <= 16);
+  call([&] { return fb_server_restore(&rule, FB_F64, kDim, &state, &restored); });
+  add_server(server, sizeof(double) * kDim, answers);
+  add_server(restored, sizeof(double) * kDim, answers);
+  fb_server_destroy(&server);
+  fb_server_destroy(&restored);
+}
+
+// Models that came back in two parts each, many in one call. Where memory is short none was uploaded, or all but one.
+void use_models(Caller& call, Answers& answers) {
+  fb_rule rule = FB_RULE_INIT;
+  rule.base = FB_BASE_CURRENT;
+  rule.buffer_size = 3;
+  fb_server* server = nullptr;
+  call([&] { return fb_server_create(&rule, FB_F64, kDim, vector_of_ones, &server); });
+  static double model[kDim];
+  const void* const parts[] = {model, model + 7};
+  const std::int64_t ends[] = {7, kDim};
+  for (int round = 0; round < 2; ++round) {
+    fb_model_upload uploads[5];
+    for (fb_model_upload& upload : uploads) {
+      std::int64_t version = 0;
+      fb_model* held = nullptr;
+      call([&] { return fb_server_download(server, &version, &held); });
+      fb_model_release(held);
+      upload = {vector_of_ones, parts, ends, 2, version, -1, 1.0, FB_OK, 0};
+    }
+    std::int64_t n = 5;
+    call([&] {
+      const fb_status status = fb_server_upload_models(server, FB_F64, kDim, n, uploads);
+      fb_model_upload* const failed =
+          std::find_if(uploads, uploads + n, [](const fb_model_upload& upload) { return upload.status != FB_OK; });
+      if (status != FB_OK || failed == uploads + n) {
+        return status;
+      }
+      const fb_status why = failed->status;
+      uploads[0] = *failed;  // the others are alike, so that it may come after them
+      n = 1;
+      return why;
+    });
+  }
+  add_server(server, sizeof(double) * kDim, answers);
+  fb_server_destroy(&server);
+}
+
 void use_buffer(Caller& call, Answers& answers) {
   static double out[kDim];
   fb_buffer* buffer = nullptr;
@@ -246,6 +322,49 @@ void use_local(Caller& call, Answers& answers) {
   answers.add(delta, 3 * sizeof(double));
   fb_local_destroy(&net);
   fb_local_destroy(&custom);
+}
+
+void use_network(Caller& call, Answers& answers) {
+  const std::int32_t label[] = {0, 1, 2, 0}, shape[] = {1, 4, 4};
+  const std::int64_t offsets[] = {0, 2, 4};
+  static double x[4 * 16];
+  fb_layer layers[] = {FB_LAYER_INIT, FB_LAYER_INIT, FB_LAYER_INIT, FB_LAYER_INIT, FB_LAYER_INIT};
+  const std::int32_t kinds[] = {FB_LAYER_CONV2D, FB_LAYER_GROUP_NORM, FB_LAYER_GELU, FB_LAYER_FLATTEN, FB_LAYER_DENSE};
+  for (int i = 0; i < 5; ++i) {
+    layers[i].kind = kinds[i];
+    layers[i].number = 0.5;
+  }
+  layers[0].out = layers[0].kernel[0] = layers[0].kernel[1] = 2;
+  layers[1].out = 1;
+  layers[4].out = 3;
+  fb_network network = FB_NETWORK_INIT;
+  network.n_layers = 5;
+  network.layers = layers;
+  std::copy(shape, shape + 3, network.input_shape);
+  std::int64_t dim = 0;
+  char text[80];
+  call([&] { return fb_network_check(&network, &dim, text, sizeof text); });
+  fb_problem problem = FB_PROBLEM_INIT;
+  problem.family = FB_LAYERS;
+  problem.head = FB_SOFTMAX;
+  problem.network = &network;
+  problem.n_clients = 2;
+  problem.offsets = offsets;
+  problem.x = x;
+  problem.label = label;
+  fb_local_config config = FB_LOCAL_CONFIG_INIT;
+  config.epochs = 2;
+  config.batch_size = 1;
+  config.lr = 0.1;
+  fb_local* net = nullptr;
+  call([&] { return fb_local_create(&problem, &config, FB_F64, &net); });
+  double delta[200];
+  CHECK(dim < 200);
+  for (std::int64_t client : {0, 1, 0}) {
+    call([&] { return fb_local_delta(net, FB_F64, dim, client, 0, vector_of_ones, delta); });
+    answers.add(delta, sizeof(double) * static_cast<std::size_t>(dim));
+  }
+  fb_local_destroy(&net);
 }
 
 void use_queue(Caller& call, Answers& answers) {
@@ -313,6 +432,23 @@ TEST(every_allocation_of_a_server_may_fail) {
   }
   fail_each_allocation(
       [](Caller& call, Answers& answers) { use_server<double, FB_F64>(FB_BASE_START, FB_SGD, 0.5, call, answers); });
+}
+
+TEST(every_allocation_of_a_server_with_rows_may_fail) {
+  std::fill(vector_of_ones, vector_of_ones + kDim, 1.0);
+  for (const fb_table table : {FB_TABLE_ROWS, FB_TABLE_BF16}) {
+    fail_each_allocation([=](Caller& call, Answers& answers) { use_table(table, call, answers); });
+  }
+}
+
+TEST(every_allocation_of_models_in_parts_may_fail) {
+  std::fill(vector_of_ones, vector_of_ones + kDim, 1.0);
+  fail_each_allocation(use_models);
+}
+
+TEST(every_allocation_of_a_network_may_fail) {
+  std::fill(vector_of_ones, vector_of_ones + kDim, 1.0);
+  fail_each_allocation(use_network);
 }
 
 TEST(every_allocation_of_a_buffer_may_fail) { fail_each_allocation(use_buffer); }

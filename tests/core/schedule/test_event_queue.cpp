@@ -50,6 +50,22 @@ TEST(event_queue_without_events_stays_usable) {
   CHECK_EQ(queue.top_slot(), 2u);
 }
 
+TEST(heap_with_an_open_hole_keeps_all_when_it_makes_room) {
+  for (std::uint64_t n = 2; n <= 60; ++n) {
+    fedbuff::EventHeap heap;
+    for (std::uint64_t i = 0; i < n; ++i) {
+      heap.put(Event::make(static_cast<double>(n - i), 0, i, i));
+    }
+    heap.take();
+    heap.make_room(500);
+    for (std::uint64_t i = 1; i < n; ++i) {
+      CHECK_EQ(heap.top().time(), static_cast<double>(i + 1));
+      heap.take();
+    }
+    CHECK(heap.empty());
+  }
+}
+
 // Heap and set grow to n events and shrink again, by pop, or by take with the hole filled or left open.
 void compare_heap(std::uint64_t n, double (*delay)(check::Numbers&)) {
   check::Numbers numbers(n);

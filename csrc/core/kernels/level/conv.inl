@@ -454,6 +454,14 @@ T sum_of_list(const ListEntry<T>* list, std::int64_t n) {
   return (part[0] + part[2]) + (part[1] + part[3]);
 }
 
+// Adds a gradient of the bias, where there is one, to sum.
+template <class T>
+void add_bias_sum(const Operation& op, const T* bias_sum, T* sum) {
+  if (op.bias >= 0) {
+    add_bias(bias_sum, 1, op.record.out, 1, op.record.out, sum + op.bias);
+  }
+}
+
 // Adds the gradient of weights and bias to sum, which may be w, and makes that of the input where it is wanted.
 template <class T>
 void pooled_conv_backward(const Network& network, const Operation& op, const NetworkScratch<T>& s, const T* w,
@@ -462,6 +470,8 @@ void pooled_conv_backward(const Network& network, const Operation& op, const Net
   const ConvShape<T> shape(network, op);
   const std::int64_t per_out = shape.backward_size(op) / op.record.out, rows = rows_per_list<T>(network, op);
   fill_zero(shape.backward_size(op), s.weight_sum);
+  T* const bias_sum = s.strip;
+  fill_zero(op.record.out, bias_sum);
   if (op.passes_back) {
     fill_zero(shape.backward_size(op), s.backward_weights);
     for_each_weight<T>(op, shape,
@@ -486,10 +496,11 @@ void pooled_conv_backward(const Network& network, const Operation& op, const Net
         walk_list<T, true>(shape, s.list, n, x, dx, s.backward_weights + o * per_out);
       }
       if (op.bias >= 0) {
-        sum[op.bias + o] += sum_of_list(s.list, n);
+        bias_sum[o] += sum_of_list(s.list, n);
       }
     }
   }
+  add_bias_sum(op, bias_sum, sum);
   for_each_weight<T>(op, shape, [to = sum + op.weight, from = s.weight_sum](std::int64_t own, std::int64_t packed) {
     to[own] += from[packed];
   });

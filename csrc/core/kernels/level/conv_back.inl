@@ -121,9 +121,13 @@ void add_kernel_gradients(const PixelPass<T>& a, std::int64_t groups, T* kernels
 template <class Body>
 void for_each_phase(const Network& network, const Operation& op, Body body) {
   TurnedConv turned(network, op);
-  std::int64_t phase[2];
-  for (phase[0] = 0; phase[0] < op.record.stride[0]; ++phase[0]) {
-    for (phase[1] = 0; phase[1] < op.record.stride[1]; ++phase[1]) {
+  std::int64_t phase[2], end[2];
+  for (int axis = 0; axis < 2; ++axis) {
+    // Beyond the kernel no window has any; a stride may be any number.
+    end[axis] = op.record.stride[axis] < op.record.kernel[axis] ? op.record.stride[axis] : op.record.kernel[axis];
+  }
+  for (phase[0] = 0; phase[0] < end[0]; ++phase[0]) {
+    for (phase[1] = 0; phase[1] < end[1]; ++phase[1]) {
       if (turned.turn(op.record, phase)) {
         body(turned, phase);
       }
@@ -216,6 +220,8 @@ void dense_conv_backward(const Network& network, const Operation& op, const Netw
     pack_turned(network, op, w + op.weight, s.forward_weights);  // before the weights move
   }
   fill_zero(size, s.weight_sum);
+  T* const bias_sum = s.strip;
+  fill_zero(op.record.out, bias_sum);
   for (std::int64_t begin = 0; begin < n_rows; begin += rows) {
     const std::int64_t end = n_rows - begin < rows ? n_rows : begin + rows;
     if (op.relu) {
@@ -227,10 +233,11 @@ void dense_conv_backward(const Network& network, const Operation& op, const Netw
                          s.weight_sum);
     for (std::int64_t r = 0; op.bias >= 0 && r < end - begin; ++r) {
       for (std::int64_t y = 0; y < out.h; ++y) {
-        add_bias(g + r * out.size() + y * out.line(), out.w, out.c, 1, op.record.out, sum + op.bias);
+        add_bias(g + r * out.size() + y * out.line(), out.w, out.c, 1, op.record.out, bias_sum);
       }
     }
   }
+  add_bias_sum(op, bias_sum, sum);
   for_each_weight<T>(op, shape, [to = sum + op.weight, from = s.weight_sum](std::int64_t own, std::int64_t packed) {
     to[own] += from[packed];
   });

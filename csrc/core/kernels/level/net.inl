@@ -248,7 +248,8 @@ void net_scores(const Problem<T>& p, const Scratch<T>& s, const T* w, std::int64
   }
 }
 
-// bias[o] += sum_r g[r * row_stride + o * out_stride], along whichever of the two is contiguous.
+// bias[o] += sum_r g[r * row_stride + o * out_stride], along whichever of the two is contiguous. The rows are summed
+// first: bias may be the model's, beside which the gradient of one row is too small to keep its digits.
 template <class T>
 void add_bias(const T* g, std::int64_t n_rows, std::int64_t row_stride, std::int64_t out_stride, std::int64_t n_outs,
               T* bias) {
@@ -261,10 +262,13 @@ void add_bias(const T* g, std::int64_t n_rows, std::int64_t row_stride, std::int
     }
     return;
   }
-  for (std::int64_t r = 0; r < n_rows; ++r) {
-    const T* row = g + r * row_stride;
-    for_each_vec<T>(n_outs, [=](std::int64_t o, auto n) { store(load(bias + o, n) + load(row + o, n), bias + o, n); });
-  }
+  for_each_vec<T>(n_outs, [=](std::int64_t o, auto n) {
+    V total = V::zero();
+    for (std::int64_t r = 0; r < n_rows; ++r) {
+      total = total + load(g + r * row_stride + o, n);
+    }
+    store(load(bias + o, n) + total, bias + o, n);
+  });
 }
 
 // Backward from s.z: adds the gradient of the rows' scaled losses to sum (dim), which may be w.

@@ -110,7 +110,7 @@ struct NetworkScratch {
   T* forward_weights;    // of the convolution at work: groups of vectors of outputs, then kernel, then outputs
   T* backward_weights;   // outputs, then kernel, each run filled up with zeros to whole vectors
   T* weight_sum;         // the gradient of those
-  T* strip;              // two lines of a convolution's output
+  T* strip;              // two lines of a convolution's output; on the way back the gradient of its bias
   ListEntry<T>* list;    // of one channel
   T* turned;             // a row's gradient with zeros around it
   T* norm;               // weights and sums of a norm
