@@ -20,6 +20,7 @@ from .._problems.network import Network
 from .._problems.quadratic import Quadratic
 from .._replay.engine import AnyProblem
 from .._rule.algorithms import algorithms
+from .._rule.compression import Compression
 from .._rule.delta_weight import DeltaWeight
 from .._rule.hidden import HiddenModel
 from .._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
@@ -129,6 +130,8 @@ def make_local(values: Tables) -> LocalSGD:
         for key in LOCAL_RATES
         if isinstance(values.get(key), Mapping)
     }
+    if isinstance(values.get("compress"), Mapping):
+        rates["compress"] = call_with(Compression, "local.compress", values["compress"])
     made: LocalSGD = call_with(LocalSGD, "local", {**values, **rates})
     return made
 
