@@ -152,7 +152,7 @@ $(FRAMEWORKS)/.made: Makefile
 
 $(OLDEST)/.made: Makefile
 	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet install "numpy==2.0.0" tqdm click "pytest>=8" "hypothesis>=6.100" "numba>=0.60"
+	$(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet install "numpy==2.0.0" tqdm click "pytest>=8" "hypothesis>=6.100" "numba>=0.60" "pyarrow>=16"
 	@touch $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made

@@ -53,6 +53,7 @@ from ._delays.trace import Trace
 from . import staleness
 from ._rule.algorithms import Algorithm, algorithm, algorithms
 from ._rule.delta_weight import DeltaWeight
+from ._rule.compression import Compression
 from ._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
 from ._rule.strategies import FedAsync, FedAvg, FedBuff
 from ._rule.hidden import HiddenModel
@@ -163,6 +164,7 @@ __all__ = [
     "AMSGrad",
     "LearningRate",
     "ClientTable",
+    "Compression",
     "DeltaWeight",
     "HiddenModel",
     "OwnRule",

@@ -31,6 +31,8 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
         int32_t weight_shared, hidden_levels
         uint64_t hidden_seed
         int64_t stop_stale
+        int32_t control
+        double control_pull
 
     ctypedef struct fb_array:
         const char* name
@@ -103,6 +105,9 @@ cdef extern from "fedbuff/fedbuff.h" nogil:
     fb_status fb_server_cancel_ticket(fb_server* server, int64_t ticket)
     fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
                                double e, int64_t ticket, int32_t* outcome_out)
+    fb_status fb_server_upload_change(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta,
+                                      const void* change, int64_t version, double e, int64_t ticket,
+                                      int32_t* outcome_out)
     fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, int64_t version,
                                     double e, int64_t client, int64_t ticket, int32_t* outcome_out)
     fb_status fb_server_upload_models(fb_server* server, fb_dtype dtype, int64_t dim, int64_t n,

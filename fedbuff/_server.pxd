@@ -33,6 +33,7 @@ cdef class Server:
     cdef double weight_scale
     cdef int64_t n_clients   # that uploads must name, or 0
     cdef object client_weights
+    cdef bint has_control    # whether the rule has a control variate
     cdef object rows         # its memory, where that is a file's
 
     # The C level, without the GIL, as in fedbuff.h: deltas of the model's dtype, in the order of the calls.
@@ -51,6 +52,7 @@ cdef class Server:
     cdef bint has_sum(self, int64_t fill)
     cdef int explain_own(self, fb_status status) except -1
     cdef object as_array(self, fb_model* model)
+    cdef object control_of(self, object w)
     cdef object outcome_of(self, fb_model_upload* upload, object reply)
     cdef object read_state(self, fb_server* server)
     cdef object kept_by_rule(self, fb_server_state* state)

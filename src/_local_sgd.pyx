@@ -22,7 +22,10 @@ cdef class LocalSGD:
         if not hasattr(bound, "local_handle"):
             kind = type(problem).__name__
             raise TypeError(f"problem: expected a built-in problem of the compiled backend, got {kind}")
-        cdef size_t handle = bound.local_handle(local.plan(problem), seed_of(seed))
+        plan = local.plan(problem)
+        if plan.keeps_state:
+            raise ValueError("local: this loop keeps no state of clients; problem.delta(state=) and replays do")
+        cdef size_t handle = bound.local_handle(plan, seed_of(seed))
         self.local = <fb_local*> handle
         self.problem = problem
         self.dtype = problem.dtype

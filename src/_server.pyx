@@ -18,6 +18,7 @@ from fedbuff._base.arrays import as_model, as_units, as_vector, model_dtype
 from fedbuff._rule.server_file import ServerState, read_server, write_server
 from fedbuff._base.checks import integer
 from fedbuff._rule.server_errors import (
+    change_of,
     checked_dim,
     client_of,
     closed_error,
@@ -231,6 +232,7 @@ cdef class Server:
         self.weight_scale = rule.weight_scale
         self.n_clients = rule.clients
         self.client_weights = None if rule.client_weights is None else np.array(rule.client_weights)
+        self.has_control = rule.has_control
 
     def _check_rows(self):
         """Refuses a table that does not fit the memory; makes that of a file, where the table has a path."""
@@ -263,8 +265,15 @@ cdef class Server:
 
         A staleness beyond any usual table is worked out alone.
         """
+        cdef fb_status status
+        cdef double weight
+        cdef const double* values
+        cdef int64_t n
         if staleness >= MOST_TABLE:
-            check(fb_server_set_staleness_at(self.server, staleness, self.rule.staleness_weight(staleness)))
+            weight = self.rule.staleness_weight(staleness)
+            with nogil:  # another thread may be in an own rule, which needs the GIL
+                status = fb_server_set_staleness_at(self.server, staleness, weight)
+            check(status)
             return 0
         table = []
         for t in range(min(max(2 * staleness, 16), MOST_TABLE)):
@@ -275,7 +284,10 @@ cdef class Server:
                     raise
                 break
         weights = np.array(table)
-        self.require(fb_server_set_staleness(self.server, <const double*> address(weights), len(table)))
+        values, n = <const double*> address(weights), len(table)
+        with nogil:
+            status = fb_server_set_staleness(self.server, values, n)
+        self.require(status)
         self.n_table = len(table)
         return 0
 
@@ -308,12 +320,18 @@ cdef class Server:
     @property
     def outstanding(self):
         """How many downloads were neither returned nor cancelled."""
-        return counted("server", self.server, fb_server_outstanding(self.server))
+        cdef int64_t n
+        with nogil:
+            n = fb_server_outstanding(self.server)
+        return counted("server", self.server, n)
 
     @property
     def live_versions(self):
         """How many models are kept, the current one included: 1 unless the rule's base is "current"."""
-        return counted("server", self.server, fb_server_live_models(self.server))
+        cdef int64_t n
+        with nogil:
+            n = fb_server_live_models(self.server)
+        return counted("server", self.server, n)
 
     @property
     def w(self):
@@ -332,12 +350,26 @@ cdef class Server:
         cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
         return array
 
+    cdef object control_of(self, object w):
+        """The control variate, which lies behind its model."""
+        cdef cnp.npy_intp shape = self.dim
+        cdef Py_ssize_t bytes = self.dim * (4 if self.dtype_code == FB_F32 else 8)
+        cdef char* values = <char*> address(w)
+        cdef object array = cnp.PyArray_SimpleNewFromData(
+            1, &shape, cnp.NPY_FLOAT32 if self.dtype_code == FB_F32 else cnp.NPY_FLOAT64, values + bytes)
+        cnp.set_array_base(array, w)
+        cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
+        return array
+
     @property
     def _handle(self):
         return <size_t> self.server
 
     def download(self):
-        """The version and its model, read-only, valid and unchanged for as long as it is held."""
+        """The version and its model, read-only, valid and unchanged for as long as it is held.
+
+        With a rule that has a control variate it comes third: (version, w, control).
+        """
         cdef int64_t version
         cdef fb_model* model
         cdef fb_status status
@@ -345,7 +377,10 @@ cdef class Server:
             status = self.download_raw(&version, &model)
         if status != FB_OK:
             refuse(status, "server", None, None, 0, None)
-        return version, self.as_array(model)
+        w = self.as_array(model)
+        if not self.rule.has_control:
+            return version, w
+        return version, w, self.control_of(w)
 
     def take_ticket(self):
         """A place in the order in which deltas are added: pass it to one `upload`, or to `cancel_ticket`."""
@@ -361,10 +396,11 @@ cdef class Server:
         if status != FB_OK:
             refuse(status, "server", None, None, 0, ticket)
 
-    def upload(self, delta, version, n_samples=1.0, *, client=None, ticket=None):
+    def upload(self, delta, version, n_samples=1.0, *, client=None, change=None, ticket=None):
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
 
-        Rules that look at clients need to know the client, 0 to n_clients - 1.
+        Rules that look at clients need to know the client, 0 to n_clients - 1. Rules with a control variate need
+        `change`, what the client's state has changed by.
 
         A delta that is too stale is counted in `dropped` and not read. With a ticket the delta is added in its place,
         and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
@@ -380,14 +416,22 @@ cdef class Server:
         cdef double e = self.weight_of(samples, who)
         cdef object array = delta_array(delta, self.dtype_code, self.dim, self.dtype, self.unit)
         cdef const void* values = address(array)
+        cdef const void* changes = NULL
         cdef fb_dtype kind = dtype_of(array)
         cdef fb_status status = FB_ERR_SHORT_TABLE
+        if change is not None or self.has_control:
+            of_state = change_of(change, self.rule, self.dim, self.dtype)
+            changes = address(of_state)
         cdef int32_t outcome = 0
         if self.n_table == 0:
             self.grow_table(0)
         while status == FB_ERR_SHORT_TABLE:
             with nogil:
-                status = fb_server_upload_from(self.server, kind, self.dim, values, v, e, who, place, &outcome)
+                if changes == NULL:
+                    status = fb_server_upload_from(self.server, kind, self.dim, values, v, e, who, place, &outcome)
+                else:
+                    status = fb_server_upload_change(
+                        self.server, kind, self.dim, values, changes, v, e, place, &outcome)
             if status == FB_ERR_SHORT_TABLE:
                 try:
                     self.grow_table(fb_server_version(self.server) - v)
@@ -428,12 +472,19 @@ cdef class Server:
         A server that is fed by hand cannot stop them: stop them, `cancel` each, and send their clients the present
         model. Their uploads are counted in `dropped`.
         """
-        cdef int64_t n = counted("server", self.server, fb_server_overdue(self.server, 0, NULL, NULL)), room = 0
+        cdef int64_t n, room = 0
+        cdef int64_t* version_out = NULL
+        cdef int64_t* tasks_out = NULL
         versions = tasks = np.zeros(0, np.int64)
-        while n > room:  # others may download meanwhile
-            room = n
+        while True:
+            with nogil:
+                n = fb_server_overdue(self.server, room, version_out, tasks_out)
+            counted("server", self.server, n)
+            if n <= room:
+                break
+            room = n  # others may download meanwhile
             versions, tasks = np.zeros(room, np.int64), np.zeros(room, np.int64)
-            n = fb_server_overdue(self.server, room, <int64_t*> address(versions), <int64_t*> address(tasks))
+            version_out, tasks_out = <int64_t*> address(versions), <int64_t*> address(tasks)
         return dict(zip(versions[:n].tolist(), tasks[:n].tolist(), strict=True))
 
     def _upload_models(self, replies):
@@ -524,7 +575,10 @@ cdef class Server:
     def _get_state(self):
         # Of a clone: other threads may go on uploading while this one reads.
         cdef fb_server* still = NULL
-        self.require(fb_server_clone(self.server, &still))
+        cdef fb_status status
+        with nogil:
+            status = fb_server_clone(self.server, &still)
+        self.require(status)
         try:
             return self.read_state(still)
         finally:

@@ -1,6 +1,7 @@
 // The server's side of the kernels: the buffer and the step.
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "server/aggregate.hpp"
 #include "server/rule.hpp"
 #include "bindings.hpp"
+#include "clients/compression.hpp"
 #include "kernels/dispatch.hpp"
 #include "gil.hpp"
 #include "numpy_views.hpp"
@@ -240,6 +242,24 @@ void quantize(const py::object& x, const QuantizeNumbers& numbers, const py::obj
   });
 }
 
+// Those of fedbuff.backends.spec.CompressNumbers.
+using CompressNumbers = std::tuple<std::int32_t, std::int64_t, double, bool>;
+
+void compress_vector(const py::object& x, const CompressNumbers& numbers, std::uint64_t seed, std::uint32_t client,
+                     std::uint32_t task, const py::object& out) {
+  const auto [kind, kept, n_levels, feedback] = numbers;
+  const Compression how{static_cast<Compressor>(kind), kept, n_levels, feedback};
+  with_dtype_of(x, "x", [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const py::ssize_t dim = length(x);
+    const T* from = input<T>(x, "x", {dim});
+    T* to = output<T>(out, "out", {dim});
+    const GilReleased released;
+    const auto scratch = std::make_unique<unsigned char[]>(compression_scratch(how, dim, sizeof(T)));
+    compress(how, {seed, client, task}, dim, from, scratch.get(), to);
+  });
+}
+
 std::vector<std::string> levels() {
   std::vector<std::string> names;
   for (const char* const* name = available_levels(); *name != nullptr; ++name) {
@@ -266,6 +286,8 @@ void bind_aggregate(py::module_& module) {
              py::arg("out"));
   module.def("add_words", &add_words, py::arg("total"), py::arg("words"), whole("weight"), py::arg("out"));
   module.def("decode", &decode, py::arg("words"), py::arg("scale"), py::arg("out"));
+  module.def("compress", &compress_vector, py::arg("x"), py::arg("numbers"), whole("seed"), whole("client"),
+             whole("task"), py::arg("out"));
   module.def("quantize", &quantize, py::arg("x"), py::arg("numbers"), py::arg("out"));
   module.def("level", [] { return kernels().name; });
   module.def("available_levels", &levels);

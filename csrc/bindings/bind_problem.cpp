@@ -12,7 +12,7 @@ void bind_one(py::module_& module, const char* name) {
   py::class_<Bound>(module, name)
       .def(py::init<py::object>(), py::arg("spec"))
       .def("local_sgd", &Bound::local_sgd, py::arg("local"), py::arg("w"), whole("client"), whole("task"),
-           whole("seed"), whole("batch"), py::arg("rows").none(true), py::arg("delta_out"))
+           whole("seed"), whole("batch"), py::arg("rows").none(true), py::arg("delta_out"), py::arg("shift").none(true))
       .def("client_gradient", &Bound::client_gradient, whole("client"), py::arg("w"),
            py::arg("gradient_out").none(true))
       .def("gradient", &Bound::gradient, py::arg("w"), py::arg("gradient_out").none(true), whole("threads"))

@@ -190,7 +190,7 @@ class BoundReplay {
     if (values == nullptr) {
       throw py::value_error("version " + std::to_string(version) + " is not kept");
     }
-    return copy(values);
+    return py::array_t<T>(replay_->width(), values);  // with the control variate, where there is one
   }
 
   py::array_t<T> waiting_deltas() const {
@@ -208,8 +208,8 @@ class BoundReplay {
     const RuleArrays arrays(rule_state);
     const py::array waiting = checked_array<T>(deltas, "deltas", {kAny, dim_}, false);
     return replay_->restore(input<T>(w, "w", {dim_}), live,
-                            input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), dim_}), arrays.list(),
-                            static_cast<const T*>(waiting.data()), waiting.shape(0));
+                            input<T>(models, "models", {static_cast<py::ssize_t>(live.size()), replay_->width()}),
+                            arrays.list(), static_cast<const T*>(waiting.data()), waiting.shape(0));
   }
 
  private:

@@ -147,7 +147,8 @@ class BoundProblem {
 
   // `local` is a LocalSpec.
   void local_sgd(const py::object& local, const py::object& w, std::int64_t client, std::uint32_t task,
-                 std::uint64_t seed, std::int64_t batch, const py::object& rows, const py::object& delta_out) {
+                 std::uint64_t seed, std::int64_t batch, const py::object& rows, const py::object& delta_out,
+                 const py::object& shift) {
     check_client(client);
     const LocalConfig config = read_local(local);
     Task one{seed, client, task, batch, nullptr, local.attr("steps_per_pass").cast<std::int64_t>()};
@@ -157,8 +158,9 @@ class BoundProblem {
     }
     const T* from = model(w);
     T* out = output<T>(delta_out, "delta_out", {dim()});
+    const T* off = shift.is_none() ? nullptr : input<T>(shift, "shift", {dim()});
     const GilReleased released;
-    work_.local_sgd(config, one, from, out);
+    work_.local_sgd(config, one, from, out, off);
   }
 
   double client_gradient(std::int64_t client, const py::object& w, const py::object& gradient_out) {

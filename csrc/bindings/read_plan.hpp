@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "numpy_views.hpp"
 #include "schedule/resolver.hpp"
@@ -27,6 +29,17 @@ class PlanReader {
   const py::object& plan_;
 };
 
+// The law at this place: wait, download, compute, upload or server.
+inline Distribution read_law(const PlanReader& in, int i) {
+  Distribution d;
+  const auto* offsets = in.array<std::int64_t>("sample_offsets", {6});
+  d.kind = static_cast<DistributionKind>(in.array<std::int64_t>("kinds", {5})[i]);
+  std::memcpy(d.p, in.array<double>("params", {5, 4}) + 4 * i, sizeof d.p);
+  d.samples = in.array<double>("samples", {kAny}) + offsets[i];
+  d.n_samples = static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]);
+  return d;
+}
+
 inline SchedulePlan read_plan(const py::object& object) {
   const PlanReader in(object);
   SchedulePlan plan;
@@ -38,6 +51,9 @@ inline SchedulePlan read_plan(const py::object& object) {
   plan.poisson = in.number<bool>("poisson");
   plan.if_busy = static_cast<IfBusy>(in.number<int>("if_busy"));
   plan.recorded = in.number<bool>("recorded");
+  plan.uplink = in.number<double>("uplink");
+  plan.needs_server = in.number<bool>("server_time");
+  plan.server_time = read_law(in, 4);
   const py::ssize_t n = plan.n_clients;
   plan.selection = static_cast<Selection>(in.number<int>("selection"));
   if (plan.selection == Selection::Weighted) {
@@ -52,18 +68,16 @@ inline SchedulePlan read_plan(const py::object& object) {
     plan.row_duration = in.array<double>("row_duration", {rows});
     plan.row_ok = in.array<std::uint8_t>("row_ok", {rows});
     plan.wrap = in.number<bool>("wrap");
+    if (plan.uplink < std::numeric_limits<double>::infinity()) {
+      plan.row_upload = in.array<double>("row_upload", {rows});
+    }
   } else {
     plan.model.seed = plan.seed;
-    const auto* kinds = in.array<std::int64_t>("kinds", {4});
-    const auto* params = in.array<double>("params", {4, 4});
-    const auto* offsets = in.array<std::int64_t>("sample_offsets", {5});
-    const auto* samples = in.array<double>("samples", {kAny});
     for (int i = 0; i < 4; ++i) {
-      Distribution& d = plan.model.component[i];
-      d.kind = static_cast<DistributionKind>(kinds[i]);
-      std::memcpy(d.p, params + 4 * i, sizeof d.p);
-      d.samples = samples + offsets[i];
-      d.n_samples = static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]);
+      plan.model.component[i] = read_law(in, i);
+    }
+    if (plan.uplink < std::numeric_limits<double>::infinity()) {
+      plan.upload = std::exchange(plan.model.component[kUpload], Distribution());
     }
     if (in.length("speed") > 0) {
       plan.model.speed = in.array<double>("speed", {n});

@@ -32,7 +32,8 @@ inline fb_rule read_rule(const py::object& rule) {
        FB_FIELD(decay_floor), FB_FIELD(period), FB_FIELD(activation), FB_FIELD(initial), FB_FIELD(table),
        FB_FIELD(table_seen), FB_FIELD(table_wait), FB_FIELD(weight_by), FB_FIELD(weight_epsilon), FB_FIELD(weight_clip),
        FB_FIELD(table_own), FB_FIELD(table_mean), FB_FIELD(table_keeps), FB_FIELD(trigger), FB_FIELD(per_client),
-       FB_FIELD(weight_shared), FB_FIELD(hidden_levels), FB_FIELD(hidden_seed), FB_FIELD(stop_stale));
+       FB_FIELD(weight_shared), FB_FIELD(hidden_levels), FB_FIELD(hidden_seed), FB_FIELD(stop_stale), FB_FIELD(control),
+       FB_FIELD(control_pull));
 #undef FB_FIELD
   const py::object own = rule.attr("own");
   if (!own.is_none()) {
@@ -63,6 +64,25 @@ std::vector<Number> read_vector(const py::object& array, const char* name) {
   return {first, first + py::len(array)};
 }
 
+// fedbuff.backends.spec.CompressNumbers, or None.
+inline Compression read_compression(const py::object& numbers) {
+  Compression how;
+  if (!numbers.is_none()) {
+    how.kind = static_cast<Compressor>(numbers.attr("kind").cast<std::int32_t>());
+    how.kept = numbers.attr("kept").cast<std::int64_t>();
+    how.levels = numbers.attr("levels").cast<double>();
+    how.error_feedback = numbers.attr("feedback").cast<bool>();
+  }
+  return how;
+}
+
+inline Method read_method(const std::string& name) {
+  return name == "scaffold"  ? Method::Scaffold
+         : name == "feddyn"  ? Method::Feddyn
+         : name == "fednova" ? Method::Fednova
+                             : Method::Sgd;
+}
+
 // All clients' numbers, of fedbuff.backends.spec.LocalPlan.
 inline LocalOptions read_options(const py::object& plan, std::int64_t n_clients, std::uint64_t seed) {
   const auto number = [&](const char* name) { return plan.attr(name).cast<double>(); };
@@ -84,6 +104,8 @@ inline LocalOptions read_options(const py::object& plan, std::int64_t n_clients,
   options.momentum = number("momentum");
   options.weight_decay = number("weight_decay");
   options.prox = number("prox");
+  options.method = read_method(plan.attr("method").cast<std::string>());
+  options.compress = read_compression(plan.attr("compress"));
   const py::object rate = plan.attr("version_rate");
   if (!rate.is_none()) {
     const py::dict fields = rate.attr("fields")();

@@ -22,12 +22,14 @@ inline py::dtype dtype_of(fb_dtype dtype) {
   }
 }
 
-// Rows of one name come together in two arrays: (m, dim) and (m), their keys. They are there where `total` is.
+// Rows of one name come together in two arrays: (m, dim) and (m), their keys. They are there where `total` is; where
+// that is null, where there are any.
 struct RowNames {
   const char *row, *rows, *keys, *total;
 };
 inline constexpr RowNames kRowNames[] = {{"row", "table_rows", "table_client", "table_total"},
-                                         {"step_row", "step_rows", "step_client", "step_total"}};
+                                         {"step_row", "step_rows", "step_client", "step_total"},
+                                         {"state", "state_rows", "state_client", nullptr}};
 
 // Copies.
 inline py::dict read_rule_state(const std::vector<fb_array>& arrays, py::ssize_t dim) {
@@ -47,7 +49,7 @@ inline py::dict read_rule_state(const std::vector<fb_array>& arrays, py::ssize_t
   }
   for (std::size_t at = 0; at < std::size(kRowNames); ++at) {
     const RowNames& names = kRowNames[at];
-    if (!state.contains(names.total)) {
+    if (names.total == nullptr ? rows[at].empty() : !state.contains(names.total)) {
       continue;
     }
     const auto n = static_cast<py::ssize_t>(rows[at].size());

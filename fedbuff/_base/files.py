@@ -261,14 +261,17 @@ def save_npz(file: IO[bytes], arrays: Mapping[str, Any], *, compressed: bool = F
     They are not compressed where so few bytes would stand for them that `NpzReader` would refuse the file.
     """
     made: dict[str, Any] = {name: little_endian(np.asarray(array)) for name, array in arrays.items()}
+    for name, array in made.items():
+        if array.dtype.hasobject:  # it would be pickled
+            raise TypeError(f"{name}: expected numbers or text, got an array of objects")
     if compressed:
-        np.savez_compressed(file, allow_pickle=False, **made)
+        np.savez_compressed(file, **made)
         size = file.tell()
         if sum(array.nbytes + _NPY_HEADER for array in made.values()) <= most_unpacked(size):
             return
         file.seek(0)
         file.truncate()
-    np.savez(file, allow_pickle=False, **made)
+    np.savez(file, **made)
 
 
 # ---- reading ----

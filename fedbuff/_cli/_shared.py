@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -15,13 +15,16 @@ import numpy as np
 from .._base import files as _files
 from .._base.text_table import aligned, show
 from .._delays.arrival_log import ArrivalLog
+from .._delays.distributions import Distribution
 from .._delays.read import read_arrival_log, read_trace
 from .._delays.table import labels_from_text
 from .._delays.trace import Trace
 from .._rule.strategies import FedAsync, FedAvg, FedBuff, Refill, Trigger
 from .._schedule.load import load_schedule
+from .._schedule.options import Order
 from .._schedule.resolve import schedule as resolve
 from .._schedule.schedule import Schedule
+from .._study.build import DISTRIBUTIONS
 from .._study.config import StudyConfig
 from .._study.run_folder import Run, find_runs, plain
 
@@ -65,6 +68,43 @@ def study_options(output_help: str) -> Callable[[Function], Function]:
         set_option,
         allow_code_option,
     )
+
+
+class Law(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
+    """kind:number,number, or a number alone, which is a constant."""
+
+    name = "LAW"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Distribution:
+        if isinstance(value, Distribution):
+            return value
+        kind, _, numbers = str(value).rpartition(":") if ":" in str(value) else ("constant", "", str(value))
+        if kind not in DISTRIBUTIONS:
+            self.fail(f"{value!r}: expected kind:numbers with one of {', '.join(DISTRIBUTIONS)}", param, ctx)
+        try:
+            values = [float(text) for text in numbers.split(",")]
+            law: Any = DISTRIBUTIONS[kind]
+            made: Distribution = law(values) if kind == "empirical" else law(*values)
+        except (ValueError, TypeError) as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+        return made
+
+
+LAW = Law()
+
+
+class SelectionType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """The name of a selection, or a probability for each client."""
+
+    name = "NAME|P,P,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str) or value in get_args(Order):
+            return value
+        try:
+            return [float(text) for text in value.split(",")]
+        except ValueError:
+            self.fail(f"{value!r}: expected {', '.join(get_args(Order))} or a probability per client", param, ctx)
 
 
 READING = "fedbuff.reading"  # in the context: how `read_source` reads a file
@@ -115,9 +155,17 @@ timing_options = several(
     click.option("--max-time", type=float, help="End after so many seconds."),
     click.option("--arrivals", type=int, help="End after so many ended tasks."),
     click.option("--timeout", type=float, help="Give a task up after so many seconds."),
+    click.option(
+        "--selection", type=SelectionType(), help="Who starts next: uniform, round_robin, longest_idle, or P,P,..."
+    ),
+    click.option("--max-uses", type=int, help="A client starts so many tasks at most."),
+    click.option("--queues", is_flag=True, help="Send tasks to busy clients too, where they wait."),
+    click.option("--server-time", type=LAW, help="That the server needs for an upload: 0.1, or exponential:0.1."),
+    click.option("--uplink", type=float, help="Uploads share a link on which so many run at full speed."),
     click.option("--max-wait", type=float, help="For fedbuff: step after so many seconds, the buffer full or not."),
     click.option("--period", type=float, help="For fedbuff: step every so many seconds too."),
     click.option("--trigger", type=click.Choice(get_args(Trigger)), help="For fedbuff: what makes a server step."),
+    click.option("--per-client", type=float, help="For a trigger: how often each client is heard, by harmonic mean."),
     click.option("--refill", metavar="arrival|step|N", help="For fedbuff: when the slots of ended tasks start others."),
     click.option("--stop-stale", type=int, help="For fedbuff: stop tasks at work at this staleness."),
     click.option("--restart", type=click.Choice(["step"]), help="For fedbuff: stop all tasks at work at every step."),
@@ -170,6 +218,12 @@ class Timing:
     refill: str | None = None
     stop_stale: int | None = None
     restart: Literal["step"] | None = None
+    per_client: float | None = None
+    selection: Any = None
+    max_uses: int | None = None
+    queues: bool = False
+    server_time: Distribution | None = None
+    uplink: float | None = None
 
     def make(self) -> FedBuff | FedAsync | FedAvg:
         if self.strategy == "fedbuff":
@@ -179,6 +233,7 @@ class Timing:
                 max_wait=self.max_wait,
                 period=self.period,
                 trigger=self.trigger or "buffer",
+                per_client=1.0 if self.per_client is None else self.per_client,
                 refill=cast(Refill, int(refill) if refill.isdecimal() else refill),
                 stop_stale=self.stop_stale,
                 restart=self.restart,
@@ -189,10 +244,11 @@ class Timing:
         return FedAvg(rate=1.0) if size is None else FedAvg(clients_per_round=size)
 
     def options(self) -> dict[str, Any]:
-        names = ["concurrency", "server_steps", "max_time", "arrivals", "timeout"]
+        names = ["concurrency", "server_steps", "max_time", "arrivals", "timeout", "selection", "max_uses", "queues"]
         if self.strategy == "fedavg":
             names.remove("concurrency")  # for FedAvg it is the size of a round
-        return {name: getattr(self, name) for name in names}
+        names += ["server_time", "uplink"]
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)
@@ -229,16 +285,7 @@ def find_schedules(
 
 
 def _of_run(run: Run) -> Found:
-    first = run.seeds[0]
-
-    def delays() -> Any:
-        with suppress(ValueError, OSError):  # the files are gone: the schedule is drawn without its parts
-            source = run.config.source_of(first.seed)
-            if source is not None and plain(source.describe()) == first.schedule.description.get("source"):
-                return source
-        return None
-
-    return Found(run.name, first.schedule, delays, _local_steps(run.config))
+    return Found(run.name, run.seeds[0].schedule, run.delays, _local_steps(run.config))
 
 
 def _local_steps(config: StudyConfig) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -14,9 +13,9 @@ from .._delays.distributions import Distribution
 from .._delays.model import DelayModel
 from .._delays.trace import PARTS, Trace
 from .._schedule.schedule import task_parts
-from .._study.build import DISTRIBUTIONS
 from ._shared import (
     A_FILE,
+    LAW,
     NEW_PATH,
     echo_facts,
     echo_json,
@@ -27,29 +26,6 @@ from ._shared import (
     seed_option,
 )
 from ._shared import source_options as reading
-
-
-class Law(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
-    """kind:number,number, or a number alone, which is a constant."""
-
-    name = "LAW"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Distribution:
-        if isinstance(value, Distribution):
-            return value
-        kind, _, numbers = str(value).rpartition(":") if ":" in str(value) else ("constant", "", str(value))
-        if kind not in DISTRIBUTIONS:
-            self.fail(f"{value!r}: expected kind:numbers with one of {', '.join(DISTRIBUTIONS)}", param, ctx)
-        try:
-            values = [float(text) for text in numbers.split(",")]
-            law: Any = DISTRIBUTIONS[kind]
-            made: Distribution = law(values) if kind == "empirical" else law(*values)
-        except (ValueError, TypeError) as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
-        return made
-
-
-LAW = Law()
 
 
 @click.group()

@@ -64,9 +64,18 @@ class Distribution(Immutable):
     def _largest(self) -> float:
         """An upper bound of what it can draw."""
 
+    def smallest(self) -> float:
+        """A lower bound of what it can draw, to within rounding."""
+        return 0.0
+
     def _need(self, condition: bool, what: str) -> None:
         if not condition:
             raise ValueError(f"{self!r}: {what}")
+
+
+def takes_no_time(law: Distribution) -> bool:
+    """Whether all that it draws is 0."""
+    return law._largest() == 0.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,9 @@ class Constant(Distribution):
         self._need(self.value >= 0, "value: expected a number >= 0")
 
     def _largest(self) -> float:
+        return self.value
+
+    def smallest(self) -> float:
         return self.value
 
 
@@ -96,6 +108,9 @@ class Uniform(Distribution):
 
     def _largest(self) -> float:
         return self.high
+
+    def smallest(self) -> float:
+        return self.low
 
 
 @dataclass(frozen=True)
@@ -127,6 +142,9 @@ class HalfNormal(Distribution):
     def _largest(self) -> float:
         return self.low + self.scale * _NORMAL_MAX
 
+    def smallest(self) -> float:
+        return self.low
+
 
 @dataclass(frozen=True)
 class TruncatedNormal(Distribution):
@@ -148,6 +166,9 @@ class TruncatedNormal(Distribution):
 
     def _largest(self) -> float:
         return min(self.high, abs(self.loc) + self.scale * _NORMAL_MAX)
+
+    def smallest(self) -> float:
+        return self.low
 
 
 @dataclass(frozen=True)
@@ -182,6 +203,9 @@ class Pareto(Distribution):
     def _largest(self) -> float:
         exponent = _LOG_MAX / self.shape + math.log(self.scale)
         return math.exp(exponent) if exponent < 709.0 else math.inf
+
+    def smallest(self) -> float:
+        return self.scale
 
 
 @dataclass(frozen=True)
@@ -226,6 +250,9 @@ class Empirical(Distribution):
 
     def _largest(self) -> float:
         return float(self.samples[-1])
+
+    def smallest(self) -> float:
+        return float(self.samples[0])
 
     def describe(self) -> dict[str, Any]:
         digest = hashlib.sha256(self.samples.astype("<f8").tobytes()).hexdigest()

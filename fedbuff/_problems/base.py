@@ -27,8 +27,10 @@ from .._base.checks import (
     seed_of,
 )
 from .._base.html import table
+from ..backends.python.compression import compress_with_feedback
+from ..backends.python.control import make_shift, make_state
 from ..backends.python.philox import Stream
-from ..backends.spec import BoundProblem, LocalTask, ProblemSpec
+from ..backends.spec import BoundProblem, CompressNumbers, LocalPlan, LocalTask, ProblemSpec
 from .constants import Constants, constants_of
 from .local import LocalSGD
 
@@ -139,11 +141,15 @@ class Problem:
         batches: ArrayLike | None = None,
         version: int = 0,
         out: Floats | None = None,
+        state: Floats | None = None,
+        control: Any = None,
     ) -> Floats:
         """One client's upload: w minus the model after its local steps from w.
 
         Batches are a function of (seed, client, task, local step). `batches` (steps, batch_size) gives them instead, as
-        row numbers within the client. `version` is that of w, for a step size that follows it.
+        row numbers within the client. `version` is that of w, for a step size that follows it. With a method that keeps
+        a state of clients, and with error feedback, `state` is the client's, zeros before its first task, and is
+        changed; `control` is the server's control variate of this version, which scaffold needs.
         """
         model = self._model(w)
         result = self._output(out, model)
@@ -159,8 +165,41 @@ class Problem:
         task_number, key = count("task", task, low=0), seed_of(seed)
         if task_number >= 2**32:
             raise ValueError(f"task: expected an int below 2**32, got {task_number}")
-        self.bound.local_sgd(spec, model, LocalTask(which, task_number, key, batch, rows), result)
+        shift = self._shift(plan, model, state, control)
+        self.bound.local_sgd(spec, model, LocalTask(which, task_number, key, batch, rows, shift), result)
+        if shift is not None:
+            assert state is not None
+            make_state(backends.current().accumulate, plan, spec, result, shift)
+            state[:] = shift
+        if plan.compress is not None:
+            self._compress(plan.compress, (key, which, task_number), result, state)
         return result
+
+    def _compress(self, how: CompressNumbers, key: tuple[int, int, int], delta: Floats, state: Floats | None) -> None:
+        backend = backends.current()
+        if not how.feedback:
+            backend.compress(delta, how, *key, delta)
+            return
+        before = as_output("state", state, self.dim, self.dtype, delta)
+        compress_with_feedback(backend.compress, backend.accumulate, how, key, delta, before, before)
+
+    def _shift(self, plan: LocalPlan, model: Floats, state: Floats | None, control: Any) -> Floats | None:
+        """What is taken off a task's gradients; None where clients keep no state."""
+        for name, given, needed in (
+            ("state", state, plan.keeps_state),
+            ("control", control, plan.method == "scaffold"),
+        ):
+            if needed and given is None:
+                raise TypeError(f"{name}: {plan.method if plan.has_control_variates else 'error_feedback'} needs it")
+            if not needed and given is not None:
+                raise ValueError(f'{name}: method="{plan.method}" has none')
+        if not plan.has_control_variates:
+            return None
+        before = as_output("state", state, self.dim, self.dtype, model)
+        mean = None if control is None else as_vector("control", control, self.dim, self.dtype)
+        shift = np.empty(self.dim, self.dtype)
+        make_shift(backends.current().accumulate, plan, before, mean, shift)
+        return shift
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what the backend in force made of it, which is made again where it is needed."""

@@ -139,6 +139,8 @@ class FrameworkProblem(PythonProblem):
             raise ValueError(
                 f'method: {type(self).__name__} makes plain local steps; a built-in problem has "{local.method}"'
             )
+        if local.compress is not None:
+            raise ValueError(f"compress: {type(self).__name__} sends its deltas as they are; a built-in problem has it")
         for name in ("steps", "lr"):
             if isinstance(getattr(local, name), np.ndarray):
                 raise ValueError(f"{name}: {type(self).__name__} takes one number for all clients")

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from .._base.arrays import to_array
 from .._base.checks import choice, count, flag, instance, number
+from .._rule.compression import Compression, Kind
 from .._rule.optimizers import LearningRate
 from .._rule.strategies import Method
-from ..backends.spec import LocalPlan
+from ..backends.spec import CompressNumbers, LocalPlan
 
 __all__ = ["LocalSGD"]
 
@@ -47,7 +48,11 @@ class LocalSGD:
     method         "sgd", this loop; or the clients' half of an algorithm, with which its strategy must go:
                    "fednova", the delta times Q / a, a what the task's gradients weigh together: how many steps it made,
                    with momentum m the sum of (1 - m^k) / (1 - m) for k = 1 to their number
+                   "scaffold" and "feddyn", which correct gradients by a state of each client that its next task reads.
+                   They take no momentum, weight_decay, prox, lr_by_version and lr_by_step
     effective_steps  FedNova's Q; None is the mean of a over the clients
+    alpha          FedDyn's pull to the model downloaded
+    compress       a `Compression` of the upload
     """
 
     steps: Whole | None = None
@@ -62,6 +67,8 @@ class LocalSGD:
     lr_by_step: LearningRate | None = None
     method: Method = "sgd"
     effective_steps: float | None = None
+    alpha: float | None = None
+    compress: Compression | None = None
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -93,8 +100,24 @@ class LocalSGD:
                 instance(name, getattr(self, name), LearningRate, "a LearningRate")
         choice("method", self.method, get_args(Method))
         self._check_method()
+        if self.compress is not None:
+            instance("compress", self.compress, Compression, "a Compression")
+            if self.has_control_variates:
+                raise ValueError(f"compress: {self.method} uploads what it computes; leave one of them out")
 
     def _check_method(self) -> None:
+        if self.method == "feddyn":
+            if self.alpha is None:
+                raise TypeError("alpha: feddyn needs it")
+            number("alpha", self.alpha, open_low=True)
+        elif self.alpha is not None:
+            raise ValueError(f'alpha: it is for method="feddyn"; {self.method} has none')
+        if self.has_control_variates:
+            for name in ("momentum", "weight_decay", "prox", "lr_by_version", "lr_by_step"):
+                if getattr(self, name):
+                    raise ValueError(f"{name}: {self.method} needs plain steps of one size; leave it out")
+        if self.method == "scaffold" and np.any(np.asarray(self.lr) == 0):
+            raise ValueError("lr: scaffold divides by it; expected a number above 0")
         if self.effective_steps is not None:
             number("effective_steps", self.effective_steps, open_low=True)
             if self.method != "fednova":
@@ -164,6 +187,16 @@ class LocalSGD:
         return np.array(np.broadcast_to(steps, len(samples)))
 
     @property
+    def has_control_variates(self) -> bool:
+        """Whether a client's state corrects its gradients."""
+        return self.method in ("scaffold", "feddyn")
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether a client's task reads what its task before it left: then they are run in their order."""
+        return self.has_control_variates or (self.compress is not None and self.compress.error_feedback)
+
+    @property
     def shown_lr(self) -> str:
         """The step size as a message shows it."""
         return f"up to {self.lr.max()}" if isinstance(self.lr, np.ndarray) else str(self.lr)
@@ -200,11 +233,22 @@ class LocalSGD:
             steps_per_pass=per_pass,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
-            prox=self.prox,
+            prox=self.prox if self.alpha is None else self.alpha,
+            method=self.method,
+            compress=self._compression(problem.dim),
             version_rate=self.lr_by_version,
             lr_factors=factors,
             scale=self._scale(np.broadcast_to(steps, problem.n_clients)),
         )
+
+    def _compression(self, dim: int) -> CompressNumbers | None:
+        how = self.compress
+        if how is None:
+            return None
+        if dim >= 2**31:
+            raise ValueError(f"compress: expected a model of fewer than 2^31 numbers, got {dim}")
+        kind = 1 + get_args(Kind).index(how.kind)
+        return CompressNumbers(kind, how.kept(dim), float(how.levels or 0), how.error_feedback)
 
     def _scale(self, steps: NDArray[np.int64]) -> NDArray[np.float64]:
         """What the deltas of clients that make so many steps are multiplied by."""

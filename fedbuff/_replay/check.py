@@ -79,6 +79,8 @@ def check_method(local: LocalSGD | None, rule: Rule) -> None:
     """Refuses one half of an algorithm whose other half is missing."""
     clients = "sgd" if local is None else local.method
     if clients == rule.method:
+        if local is not None and local.alpha != rule.alpha:
+            raise ValueError(f"alpha: the strategy has {rule.alpha}, LocalSGD has {local.alpha}; make them equal")
         return
     if rule.method == "sgd":
         raise ValueError(

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import backends
-from .._base.arrays import little_endian
+from .._base.arrays import all_finite, little_endian
 from .._base.files import open_npz, reading
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
 from .._problems.python_problem import PythonProblem
+from .._rule.compression import Compression
 from .._rule.optimizers import LearningRate
 from .._rule.state import NAMES, check_state
 from .._rule.strategies import Rule
@@ -60,9 +61,16 @@ class _Position:
         return int(self.history[-1]["step"]) if self.history else 0
 
     @classmethod
-    def read(cls, about: dict[str, Any], arrays: dict[str, NDArray[Any]], problem: AnyProblem, rule: Rule) -> _Position:
+    def read(
+        cls,
+        about: dict[str, Any],
+        arrays: dict[str, NDArray[Any]],
+        problem: AnyProblem,
+        rule: Rule,
+        keeps_state: bool = False,
+    ) -> _Position:
         """ValueError where something is not what `Replay.save` writes."""
-        dim, dtype = problem.dim, problem.dtype
+        dim, dtype, width = problem.dim, problem.dtype, width_of(rule, problem.dim)
 
         def require(holds: bool, what: str) -> None:
             if not holds:
@@ -83,7 +91,9 @@ class _Position:
         live, models = arrays["live"], arrays["models"]
         require(live.dtype == np.int64 and live.ndim == 1, f"live is {live.dtype} {live.shape}")
         require(bool(((live >= 0) & (live < version)).all() and (np.diff(live) > 0).all()), f"live is {live}")
-        require(models.dtype == dtype and models.shape == (live.size, dim), f"models is {models.dtype} {models.shape}")
+        require(
+            models.dtype == dtype and models.shape == (live.size, width), f"models is {models.dtype} {models.shape}"
+        )
         deltas = arrays.get("deltas", np.empty((0, dim), dtype))
         fits = deltas.dtype == dtype and deltas.ndim == 2 and deltas.shape[1] == dim
         require(fits, f"deltas is {deltas.dtype} {deltas.shape}")
@@ -106,6 +116,8 @@ class _Position:
         rule_state = {name: arrays[name] for name in NAMES if name in arrays}
         try:
             check_state(rule, rule_state, dim, dtype)
+            if keeps_state:
+                rule_state |= _read_states(arrays, problem)
         except ValueError as error:
             raise ValueError(f"it does not add up: {error}") from None
         return cls(
@@ -126,6 +138,28 @@ class _Position:
             previous=vector("previous"),
             deltas=np.ascontiguousarray(deltas),
         )
+
+
+def width_of(rule: Rule, dim: int) -> int:
+    """The numbers of a version: the model's, and as many of a control variate where the rule has one."""
+    return 2 * dim if rule.has_control else dim
+
+
+def _read_states(arrays: dict[str, NDArray[Any]], problem: AnyProblem) -> dict[str, NDArray[Any]]:
+    """The states of clients in a checkpoint; none of them may be there."""
+    dim, dtype = problem.dim, problem.dtype
+    clients = arrays.get("state_client", np.empty(0, np.int64))
+    rows = arrays.get("state_rows", np.empty((0, dim), dtype))
+    if clients.dtype != np.int64 or clients.ndim != 1:
+        raise ValueError(f"state_client is {clients.dtype} {clients.shape}")
+    if len(clients) and not (clients[0] >= 0 and (np.diff(clients) > 0).all() and clients[-1] < problem.n_clients):
+        raise ValueError(f"state_client: expected ascending numbers below {problem.n_clients}")
+    if rows.dtype != dtype or rows.shape != (len(clients), dim):
+        raise ValueError(f"state_rows is {rows.dtype} {rows.shape}, expected {dtype} ({len(clients)}, {dim})")
+    for client, row in zip(clients.tolist(), rows, strict=True):
+        if not all_finite(row):
+            raise ValueError(f"state_rows: the state of client {client} is not finite")
+    return {"state_client": clients, "state_rows": np.ascontiguousarray(rows)}
 
 
 def _read_history(content: NDArray[Any], version: int, require: Callable[[bool, str], None]) -> list[dict[str, float]]:
@@ -197,7 +231,7 @@ def _local_to_json(local: LocalSGD) -> dict[str, Any]:
     for name, value in values.items():
         if isinstance(value, np.ndarray):
             values[name] = value.tolist()
-        elif isinstance(value, LearningRate):
+        elif isinstance(value, LearningRate | Compression):
             values[name] = asdict(value)
     return values
 
@@ -208,7 +242,9 @@ def local_from_json(values: dict[str, Any]) -> LocalSGD:
         for name, value in values.items()
         if name in ("lr_by_version", "lr_by_step") and value is not None
     }
-    return LocalSGD(**(values | rates))
+    compress = values.get("compress")
+    made = {} if compress is None else {"compress": Compression(**compress)}
+    return LocalSGD(**(values | rates | made))
 
 
 def _digest(arrays: dict[str, NDArray[Any]]) -> bytes:

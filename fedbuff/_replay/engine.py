@@ -16,7 +16,7 @@ from .._problems.local import LocalSGD
 from .._problems.python_problem import PythonProblem
 from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
-from .._rule.table import check_memory, make_rows
+from .._rule.table import check_memory, free_memory, make_rows
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import (
@@ -81,6 +81,7 @@ def make_engine(
         else:
             bound = problem.bound
     sums = _sums(rule, problem.dim, seed)
+    _check_control(rule, problem)
     rows = _rows(rule, problem)
     engine = backends.current().replay_engine(
         EngineSpec(
@@ -91,6 +92,24 @@ def make_engine(
     if rows is not None:
         engine.set_table(rows)
     return cast(ReplayEngine, OneAtATime(engine))
+
+
+def _check_control(rule: Rule, problem: AnyProblem) -> None:
+    if rule.has_control and rule.n_clients != problem.n_clients:
+        raise ValueError(f"n_clients: {rule.method} has {rule.n_clients}, the problem has {problem.n_clients}")
+
+
+def check_states(local: LocalSGD | None, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> None:
+    """MemoryError where the states that clients keep do not fit the memory that is free."""
+    if local is None or not local.keeps_state:
+        return
+    n = len(np.unique(schedule.client)) if isinstance(schedule, Schedule) else problem.n_clients
+    wanted, free = n * problem.dim * problem.dtype.itemsize, free_memory()
+    if wanted > free:
+        who = f"method: {local.method}" if local.has_control_variates else "compress: error feedback"
+        raise MemoryError(
+            f"{who} keeps {problem.dim} {problem.dtype} of each of {n} clients, {wanted} bytes, and {free} are free"
+        )
 
 
 def _rows(rule: Rule, problem: AnyProblem) -> NDArray[Any] | None:

@@ -20,8 +20,7 @@ from ..backends.spec import ReplayRun, UsedRows
 Columns = dict[str, NDArray[Any]]
 
 _ROWS_AT_ONCE = 50_000
-
-
+_NO_STEP = np.iinfo(np.int64).max
 _ASKED, _END = object(), object()
 
 
@@ -49,10 +48,15 @@ class _Feed:
     """The schedule, piece by piece. A piece is made once and kept until the next one is asked for."""
 
     def __init__(
-        self, schedule: Schedule | Iterable[Schedule], rule: Rule, e_by_client: NDArray[np.float64], n_clients: int
+        self,
+        schedule: Schedule | Iterable[Schedule],
+        rule: Rule,
+        e_by_client: NDArray[np.float64],
+        n_clients: int,
+        keeps_state: bool = False,
     ) -> None:
         self.whole = schedule if isinstance(schedule, Schedule) else None
-        self._rule, self._e, self._n_clients = rule, e_by_client, n_clients
+        self._rule, self._e, self._n_clients, self._keeps_state = rule, e_by_client, n_clients, keeps_state
         self._one_e = bool((e_by_client == e_by_client[:1]).all())  # then no client is looked up
         self._s = np.empty(0)
         self._piece: _Piece | None = None
@@ -63,9 +67,13 @@ class _Feed:
             used = schedule.status == Status.USED
             n_steps = schedule.n_steps
             self._rows: NDArray[np.int64] | None = None if used.all() else np.flatnonzero(used)
+            self._step: NDArray[np.int64] | None = None  # where it is not the schedule's
+            if keeps_state:
+                self._rows, self._step = _rows_with_state(schedule)
             version, step = (
                 column if self._rows is None else column[self._rows] for column in (schedule.version, schedule.step)
             )
+            step = step if self._step is None else self._step
             self._references = np.bincount(version, minlength=n_steps)[:n_steps]
             self._bounds = np.concatenate(([0], np.bincount(step, minlength=n_steps).cumsum()))
         else:
@@ -74,6 +82,7 @@ class _Feed:
             self._answer: tuple[int, deque[Any]] = (-1, deque())
             self._first: Schedule | None = None
             self._check = ChunkCheck()
+            self._ends_open = False  # the newest chunk, with a change of a client's state that no step follows
 
     def give(self, run: ReplayRun) -> bool:
         """Gives the run its next piece; False where there is none."""
@@ -121,6 +130,8 @@ class _Feed:
         end = min(max(end, begin + 1), n_steps)
         rows: Any = slice(bounds[begin], bounds[end])
         columns = _columns(self.whole, rows if self._rows is None else self._rows[rows])
+        if self._step is not None:
+            columns |= {"step": self._step[rows], "used": columns["step"] >= 0}
         nothing = np.empty(0, np.int64)
         return self._weighed(
             number,
@@ -152,11 +163,21 @@ class _Feed:
             self._check.add(chunk, number)
         except ValueError as error:
             raise ValueError(f"schedule: the chunk at step {first_step}: {error}") from error
-        used = chunk.status == Status.USED
         started = np.concatenate(([chunk.started_on_0], chunk.step_started))[: chunk.n_steps]
-        columns = _columns(chunk, np.flatnonzero(used))
+        if self._ends_open:
+            raise ValueError(f"schedule: the chunk before step {first_step} does not end at a step")
+        rows = np.flatnonzero(chunk.status == Status.USED)
+        columns = _columns(chunk, rows)
+        if self._keeps_state:
+            rows, step = _rows_with_state(chunk)
+            columns = _columns(chunk, rows)
+            columns |= {"step": step, "used": columns["step"] >= 0}
+            last = np.flatnonzero(chunk.status == Status.TOO_STALE)[-1:]
+            self._ends_open = last.size > 0 and (rows.size == 0 or last[0] > rows[-1])
+        unused = np.ones(len(chunk.status), bool)
+        unused[rows] = False
         marks = _step_hash(columns, first_row, first_step, chunk.step_time)
-        return self._weighed(number, first_row, columns, started, chunk.version[~used], chunk.step_time, marks)
+        return self._weighed(number, first_row, columns, started, chunk.version[unused], chunk.step_time, marks)
 
     def _next_chunk(self, number: int) -> Any:
         """The chunk of this number; None at the end.
@@ -192,15 +213,19 @@ class _Feed:
         staleness, client = columns["staleness"], columns["client"]
         if client.size and not 0 <= int(client.min()) <= int(client.max()) < len(self._e):
             raise ValueError(f"schedule: clients {client.min()} to {client.max()} of a problem with {len(self._e)}")
+        used = columns.get("used")
+        if used is not None:
+            staleness = np.where(used, staleness, 0)
         e = np.full(len(staleness), self._e[0]) if self._one_e else self._e[client]
         if self._rule.weighting == PER_CLIENT:
-            _, which, counts_of = np.unique(
-                columns["step"] * self._n_clients + client, return_inverse=True, return_counts=True
-            )
+            step = columns["step"] if used is None else np.where(used, columns["step"], -1)
+            _, which, counts_of = np.unique(step * self._n_clients + client, return_inverse=True, return_counts=True)
             e = e / counts_of[which]  # whole steps are in a piece
         s = self.staleness_weights(int(staleness.max(initial=-1)) + 1)[staleness]
         if self._rule.secure is not None or self._rule.privacy is not None:
             s = _whole_weights(self._rule, s, e, staleness)
+        if used is not None:
+            s = np.where(used, s, -1.0)
         counts, ended = np.ascontiguousarray(references, np.int64), np.ascontiguousarray(unused, np.int64)
         times = np.ascontiguousarray(step_time, np.float64)
         return _Piece(number, first_row, columns, s, e, counts, ended, times, marks)
@@ -254,6 +279,16 @@ def _whole_weights(
 def _columns(schedule: Schedule, rows: slice | NDArray[np.int64]) -> Columns:
     names = ("client", "task", "version", "step", "staleness")
     return {name: np.ascontiguousarray(getattr(schedule, name)[rows]) for name in names}
+
+
+def _rows_with_state(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows that are run where clients keep a state, and their steps: those that a step uses, and those that were
+    too stale, which get the step of the used row after them. Behind the last used row nobody sees what changes."""
+    used = schedule.status == Status.USED
+    rows = np.flatnonzero(used | (schedule.status == Status.TOO_STALE))
+    step = np.where(used[rows], schedule.step[rows], _NO_STEP)
+    step = np.minimum.accumulate(step[::-1])[::-1]
+    return rows[step < _NO_STEP], np.ascontiguousarray(step[step < _NO_STEP])
 
 
 def _step_hash(columns: Columns, first_row: int, first_step: int, step_time: NDArray[np.float64]) -> NDArray[np.uint64]:

@@ -14,7 +14,9 @@ from .._base.files import optional
 from .._base.html import line, table
 from .._base.text_table import show
 
-__all__ = ["RISING", "ExitReason", "History", "Interrupted", "Result", "first_reached"]
+__all__ = ["RISING", "TRAFFIC", "ExitReason", "History", "Interrupted", "Result", "first_reached"]
+
+TRAFFIC = ("bytes_up", "bytes_down")  # columns where uploads are compressed
 
 
 class ExitReason(Enum):

@@ -44,10 +44,11 @@ from .checkpoint import (
     local_from_json,
     problem_hash,
     read_checkpoint,
+    width_of,
 )
-from .engine import AnyProblem, make_engine, make_roles, make_run
+from .engine import AnyProblem, check_states, make_engine, make_roles, make_run
 from .feed import _Feed
-from .history import ExitReason, History
+from .history import TRAFFIC, ExitReason, History
 from .noise_ledger import NoiseLedger
 
 __all__ = ["Replay"]
@@ -97,7 +98,9 @@ class Replay:
         self._w0_hash = hashlib.sha256(little_endian(start).tobytes()).hexdigest()
         self._metrics: list[str] | None = None  # of the evaluations in the history
         e_by_client = update_weights(self.rule, problem, schedule)
-        self._feed = _Feed(schedule, self.rule, e_by_client, problem.n_clients)
+        check_states(local, problem, schedule)
+        keeps_state = local is not None and local.keeps_state
+        self._feed = _Feed(schedule, self.rule, e_by_client, problem.n_clients, keeps_state)
         self._engine = make_engine(
             problem, local, self.rule, start, self.seed, make_roles(self.rule, start, self.seed, schedule, e_by_client)
         )
@@ -154,7 +157,16 @@ class Replay:
         if secure:
             cut, seconds = values[len(names) : len(names) + 2]
             row |= self._secure_columns(int(row["step"]), int(row["updates"]), int(cut), seconds)
+        if self.local is not None and self.local.compress is not None:
+            row |= self._traffic_columns(int(row["updates"]))
         return row | ({"grad_norm_sq_mean": values[-1]} if mean else {})
+
+    def _traffic_columns(self, updates: int) -> dict[str, float]:
+        """What the updates that were used took: compressed uploads, and downloads of the model as it is."""
+        assert self.local is not None and self.local.compress is not None
+        dim, itemsize = self.problem.dim, self.problem.dtype.itemsize
+        upload = self.local.compress.upload_bytes(dim, itemsize)
+        return dict(zip(TRAFFIC, (updates * upload, updates * dim * itemsize), strict=True))
 
     def secure_columns(self) -> dict[str, float]:
         """What a secure sum has cost so far, for the history; nothing where sums are plain."""
@@ -256,7 +268,7 @@ class Replay:
             "w": self.w,
             "live": np.array(live, np.int64),
             "models": np.array([self._engine.model(v) for v in live], self.problem.dtype).reshape(
-                len(live), self.problem.dim
+                len(live), width_of(self.rule, self.problem.dim)
             ),
             "history": np.frombuffer(json.dumps(self.history._rows).encode(), np.uint8),
             "about": np.frombuffer(json.dumps(self._about()).encode(), np.uint8),
@@ -357,8 +369,9 @@ class Replay:
         if function is not None and about["function"] is not None and about["function"][0] == function[0]:
             if about["function"] != function:
                 raise ValueError(f"{where}: it was made with another problem: its function has other code")
+        keeps_state = self.local is not None and self.local.keeps_state
         with reading(path, "a saved replay that can go on"):
-            self._go_to(_Position.read(about, arrays, self.problem, self.rule))
+            self._go_to(_Position.read(about, arrays, self.problem, self.rule, keeps_state))
 
     def _go_to(self, at: _Position) -> None:
         whole = self._feed.whole

@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._base.files import optional, replacing
+from .._delays.arrival_log import ArrivalLog
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
+from .._schedule.spans import is_delayed
 from .._study.run_folder import Run, plain
 from ._levels import Timeline
 
@@ -60,6 +62,8 @@ def _policy(*scripts: str) -> str:
 
 def _run(run: Run) -> dict[str, Any]:
     first = run.seeds[0]
+    source = run.delays() if is_delayed(first.schedule) else None
+    delays = None if isinstance(source, ArrivalLog) else source
     return {
         "name": run.name,
         "folder": str(run.folder),
@@ -67,7 +71,7 @@ def _run(run: Run) -> dict[str, Any]:
         "provenance": run.provenance,
         "results": [{"seed": seed.seed, **seed.result} for seed in run.seeds],
         "histories": [{name: values.tolist() for name, values in seed.history.items()} for seed in run.seeds],
-        "timeline": Timeline.of(first.schedule).payload(),
+        "timeline": Timeline.of(first.schedule, delays).payload(),
         "steps": first.schedule.step_time.tolist() if first.schedule.n_steps <= 20_000 else [],
         "staleness": _staleness(first.schedule),
         "contribution": first.schedule.summary()["participation_by_speed"],

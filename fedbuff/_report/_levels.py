@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._delays.model import DelayModel
+from .._delays.trace import Trace
 from .._schedule.columns import Status
-from .._schedule.schedule import Schedule
+from .._schedule.schedule import Schedule, task_parts
+from .._schedule.spans import is_delayed, task_spans
 
 __all__ = ["Timeline", "packed"]
 
@@ -41,9 +44,12 @@ class Timeline:
     version: NDArray[np.int64]
     staleness: NDArray[np.int64]
     status: NDArray[np.uint8]
+    queued: NDArray[np.uint32] | None = None  # ticks that it waited behind others of its client,
+    shared: NDArray[np.uint32] | None = None  # and that its upload took beyond its time alone
 
     @classmethod
-    def of(cls, schedule: Schedule) -> Timeline:
+    def of(cls, schedule: Schedule, source: Trace | DelayModel | None = None) -> Timeline:
+        """With the delays that made the schedule it is known how long uploads took beyond their time alone."""
         newest = schedule.first_step + schedule.n_steps
         flying = schedule.in_flight_client.size
         end = np.concatenate([schedule.arrive_time, np.full(flying, schedule.end_time)])
@@ -55,6 +61,16 @@ class Timeline:
         def ticks(times: NDArray[np.float64]) -> NDArray[np.uint32]:
             return np.round((times - begin) / span * _TICKS).astype(np.uint32)
 
+        client = np.concatenate([schedule.client, schedule.in_flight_client])
+        task = np.concatenate([schedule.task, schedule.in_flight_task])
+        queued = shared = None
+        if schedule.description.get("queues") or is_delayed(schedule):
+            parts = None if source is None else task_parts(source, schedule.seed, client, task)
+            spans = task_spans(schedule, parts, client, task, start, end)
+            if schedule.description.get("queues"):
+                queued = ticks(np.minimum(spans.turn, end)) - ticks(start)
+            if is_delayed(schedule):
+                shared = ticks(end) - ticks(np.minimum(spans.sent, end))
         version = np.concatenate([schedule.version, schedule.in_flight_version])
         return cls(
             begin=begin,
@@ -62,11 +78,13 @@ class Timeline:
             n_clients=schedule.n_clients,
             start=ticks(start),
             end=ticks(end),
-            client=np.concatenate([schedule.client, schedule.in_flight_client]).astype(np.uint32),
-            task=np.concatenate([schedule.task, schedule.in_flight_task]).astype(np.uint32),
+            client=client.astype(np.uint32),
+            task=task.astype(np.uint32),
             version=version,
             staleness=np.concatenate([schedule.staleness, newest - schedule.in_flight_version]),
             status=np.concatenate([schedule.status, np.full(flying, IN_FLIGHT, np.uint8)]),
+            queued=queued,
+            shared=shared,
         )
 
     @property
@@ -122,6 +140,7 @@ class Timeline:
             "staleness": self.staleness.astype(np.uint32),
             "at": np.diff(at, prepend=0).astype(np.int32),
         }
+        columns |= {name: given for name in ("queued", "shared") if (given := getattr(self, name)) is not None}
         return {
             "begin": self.begin,
             "tick": self.tick,

@@ -174,11 +174,15 @@ async function loadTimeline(number) {
   for (const [name, text] of Object.entries(given.columns)) raw[name] = fromPlanes(await unpack(text), n);
   const start = new Float64Array(n), end = new Float64Array(n), version = new Int32Array(n);
   const differences = new Int32Array(raw.at.buffer);
+  // When its client turned to a task, and when its upload would have been done alone; as start and end where not given.
+  const turn = raw.queued ? new Float64Array(n) : start, sent = raw.shared ? new Float64Array(n) : end;
   for (let i = 0, ticks = 0, at = 0; i < n; i++) {
     ticks = (ticks + raw.end[i]) >>> 0;
     at += differences[i];
     end[i] = given.begin + ticks * given.tick;
     start[i] = given.begin + (ticks - raw.duration[i]) * given.tick;
+    if (raw.queued) turn[i] = start[i] + raw.queued[i] * given.tick;
+    if (raw.shared) sent[i] = end[i] - raw.shared[i] * given.tick;
     version[i] = at - raw.staleness[i];
   }
   // The least start from here on: where it is beyond a window, no later task is in it.
@@ -191,7 +195,7 @@ async function loadTimeline(number) {
   const next = offsets.slice();
   for (let i = 0; i < n; i++) order[next[raw.client[i]]++] = i;
   const made = {
-    ...given, start, end, version, least, offsets, order, client: raw.client, task: raw.task, staleness: raw.staleness,
+    ...given, start, end, turn, sent, version, least, offsets, order, client: raw.client, task: raw.task, staleness: raw.staleness,
     status: await unpack(given.status), levels: await Promise.all(given.levels.map(unpack)),
     last: given.begin + given.tick * 4294967295,
   };
@@ -265,6 +269,17 @@ function paintTasks(t, found, context, X, Y) {
   context.fillStyle = "#8a8a8a66";
   boxes(flying, 0);
   context.fill();
+  if (t.turn !== t.start || t.sent !== t.end) { // waits, at its client or of its upload: pale
+    context.fillStyle = "#d9d2ea";
+    context.beginPath();
+    for (const i of found) {
+      const top = Y(t.client[i]) - thick / 2;
+      for (const [from, to] of [[t.start[i], t.turn[i]], [t.sent[i], t.end[i]]]) {
+        if (to > from) context.rect(X(from), top, X(to) - X(from), thick);
+      }
+    }
+    context.fill();
+  }
   context.strokeStyle = "#909090"; // not used: hollow
   context.lineWidth = 1;
   boxes(unused, 0.5);
@@ -341,6 +356,8 @@ function hover(event) {
   if (i < 0) return;
   const used = t.status[i] === 0 ? `, server step ${t.version[i] + t.staleness[i]}` : "";
   tip.textContent = `client ${client}, task ${t.task[i]}\nfrom ${show(t.start[i])} s to ${show(t.end[i])} s (${show(t.end[i] - t.start[i])} s)\n`
+    + (t.turn[i] > t.start[i] ? `waited ${show(t.turn[i] - t.start[i])} s for its client\n` : "")
+    + (t.sent[i] < t.end[i] ? `${show(t.end[i] - t.sent[i])} s on the shared uplink or at the server\n` : "")
     + `version ${t.version[i]}, staleness ${t.staleness[i]}${used}\n${STATUS[t.status[i]]}`;
   tip.style.left = `${Math.min(px + 14, box.width - tip.offsetWidth - 4)}px`;
   tip.style.top = `${Math.max(0, py - tip.offsetHeight - 8)}px`;

@@ -320,6 +320,34 @@ def _fednova(buffer_size: int, server_lr: Step = 1.0, weights: Literal["equal", 
 
 
 @_entry(
+    "scaffold",
+    "Karimireddy et al. 2020 (ICML), arXiv 1910.06378",
+    "clients: gradient + c - c_i; c_i <- c_i - c + delta / (Q lr); w <- w - server_lr mean of K deltas; "
+    "c <- c + sum of the changes of c_i / n",
+    state="c; a c_i at each client",
+    memory="2 d; n d at the clients",
+    variant="option II of the paper, on buffers: c is that of the version that the task began on; the clients' half is "
+    'LocalSGD(method="scaffold")',
+)
+def _scaffold(buffer_size: int, n_clients: int, server_lr: Step = 1.0) -> Strategy:
+    return FedBuff(buffer_size, server_lr, norm="arrivals", n_clients=n_clients, method="scaffold")
+
+
+@_entry(
+    "feddyn",
+    "Acar et al. 2021 (ICLR), arXiv 2111.04263",
+    "clients: gradient - c_i + alpha (w - w_start); c_i <- c_i + alpha delta; c <- c + sum of the changes of c_i / n; "
+    "w <- w - server_lr mean of K deltas - c / alpha",
+    state="c; a c_i at each client",
+    memory="2 d; n d at the clients",
+    variant="on buffers: the mean of K deltas in the place of the mean of the round's models; the clients' half is "
+    'LocalSGD(method="feddyn")',
+)
+def _feddyn(buffer_size: int, n_clients: int, alpha: float, server_lr: Step = 1.0) -> Strategy:
+    return FedBuff(buffer_size, server_lr, norm="arrivals", n_clients=n_clients, method="feddyn", alpha=alpha)
+
+
+@_entry(
     "asyncfeded",
     "Wang et al. 2022, arXiv 2205.13797",
     "w <- w - server_lr / (|w - start| / |delta| + epsilon) delta",

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from .._base.arrays import as_vector
 from .._base.checks import count, integer, number, shown
 from .strategies import PER_CLIENT, Rule
 
 __all__ = [
+    "change_of",
     "checked_dim",
     "client_error",
     "client_of",
@@ -78,6 +80,21 @@ def client_error(client: int, n_clients: int) -> ValueError:
     return ValueError(f"client: expected an int from 0 to {n_clients - 1}, got {shown(client)}")
 
 
+def change_of(change: Any, rule: Rule, dim: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    """What an upload's client has changed of its state, for a rule with a control variate; None for others."""
+    if not rule.has_control:
+        if change is not None:
+            raise ValueError("change: this rule has no control variate; leave it out")
+        return None
+    if change is None:
+        raise ValueError(f"change: {rule.method} needs what the client's state has changed by")
+    array = as_vector("change", change, dim, dtype)
+    if not np.isfinite(array).all():
+        index = int(np.argmin(np.isfinite(array)))
+        raise ValueError(f"change: element {index} is {array[index]}; nothing was added")
+    return array
+
+
 def version_error(version: int, current: int) -> ValueError:
     """The error for a version with no download due, at a server that is at `current`."""
     if 0 <= version <= current:
@@ -112,6 +129,8 @@ def unit_of(unit: float | None, rule: Rule | None) -> float | None:
             raise ValueError('unit: weights="per_client" is for deltas of the model\'s dtype')
         if rule.weighs_numbers:
             raise ValueError("unit: weight_by is for deltas of the model's dtype")
+        if rule.has_control:
+            raise ValueError("unit: a control variate is for deltas of the model's dtype")
     return None if unit is None else number("unit", unit, open_low=True)
 
 

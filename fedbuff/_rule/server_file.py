@@ -141,6 +141,8 @@ def _state_of(arrays: dict[str, Any], rule: Rule | None) -> ServerState:
     kept_by_rule = {name: arrays[_name_in_file(rule, name)] for name in state_names(rule, of_server=True)}
     if "table_seen" in kept_by_rule and "table_change" in arrays:
         kept_by_rule["table_change"] = arrays["table_change"]
+    if rule.has_control and "control_change" in arrays:
+        kept_by_rule["control_change"] = arrays["control_change"]
     check_state(rule, kept_by_rule, w.size, w.dtype, of_server=True)
     versions, counts = arrays["outstanding_version"], arrays["outstanding_count"]
     for name in ("outstanding_version", "outstanding_count", "kept_version", "version", "fill", "dropped"):

@@ -6,6 +6,9 @@ last_step            (dim) the last server step, from the new model to the old o
 own_w                (dim) the server's own model, of a rule with a hidden one
 own_state            float64 (n_state) the numbers of an own rule
 
+control              (dim) the control variate
+control_change       (dim) what the clients of the buffer have changed; a server's, where there are some
+
 of a rule with a table, or a ring of models, whose places count as clients
 
 table_total          (dim) the sum of all rows, when the buffer was empty
@@ -53,15 +56,20 @@ HELD = ("held_deltas", "held_client", "held_staleness", "held_s", "held_e")
 _TABLE = ("table_total", "table_seen", *ROWS["table"])
 _MEANS = ("table_total", *ROWS["table"], "step_total", "step_count", *ROWS["step"])
 _HEARD = ("heard", "to_step")
-NAMES = (*MOMENTS, "last_step", "own_w", "own_state", *_TABLE, *_MEANS[3:], *_HEARD)  # of all rules, in a replay
-_VECTORS = (*MOMENTS, "last_step", "own_w", "table_total", "table_change", "step_total")
+NAMES = (*MOMENTS, "last_step", "own_w", "own_state", "control", *_TABLE, *_MEANS[3:], *_HEARD)  # of all, in a replay
+_VECTORS = (*MOMENTS, "last_step", "own_w", "control", "control_change", "table_total", "table_change", "step_total")
 _MOST = 2**62  # of counts: what adds to one stays within 64 bits
 
 
 def state_names(rule: Rule, *, of_server: bool = False) -> tuple[str, ...]:
     """The arrays that a rule keeps."""
     moments = MOMENTS[: len(rule.optimizer.moments)]
-    given = {"last_step": rule.weight_by.by == "last_step", "own_w": rule.hidden, "own_state": rule.own}
+    given = {
+        "last_step": rule.weight_by.by == "last_step",
+        "own_w": rule.hidden,
+        "own_state": rule.own,
+        "control": rule.has_control,
+    }
     more = [name for name, there in given.items() if there]
     means = rule.table is not None and rule.table.keeps == "means"
     table = _MEANS if means else () if rule.kept_rows is None else _TABLE
@@ -87,7 +95,10 @@ def check_state(
     for name, moment in zip(rule.optimizer.moments, MOMENTS, strict=False):
         if moment in state and name in ("second", "largest") and np.any(state[moment] < 0):
             raise ValueError(f"{moment} has negative numbers")
-    optional = ("table_change",) if "table_seen" in names else ()
+    optional = (
+        *(("table_change",) if "table_seen" in names else ()),
+        *(("control_change",) if rule.has_control else ()),
+    )
     if extra := set(state) - {*names, *optional}:
         raise ValueError(f"{min(extra)}: its rule keeps none")
     for name in ("heard", "to_step", "step_count"):

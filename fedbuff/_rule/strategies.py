@@ -42,7 +42,7 @@ OF_SCHEDULE = (INVERSE_FREQUENCY, PER_CLIENT)  # weights that only a whole sched
 Base = Literal["start", "current"]
 Norm = Literal["one", "arrivals", "weights", "scaled_weights", "clients"]
 DelayLR = Literal["min", "divide"]
-Method = Literal["sgd", "fednova"]
+Method = Literal["sgd", "fednova", "scaffold", "feddyn"]
 Trigger = Literal["buffer", "every_client", "ringleader"]
 Refill = Literal["arrival", "step"] | int
 Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency", "per_client"]
@@ -88,6 +88,7 @@ class Rule:
     per_client: float = 1.0
     stop_stale: int | None = None
     method: Method = "sgd"
+    alpha: float | None = None
     own: OwnRule | None = None
 
     def __post_init__(self) -> None:
@@ -115,6 +116,7 @@ class Rule:
         if self.norm == "clients" and self.n_clients is None:
             raise ValueError('n_clients: norm="clients" needs it')
         choice("method", self.method, get_args(Method))
+        self._check_method()
         if self.table is not None:
             self._check_table()
         check_hearing(self.trigger, self.per_client, self.stop_stale)
@@ -227,6 +229,36 @@ class Rule:
             if getattr(self, name) != value:
                 raise ValueError(f"{_NAMES.get(name, name)}: with {option} {why}; leave it out")
 
+    @property
+    def has_control(self) -> bool:
+        """Whether the server keeps a control variate, the mean of a state that the clients keep."""
+        return self.method in ("scaffold", "feddyn")
+
+    @property
+    def control_pull(self) -> float:
+        """What the control variate is multiplied by before a step takes it off the model."""
+        return 0.0 if self.alpha is None else 1.0 / self.alpha
+
+    def _check_method(self) -> None:
+        if self.method == "feddyn":
+            if self.alpha is None:
+                raise TypeError("alpha: feddyn needs it")
+            number("alpha", self.alpha, open_low=True)
+        elif self.alpha is not None:
+            raise ValueError(f'alpha: it is for method="feddyn"; {self.method} has none')
+        if not self.has_control:
+            return
+        if self.n_clients is None:
+            raise ValueError(f"n_clients: {self.method} needs it, for the mean of the clients' states")
+        for name in ("secure", "privacy", "table", "ring", "hidden", "own"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: {self.method} needs what each client changed; leave it out")
+        if self.trigger != "buffer" or self.weighting == PER_CLIENT:
+            name = "trigger" if self.trigger != "buffer" else "weights"
+            raise ValueError(
+                f"{name}: {self.method} steps with the arrivals of a buffer that count alike; leave it out"
+            )
+
     def _check_table(self) -> None:
         if not isinstance(self.table, ClientTable):
             raise TypeError(f"table: expected fedbuff.ClientTable, got {type(self.table).__name__}")
@@ -280,6 +312,8 @@ class Rule:
             "hidden_seed": 0 if self.hidden is None else self.hidden.seed,
             "stop_stale": self.stop_stale or 0,
             **(self._ring_fields() if self.ring is not None else {}),
+            "control": int(self.has_control),
+            "control_pull": self.control_pull,
         }
 
     def _ring_fields(self) -> dict[str, float]:
@@ -357,6 +391,7 @@ class FedBuff:
     hidden         a `HiddenModel`: what clients download is another model than the server's own (QAFeL)
     own            an `OwnRule`: a function of yours makes the steps, from all deltas of a buffer at once
     method         what the clients must do, the same as `LocalSGD(method=)`: a replay with another one is refused
+    alpha          of FedDyn, the same as `LocalSGD(alpha=)`
     """
 
     kind: ClassVar[str] = "fedbuff"
@@ -390,6 +425,7 @@ class FedBuff:
     hidden: HiddenModel | None = None
     own: OwnRule | None = None
     method: Method = "sgd"
+    alpha: float | None = None
 
     def __post_init__(self) -> None:
         count("buffer_size", self.buffer_size)
@@ -459,6 +495,7 @@ class FedBuff:
             per_client=self.per_client,
             stop_stale=1 if self.restart is not None else self.stop_stale,
             method=self.method,
+            alpha=self.alpha,
         )
 
     @staticmethod

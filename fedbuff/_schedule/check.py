@@ -194,11 +194,13 @@ def _check_starts(s: Schedule) -> None:
 
 
 def _check_queues(s: Schedule) -> None:
-    """A client works on its tasks in the order in which they were sent."""
-    rows = np.flatnonzero(s.status != STOPPED)
-    rows = rows[np.argsort(s.client[rows], kind="stable")]
+    """A client works on its tasks in the order in which they were sent; those that fail pass over the server's line."""
     late = np.zeros(s.n_arrivals, dtype=np.bool_)
-    late[rows[1:]] = (np.diff(s.client[rows]) == 0) & (np.diff(s.start_time[rows]) < 0)
+    handled = np.isin(s.status, (USED, LEFT_IN_BUFFER, TOO_STALE)) | (s.description.get("server_time") is None)
+    for some in (handled, ~handled):
+        rows = np.flatnonzero((s.status != STOPPED) & some)
+        rows = rows[np.argsort(s.client[rows], kind="stable")]
+        late[rows[1:]] = (np.diff(s.client[rows]) == 0) & (np.diff(s.start_time[rows]) < 0)
     _refuse(late, "it was sent before one that its client ended earlier")
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .._base.files import file_format, open_text, replacing
 from .columns import Status
+from .spans import is_delayed, task_spans
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -56,12 +57,16 @@ def _events(schedule: Schedule, parts: Mapping[str, NDArray[np.float64]] | None)
     if parts is not None:
         part = ',\n{{"name":"{}","ph":"X","pid":1,"tid":{},"ts":{:.3f},"dur":{:.3f}}}'
         at = start
-        for name in ("download", "compute", "upload"):
-            until = np.minimum(at + parts[name] * micro, end)
+        spans = task_spans(schedule, parts, schedule.client, schedule.task, schedule.start_time, schedule.arrive_time)
+        named = dict(zip(("queue", "download", "compute", "upload"), spans, strict=True))
+        if is_delayed(schedule):
+            named["shared uplink or server"] = schedule.arrive_time
+        for name, time in named.items():
+            until = np.minimum(time * micro, end)
             some = until > at
             text = (np.full(int(some.sum()), name), schedule.client[some], at[some], (until - at)[some])
             yield from map(part.format, *(c.tolist() for c in text))
-            at = until
+            at = np.maximum(at, until)
     step = ',\n{{"name":"step {}","ph":"i","s":"g","pid":0,"tid":0,"ts":{:.3f}}}'
     numbers = schedule.first_step + np.arange(schedule.n_steps)
     yield from map(step.format, numbers.tolist(), (schedule.step_time * micro).tolist())

@@ -8,7 +8,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._base.checks import choice, count, flag, number
+from .._base.checks import choice, count, flag, number, shown
+from .._delays.distributions import Constant, Distribution, takes_no_time
 
 StartProcess = Literal["constant", "poisson"]
 Order = Literal["uniform", "round_robin", "longest_idle"]
@@ -34,6 +35,8 @@ class ScheduleOptions:
     selection: Selection = "uniform"
     max_uses: int | None = None
     queues: bool = False
+    server_time: float | Distribution | None = None
+    uplink: float | None = None
 
     def __post_init__(self) -> None:
         checked: dict[str, float | None] = {
@@ -46,7 +49,11 @@ class ScheduleOptions:
             )
         }
         checked["max_time"] = None if self.max_time is None else number("max_time", self.max_time)
-        for name, value in (("timeout", self.timeout), ("start_rate", self.start_rate)):
+        for name, value in (
+            ("timeout", self.timeout),
+            ("start_rate", self.start_rate),
+            ("uplink", self.uplink),
+        ):
             checked[name] = None if value is None else number(name, value, open_low=True)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -56,6 +63,8 @@ class ScheduleOptions:
         else:
             object.__setattr__(self, "selection", _probabilities(self.selection))
         flag("queues", self.queues)
+        if self.server_time is not None:
+            object.__setattr__(self, "server_time", _server_time(self.server_time))
         choice("in_flight", self.in_flight, ("redraw", "skip", "allow"))
         if self.start_rate is None and (self.start_process, self.in_flight) != ("constant", "redraw"):
             raise ValueError("start_process, in_flight: they are for the open loop; give start_rate")
@@ -66,6 +75,16 @@ class ScheduleOptions:
     def has_end(self) -> bool:
         """Whether something ends the schedule."""
         return self.server_steps is not None or self.max_time is not None or self.arrivals is not None
+
+
+def _server_time(given: float | Distribution) -> Distribution:
+    if not isinstance(given, Distribution):
+        if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating):
+            raise TypeError(f"server_time: expected seconds or a distribution of them, got {shown(given)}")
+        return Constant(number("server_time", float(given), open_low=True))
+    if takes_no_time(given):
+        raise ValueError(f"server_time: expected times > 0, got {given!r}, which are all 0")
+    return given
 
 
 def _probabilities(given: ArrayLike) -> NDArray[np.float64]:

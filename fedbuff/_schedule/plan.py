@@ -18,7 +18,7 @@ from .._base.checks import (
 )
 from .._delays.arrival_log import ArrivalLog
 from .._delays.availability import Availability
-from .._delays.distributions import Distribution
+from .._delays.distributions import Constant, Distribution, takes_no_time
 from .._delays.immutable import digest
 from .._delays.model import DelayModel
 from .._delays.trace import Trace
@@ -34,6 +34,7 @@ from .schedule import Schedule, resolved
 
 Source = Trace | DelayModel | ArrivalLog
 
+_NO_TIME = Constant(0.0)
 _SPEED_BLOCK = 1 << 13  # temporaries stay in the cache
 _IF_BUSY = {"redraw": reference.REDRAW, "skip": reference.SKIP, "allow": reference.OVERLAP}
 TRIGGERS = {"buffer": reference.BUFFER, "every_client": reference.EVERY_CLIENT, "ringleader": reference.RINGLEADER}
@@ -67,6 +68,7 @@ class Request:
         self._rules = self._make_rules(source.n_clients)
         if options.max_time is not None and options.start_rate is None:
             self._refuse_timeless(source)
+        self._refuse_restarts_without_end(source)
 
     @cached_property
     def plan(self) -> Plan:
@@ -107,6 +109,8 @@ class Request:
             raise ValueError(
                 "concurrency, start_rate, timeout: an arrival log is replayed as it happened; leave them out"
             )
+        if options.server_time is not None or options.uplink is not None:
+            raise ValueError("server_time, uplink: an arrival log is replayed as it happened; leave them out")
         if options.max_uses is not None or not isinstance(options.selection, str) or options.selection != "uniform":
             raise ValueError("selection, max_uses: an arrival log is replayed as it happened; leave them out")
         timing = timing_of(self.strategy)
@@ -117,7 +121,11 @@ class Request:
             raise ValueError("trigger: the log has recorded server steps, which it would change")
 
     def _make_plan(self, source: Trace | DelayModel) -> Plan:
-        delays = _recorded_fields(source) if isinstance(source, Trace) else _model_fields(source, self._speed)
+        shared = self.options.uplink is not None
+        if shared:
+            _refuse_no_uploads(source)
+        delays = _recorded_fields(source, shared) if isinstance(source, Trace) else _model_fields(source, self._speed)
+        delays |= _law_fields(_laws(source) if isinstance(source, DelayModel) else (), self.options.server_time)
         return Plan(**self._rules, **delays, **_window_fields(source.availability, source.n_clients))
 
     def _make_rules(self, n: int) -> dict[str, Any]:
@@ -148,6 +156,8 @@ class Request:
             "poisson": self.options.start_process == "poisson",
             "if_busy": _IF_BUSY[self.options.in_flight],
             "queues": self.options.queues,
+            "uplink": math.inf if self.options.uplink is None else self.options.uplink,
+            "server_time": self.options.server_time is not None,
             "buffer_size": buffer_size,
             "max_staleness": -1 if max_staleness is None else count("max_staleness", max_staleness, low=0),
             "max_wait": math.inf if max_wait is None else number("max_wait", max_wait, open_low=True),
@@ -218,23 +228,41 @@ class Request:
 
     def _refuse_timeless(self, source: Trace | DelayModel) -> None:
         """A time horizon is never reached by a client that works and takes no time."""
+        if self.options.server_time is not None:
+            return
         if isinstance(source, Trace):
             if source.end == "stop":
                 return
             rows = np.concatenate([[0], np.cumsum(source.wait + _duration(source) > 0)])
             timeless = np.flatnonzero(rows[source.offsets[1:]] == rows[source.offsets[:-1]])
         else:
-            none = [
-                law.kind in ("constant", "exponential", "half_normal", "uniform", "pareto", "weibull", "empirical")
-                and _largest(law) == 0.0
-                for law in _laws(source)
-            ]
+            none = [takes_no_time(law) for law in _laws(source)]
             if not (none[0] and none[1] and none[3]):
                 return
             factor = self._speed if self._speed.size else np.ones(1)
             timeless = np.flatnonzero((factor == 0.0) | none[2])
         if timeless.size:
             raise ValueError(f"max_time: it is never reached, since the tasks of client {timeless[0]} take no time")
+
+    def _refuse_restarts_without_end(self, source: Trace | DelayModel) -> None:
+        """A server step is never made where every tick of a period comes before any task can have ended."""
+        timing, options = timing_of(self.strategy), self.options
+        period = timing.get("period")
+        if timing.get("restart") is None or period is None or options.max_time is not None or options.arrivals:
+            return
+        if isinstance(source, Trace):
+            shortest = float(_duration(source)[source.ok].min(initial=math.inf))
+        else:
+            _, download, compute, upload = (law.smallest() for law in _laws(source))
+            factor = float(self._speed.min()) if self._speed.size else 1.0
+            shortest = download + compute * factor + upload
+        if options.server_time is not None:
+            shortest += cast(Distribution, options.server_time).smallest()
+        if period * (1 + 1e-9) < shortest < math.inf:
+            raise ValueError(
+                f"period: expected at least {shortest:.6g}, what the shortest task takes, for restart stops all tasks "
+                f"at every tick; got {period:g}"
+            )
 
     @cached_property
     def _speed(self) -> NDArray[np.float64]:
@@ -285,6 +313,10 @@ class Request:
             made["max_uses"] = self.options.max_uses
         if self.options.queues:
             made["queues"] = True
+        if self.options.server_time is not None:
+            made["server_time"] = cast(Distribution, self.options.server_time).describe()
+        if self.options.uplink is not None:
+            made["uplink"] = self.options.uplink
         if self.options.start_rate is not None:
             made |= {
                 "start_rate": self.options.start_rate,
@@ -353,56 +385,58 @@ def _laws(model: DelayModel) -> tuple[Distribution, ...]:
     return model.wait, model.download, model.compute, model.upload
 
 
-def _largest(law: Distribution) -> float:
-    """The largest delay that a distribution can draw, as far as it matters whether that is 0."""
-    if law.kind == "empirical":
-        return float(cast(Any, law).samples[-1])
-    if law.kind == "half_normal":
-        return law.params[0] + law.params[1]
-    if law.kind in ("uniform", "pareto", "weibull"):
-        return law.params[1]
-    return law.params[0]
-
-
 def _duration(trace: Trace) -> NDArray[np.float64]:
     return (trace.download + trace.compute) + trace.upload
 
 
-def _recorded_fields(trace: Trace) -> dict[str, Any]:
+def _refuse_no_uploads(source: Trace | DelayModel) -> None:
+    none = not source.upload.any() if isinstance(source, Trace) else takes_no_time(source.upload)
+    if none:
+        raise ValueError("uplink: expected uploads that take time, got delays whose uploads all take none")
+
+
+def _recorded_fields(trace: Trace, shared: bool) -> dict[str, Any]:
+    """What is recorded; with a shared uplink an upload is not part of a task's duration."""
     return {
         "recorded": True,
-        "kinds": np.zeros(4, np.int64),
-        "params": np.zeros((4, 4)),
-        "sample_offsets": np.zeros(5, np.int64),
-        "samples": np.zeros(0),
         "speed": np.zeros(0),
         "row_offsets": trace.offsets,
         "row_wait": trace.wait,
-        "row_duration": _duration(trace),
+        "row_duration": trace.download + trace.compute if shared else _duration(trace),
+        "row_upload": trace.upload if shared else np.zeros(0),
         "row_ok": trace.ok.view(np.uint8),
         "wrap": trace.end == "wrap",
     }
 
 
 def _model_fields(model: DelayModel, speed: NDArray[np.float64]) -> dict[str, Any]:
-    nothing, laws = np.zeros(0), _laws(model)
-    params = np.zeros((4, 4))
-    pools = [np.asarray(getattr(law, "samples", nothing), np.float64) for law in laws]
-    for i, law in enumerate(laws):
-        if law.kind != "empirical":
-            params[i, : len(law.params)] = law.params
+    nothing = np.zeros(0)
     return {
         "recorded": False,
-        "kinds": np.array([KINDS.index(law.kind) for law in laws], np.int64),
-        "params": params,
-        "sample_offsets": np.concatenate([[0], np.cumsum([pool.size for pool in pools])]).astype(np.int64),
-        "samples": np.concatenate(pools),
         "speed": speed,
         "row_offsets": np.zeros(1, np.int64),
         "row_wait": nothing,
         "row_duration": nothing,
+        "row_upload": nothing,
         "row_ok": np.zeros(0, np.uint8),
         "wrap": True,
+    }
+
+
+def _law_fields(laws: tuple[Distribution, ...], server_time: Any) -> dict[str, Any]:
+    """The laws of a model, none where delays are recorded, and that of the server."""
+    nothing = np.zeros(0)
+    placed = [*(laws or [_NO_TIME] * 4), _NO_TIME if server_time is None else server_time]
+    params = np.zeros((len(placed), 4))
+    pools = [np.asarray(getattr(law, "samples", nothing), np.float64) for law in placed]
+    for i, law in enumerate(placed):
+        if law.kind != "empirical":
+            params[i, : len(law.params)] = law.params
+    return {
+        "kinds": np.array([KINDS.index(law.kind) for law in placed], np.int64),
+        "params": params,
+        "sample_offsets": np.concatenate([[0], np.cumsum([pool.size for pool in pools])]).astype(np.int64),
+        "samples": np.concatenate(pools),
     }
 
 

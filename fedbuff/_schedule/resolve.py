@@ -40,6 +40,8 @@ def schedule(
     selection: Selection = "uniform",
     max_uses: int | None = None,
     queues: bool = False,
+    server_time: float | Distribution | None = None,
+    uplink: float | None = None,
 ) -> Schedule:
     """Resolves who arrives when, on which version and in which server step.
 
@@ -59,11 +61,17 @@ def schedule(
         it. `selection` is the routing: probabilities, by number, or uniform over all available clients. `start_time` is
         when it was sent, tasks that wait count into the concurrency, and a timeout counts from when the client turns to
         the task.
-    timeout: a task that takes longer, without its wait, is given up that long after its start.
+    server_time: seconds that the server needs for an upload, a number or a distribution. Uploads wait there, first in
+        first out; a task arrives, and frees its client and its slot, when the server has handled it. With queues its
+        client turns to the next task when the upload has reached the server.
+    uplink: a capacity that uploads share: with m of them on their way each runs at min(1, uplink / m) of the speed that
+        it has alone, with which its recorded or drawn time is counted.
+    timeout: a task that takes longer, without its wait, is given up that long after its start. What has reached the
+        server is not given up.
     """
     options = ScheduleOptions(
         *(concurrency, server_steps, max_time, arrivals, start_rate, start_process, in_flight, timeout),
-        *(selection, max_uses, queues),
+        *(selection, max_uses, queues, server_time, uplink),
     )
     request = Request(source, strategy, options, seed)
     if isinstance(source, ArrivalLog):
@@ -99,6 +107,8 @@ def iter_schedule(
     selection: Selection = "uniform",
     max_uses: int | None = None,
     queues: bool = False,
+    server_time: float | Distribution | None = None,
+    uplink: float | None = None,
 ) -> Iterator[Schedule]:
     """The schedule in chunks of about `chunk` rows, in memory bounded by clients, tasks in flight and the chunk.
 
@@ -108,7 +118,7 @@ def iter_schedule(
     """
     options = ScheduleOptions(
         *(concurrency, server_steps, max_time, arrivals, start_rate, start_process, in_flight, timeout),
-        *(selection, max_uses, queues),
+        *(selection, max_uses, queues, server_time, uplink),
     )
     request = Request(source, strategy, options, seed)
     size = count("chunk", chunk)

@@ -29,6 +29,9 @@ from .columns import FORMAT_VERSION, FORMATS, IN_FLIGHT_COLUMNS, ROW_COLUMNS, SC
 from .file import ScheduleWriter
 from .html import schedule_html
 
+_TIMING_OPTIONS = ("max_wait", "period", "trigger", "per_client", "refill", "stop_stale", "restart", "distinct_clients")
+_OPTIONS = ("selection", "max_uses", "queues", "server_time", "uplink", "timeout", "start_rate")
+
 
 class Schedule:
     """An immutable schedule, as `fedbuff.schedule` makes it.
@@ -246,6 +249,7 @@ class Schedule:
     def summary(self) -> dict[str, Any]:
         """Counts, staleness over used arrivals, server steps per second, and who took part.
 
+        options are those of the strategy's timing and of `schedule` that are not the default, None where all are;
         at_work is how many tasks are at work at most (a round of FedAvg starts so many), None where nothing bounds it;
         utilisation is the time tasks were at work over what `concurrency` slots had; wasted the share of ended tasks'
         time that no server step used (what is left in the buffer is not wasted). participation_by_speed: the clients
@@ -270,6 +274,7 @@ class Schedule:
                 for status in Status
                 if np.any(self.status == status)
             },
+            "options": self._options() or None,
             "at_work": self.concurrency or None,
             "in_flight": int(self.in_flight_client.size),
             "staleness": spread(staleness) if staleness.size else None,
@@ -280,6 +285,19 @@ class Schedule:
             "participation_by_speed": self._participation(ended, duration, used),
             "clients_never_ended": int(np.count_nonzero(ended == 0)),
         }
+
+    def _options(self) -> dict[str, Any]:
+        made = self.description
+        timing = made.get("strategy", {})
+        found = {name: timing[name] for name in _TIMING_OPTIONS if name in timing}
+        found |= {name: made[name] for name in _OPTIONS if made.get(name) is not None}
+        law = made.get("server_time")
+        if isinstance(law, dict):
+            numbers = law.get("params", [f"{law.get('samples')} samples"])
+            found["server_time"] = f"{law['kind']}({', '.join(map(str, numbers))})"
+        if isinstance(found.get("selection"), dict):
+            found["selection"] = "probabilities"
+        return found
 
     def _participation(
         self, ended: NDArray[np.int64], duration: NDArray[np.float64], used: NDArray[np.bool_]

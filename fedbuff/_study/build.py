@@ -20,6 +20,7 @@ from .._problems.network import Network
 from .._problems.quadratic import Quadratic
 from .._replay.engine import AnyProblem
 from .._rule.algorithms import algorithms
+from .._rule.compression import Compression
 from .._rule.delta_weight import DeltaWeight
 from .._rule.hidden import HiddenModel
 from .._rule.optimizers import SGD, Adagrad, Adam, AMSGrad, DelayedNesterov, LearningRate, Nesterov, Yogi
@@ -116,12 +117,21 @@ def make_delay_model(values: Tables) -> DelayModel:
     return model
 
 
+def make_schedule_options(values: Tables) -> Tables:
+    """The arguments of `schedule` that a table gives."""
+    if "server_time" in values:
+        return {**values, "server_time": _distribution("schedule.server_time", values["server_time"])}
+    return values
+
+
 def make_local(values: Tables) -> LocalSGD:
     rates = {
         key: call_with(LearningRate, f"local.{key}", values[key])
         for key in LOCAL_RATES
         if isinstance(values.get(key), Mapping)
     }
+    if isinstance(values.get("compress"), Mapping):
+        rates["compress"] = call_with(Compression, "local.compress", values["compress"])
     made: LocalSGD = call_with(LocalSGD, "local", {**values, **rates})
     return made
 
@@ -203,6 +213,7 @@ def default_metrics(problem: Tables) -> tuple[str, ...]:
 KINDS_OF: dict[str, Mapping[str, Callable[..., Any]]] = {
     "strategy.staleness": _STALENESS,
     "strategy.optimizer": _OPTIMIZERS,
+    "schedule.server_time": DISTRIBUTIONS,
     **{f"trace.{law}": DISTRIBUTIONS for law in ("wait", "download", "compute", "upload", "client_speed")},
 }
 

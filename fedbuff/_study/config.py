@@ -90,6 +90,7 @@ from .build import (
     make_delay_model,
     make_layers,
     make_local,
+    make_schedule_options,
     make_strategy,
 )
 from .code import NamedFunction, load_function
@@ -298,7 +299,7 @@ class StudyConfig:
     def schedule_options(self) -> Tables:
         values = table_of(self.tables, "schedule")
         refuse_unknown("schedule", values, schedule_keys())
-        return values
+        return make_schedule_options(values)
 
     @cached_property
     def replay_options(self) -> ReplayOptions:

@@ -9,6 +9,7 @@ from typing import Any
 from .._delays.model import DelayModel
 from .._problems.local import LocalSGD
 from .._replay.stop import Stop
+from .._rule.compression import Compression
 from .._rule.optimizers import LearningRate
 from .._rule.secure_values import Gaussian
 from .._schedule.resolve import schedule
@@ -66,6 +67,7 @@ def _known_keys(tables: Tables, path: str) -> Sequence[str] | None:
         "": TOP_KEYS,
         "local": tuple(parameters_of(LocalSGD)),
         **{f"local.{rate}": tuple(parameters_of(LearningRate)) for rate in LOCAL_RATES},
+        "local.compress": tuple(parameters_of(Compression)),
         "schedule": schedule_keys(),
         "replay": tuple(parameters_of(ReplayOptions)),
         "replay.stop": tuple(parameters_of(Stop)),

@@ -20,6 +20,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,9 @@ from .._base.files import (
     reading,
     replacing,
 )
+from .._delays.arrival_log import ArrivalLog
+from .._delays.model import DelayModel
+from .._delays.trace import Trace
 from .._machine.config import config as built_config
 from .._machine.cpu import cpu_name
 from .._replay.history import History, Result, first_reached
@@ -98,6 +102,15 @@ class Run:
     @property
     def name(self) -> str:
         return self.config.name
+
+    def delays(self) -> Trace | DelayModel | ArrivalLog | None:
+        """What made the schedule of the first seed; None where its files are gone, or are others."""
+        first = self.seeds[0]
+        with suppress(ValueError, OSError):
+            source = self.config.source_of(first.seed)
+            if source is not None and plain(source.describe()) == first.schedule.description.get("source"):
+                return source
+        return None
 
 
 def load_run(folder: str | os.PathLike[str], *, allow_code: bool = False) -> Run:

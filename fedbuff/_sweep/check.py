@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from .._replay.history import TRAFFIC
 from .._study.build import default_metrics
 from .._study.config import StudyConfig
 from .._study.keys import refuse_unknown_removals
@@ -45,6 +46,7 @@ class Checks:
         request, failed = self._request, dict[int, ConfigError]()
         possible: set[str] = set()
         metrics: dict[str, None] = {}
+        traffic: dict[str, None] = {}  # columns of it
         for arm in dict.fromkeys(arm for arm, _ in pending):
             try:
                 config = self._workshop.config(arm)
@@ -55,13 +57,17 @@ class Checks:
             config.check_repeatable("sweep")
             possible.update(request.changes[arm])
             metrics |= dict.fromkeys(_metrics(config))
+            if config.local is not None and config.local.compress is not None:
+                traffic = dict.fromkeys(TRAFFIC)
             wrong_timing = self._timing_error(arm, config)
             if wrong_timing is not None:
                 failed[arm] = wrong_timing
         if any(isinstance(wrong, UnknownKeyError) for wrong in failed.values()):
             possible.update(path for arm in done for path in request.changes[arm])
         self._refuse_grid(failed, possible)
-        return {arm: explain(request.changes[arm], wrong) for arm, wrong in failed.items()}, self._schema(metrics)
+        return {arm: explain(request.changes[arm], wrong) for arm, wrong in failed.items()}, self._schema(
+            metrics, traffic
+        )
 
     def _refuse_grid(self, failed: Mapping[int, ConfigError], possible: Collection[str]) -> None:
         """Raises the errors that are the grid's and not an arm's."""
@@ -79,10 +85,10 @@ class Checks:
         for changes in {path: arm for arm in request.changes for path, value in arm.items() if value is None}.values():
             refuse_unknown_removals(request.base.tables, changes)
 
-    def _schema(self, metrics: Collection[str]) -> Schema:
+    def _schema(self, metrics: Collection[str], traffic: Collection[str]) -> Schema:
         """The columns: a run's keys, what varies, how it ended, its last metrics, and its history."""
         schema: Schema = {"run": "text", "arm": "int", "seed": "seed", **self._request.kinds, **_RUN}
-        schema |= dict.fromkeys(metrics, "float")
+        schema |= dict.fromkeys((*metrics, *traffic), "float")
         mean: Schema = {"grad_norm_sq_mean": "floats"} if "grad_norm_sq" in metrics else {}
         history: Schema = {**HISTORY_COLUMNS, **dict.fromkeys(metrics, "floats"), **mean}
         return schema | {HISTORY + name: kind for name, kind in history.items()}

@@ -325,6 +325,8 @@ def _can_be_packed(config: StudyConfig) -> bool:
     return (
         isinstance(problem, Problem)
         and config.local is not None
+        and not config.local.keeps_state
+        and config.local.compress is None
         and config.source is not None
         and not isinstance(config.source, ArrivalLog)
         and config.source.n_clients == problem.n_clients

@@ -149,7 +149,10 @@ def make_plan(
         reasons.append(f"clients make from {steps.min()} to {Q} local steps")
     if local.epochs is not None:
         reasons.append("local goes through rows without replacement")
-    reasons += [f"local has {name}" for name in ("lr_by_version", "lr_by_step") if getattr(local, name) is not None]
+    optional = ("lr_by_version", "lr_by_step", "compress")
+    reasons += [f"local has {name}" for name in optional if getattr(local, name) is not None]
+    if local.method != "sgd":
+        reasons.append(f"local does what {local.method} does")
     reasons += [f"local has {name}" for name in ("momentum", "weight_decay", "prox") if getattr(local, name) != 0]
     for name, value in (("sigma^2 / b", variance), ("gamma^2", gamma2.value)):
         if not math.isfinite(value):

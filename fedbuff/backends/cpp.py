@@ -21,6 +21,7 @@ from .._core import (
     aggregate,
     available_levels,
     batch_rows,
+    compress,
     decode,
     dot,
     encode_add,
@@ -65,6 +66,7 @@ __all__ = [
     "available_levels",
     "batch_rows",
     "bind",
+    "compress",
     "custom_gradient",
     "decode",
     "dot",
@@ -123,7 +125,8 @@ class _Bound:
         self.count_correct = self.problem.count_correct
 
     def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
-        self.problem.local_sgd(local, w, *task, delta_out)
+        *drawn, shift = task
+        self.problem.local_sgd(local, w, *drawn, delta_out, shift)
 
     def local_handle(self, plan: LocalPlan, seed: int) -> int:
         """The address of a new fb_local, whose owner destroys it; this problem must outlive it."""

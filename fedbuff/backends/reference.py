@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._rule.optimizers import Adagrad, AMSGrad, DelayedNesterov, Nesterov, Yogi
+from .python.compression import compressor
 from .python.event_loop import EventLoop
 from .python.event_queue import EventQueue as EventQueue
 from .python.network import Back, Draws, network
@@ -91,7 +92,7 @@ class _Problem(ABC):
 
     @_quiet
     def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
-        client, number, seed, batch, rows = task
+        client, number, seed, batch, rows, shift = task
         momentum = self.scalar(local.momentum)
         weight_decay, prox = self.scalar(local.weight_decay), self.scalar(local.prox)
         model = w.copy()
@@ -102,6 +103,8 @@ class _Problem(ABC):
                 chosen = self.rows_of_pass(local.steps_per_pass, client, number, step, seed, batch)
             lr = self.scalar(local.lr * local.lr_factors[step] if len(local.lr_factors) > 0 else local.lr)
             direction = self.step_gradient(model, client, number, step, seed, batch, chosen)
+            if shift is not None:
+                direction = direction - shift
             if weight_decay:
                 direction = direction + weight_decay * model
             if prox:
@@ -509,10 +512,11 @@ def quantize(x: Vector, numbers: QuantizeNumbers, out: Vector) -> None:
     out[:] = np.copysign(np.where(up > levels, levels, up) * (norm / levels), x)
 
 
+compress = compressor(dot, quantize)
 Server, DeltaBuffer, replay_engine, replay_run = parts_over(
     Kernels(
         accumulate=accumulate, sgd_step=sgd_step, adam_step=adam_step, encode_add=encode_add, decode=decode, dot=dot,
-        normals=normals, optimizer_step=optimizer_step, quantize=quantize,
+        normals=normals, optimizer_step=optimizer_step, quantize=quantize, compress=compress,
     ),
     __name__,
 )  # fmt: skip

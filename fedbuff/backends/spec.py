@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .._rule.optimizers import LearningRate
-from .._rule.strategies import Rule
+from .._rule.strategies import Method, Rule
 
 Vector = NDArray[np.floating]
 Words = NDArray[np.unsignedinteger[Any]]  # uint32 or uint64
@@ -121,6 +121,7 @@ class LocalTask(NamedTuple):
     seed: int
     batch: int  # 0: all rows
     rows: NDArray[np.int64] | None = None  # (steps, batch), within the client: the batches themselves
+    shift: Vector | None = None  # taken off every gradient; there is no momentum and no weight decay then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -137,6 +138,8 @@ class LocalPlan:
     version_rate: LearningRate | None = None  # lr is multiplied by that of the version that a task starts from
     lr_factors: Floats = field(default_factory=lambda: _NO_FACTORS)  # of the most local steps that are made, or (0,)
     scale: Floats = field(default_factory=lambda: np.ones(1))  # of deltas
+    method: Method = "sgd"  # feddyn: alpha is prox
+    compress: CompressNumbers | None = None
 
     def task(self, client: int, version: int) -> LocalSpec:
         """What a client does from a version on."""
@@ -150,6 +153,16 @@ class LocalPlan:
 
     def batch_of(self, client: int) -> int:
         return int(_of(self.batch, client))
+
+    @property
+    def has_control_variates(self) -> bool:
+        """Whether a client's state corrects its gradients: python/control.py."""
+        return self.method in ("scaffold", "feddyn")
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether tasks read and change a state of their client."""
+        return self.has_control_variates or (self.compress is not None and self.compress.feedback)
 
 
 def _of(array: NDArray[Any], client: int) -> Any:
@@ -227,14 +240,15 @@ class Plan(NamedTuple):
     queues: bool  # a task sent to a busy client waits there
     # delays: a model (kinds, params, samples, speed) or recorded rows
     recorded: bool
-    kinds: Integers  # (4,) of wait, download, compute, upload: indices into KINDS of python/portable_math.py
-    params: Floats  # (4, 4)
-    sample_offsets: Integers  # (5,) into samples
+    kinds: Integers  # (5,) of wait, download, compute, upload, server: indices into KINDS of python/portable_math.py
+    params: Floats  # (5, 4)
+    sample_offsets: Integers  # (6,) into samples
     samples: Floats
     speed: Floats  # (n_clients,) or (0,)
     row_offsets: Integers  # (n_clients + 1,)
     row_wait: Floats
-    row_duration: Floats
+    row_duration: Floats  # without the upload where there is an uplink
+    row_upload: Floats  # where there is an uplink; else (0,)
     row_ok: NDArray[np.uint8]
     wrap: bool
     # availability
@@ -244,6 +258,8 @@ class Plan(NamedTuple):
     window_end: Floats
     period: Floats  # (n_clients,), or (0,) where the windows do not repeat
     # server
+    uplink: float  # transfers at full speed; infinite where uploads share nothing
+    server_time: bool  # the server needs time for an upload, by the fifth law
     buffer_size: int  # arrivals that make a step; per round for ROUNDS
     max_staleness: int
     max_wait: float
@@ -377,6 +393,15 @@ class EncodeNumbers(NamedTuple):
     rounding: tuple[int, int, int] | None = None  # seed, client, task
 
 
+class CompressNumbers(NamedTuple):
+    """The numbers of `Backend.compress`: those of csrc/core/clients/compression.hpp."""
+
+    kind: int  # TOP_K and so on in python/compression.py
+    kept: int = 0
+    levels: float = 0.0
+    feedback: bool = False  # whether what is not sent is a state of the client
+
+
 class QuantizeNumbers(NamedTuple):
     """The numbers of `Backend.quantize`: the vector's length, the levels, and where its words come from."""
 
@@ -409,7 +434,11 @@ CompiledGradient = tuple[int, int, Integers]  # addresses of function and contex
 
 
 class UsedRows(NamedTuple):
-    """Columns of rows that a server step uses: those of the schedule, and the two factors of their weights."""
+    """Columns of rows that a server step uses: those of the schedule, and the two factors of their weights.
+
+    Where clients keep a state, rows whose s is below 0 are among them: no step uses their delta, but the state changes.
+    Their step is that of the used row after them.
+    """
 
     client: NDArray[Any]
     task: NDArray[Any]
@@ -448,13 +477,16 @@ class ReplayEngine(Protocol):
     def version(self) -> int: ...
     def w(self) -> Vector: ...
     def rule_state(self) -> dict[str, NDArray[Any]]:
-        """What the rule keeps between two steps, as `_rule/state.py` lists it."""
+        """What the rule keeps between two steps, as `_rule/state.py` lists it; and where clients have a state
+        state_client, int64 (m) ascending, and state_rows (m, dim)."""
 
     def divergence(self) -> tuple[int, int]: ...
     def stats(self) -> dict[str, Any]: ...
     def check(self) -> None: ...
     def live_versions(self) -> list[int]: ...
-    def model(self, version: int) -> Vector: ...
+    def model(self, version: int) -> Vector:
+        """(dim), or with a control variate (2 dim): the model, then that of the version."""
+
     def pieces(self) -> int: ...
     def waiting_deltas(self) -> Vector:
         """(n, dim): deltas of the first n rows after the made steps, where their group has rows in those steps. They
@@ -623,7 +655,7 @@ class ServerLike(Protocol):
     def live_versions(self) -> int: ...
     @property
     def w(self) -> Vector: ...
-    def download(self) -> tuple[int, Vector]: ...
+    def download(self) -> Any: ...
     def take_ticket(self) -> int: ...
     def cancel_ticket(self, ticket: int) -> None: ...
     def upload(self, delta: Any, version: int, n_samples: float = 1, *, ticket: int | None = None) -> bool: ...
@@ -780,6 +812,16 @@ class Backend(Protocol):
 
     def decode(self, words: Words, scale: float, out: Vector) -> None:
         """out = scale * words, taken as signed numbers; the product is made in float64."""
+
+    def compress(self, x: Vector, numbers: CompressNumbers, seed: int, client: int, task: int, out: Vector) -> None:
+        """out is what x is sent as; out may be x.
+
+        TOP_K: the `kept` largest numbers, of equals the first; the others are 0. RANDOM_K: the numbers at the first
+        `kept` places of `shuffled` by the stream COMPRESSION, pass 0, times dim / kept unless there is feedback. QSGD:
+        `quantize` by its own norm, words of (client, task). SIGN: the mean of all sizes, summed as in
+        python/compression.py, negative for numbers below 0. BFLOAT16: the nearest, ties to even. Where x is not finite
+        out is not.
+        """
 
     def quantize(self, x: Vector, numbers: QuantizeNumbers, out: Vector) -> None:
         """QSGD: out[j] = sign(x) k norm / levels, without bias.

@@ -12,6 +12,7 @@ from .._delays.model import DelayModel
 from .._delays.trace import Trace
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule, task_parts
+from .._schedule.spans import is_delayed, task_spans
 
 __all__ = ["schedule"]
 
@@ -20,6 +21,7 @@ _DOWNLOAD, _COMPUTE, _UPLOAD = "#fbe3bd", "#eda13f", "#7a4a12"
 _LINE, _LINE_EDGE = "#8fc6e8", "#3f87b5"
 _UNUSED, _UNUSED_EDGE = "#f4f4f4", "#9a9a9a"
 _STOPPED, _STOPPED_EDGE = "#cfcfcf", "#5f5f5f"
+_QUEUE, _SHARED = "#e4e2f0", "#b9aed6"
 _BAR = 0.30  # half the height of a client's bar
 
 
@@ -44,8 +46,10 @@ def schedule(
 
     Each client is a row; a task is a bar of download, local steps (as many blocks) and upload, if `source`, the delays
     that made the schedule, is given, and of one piece otherwise. Each upload is a vertical line: hatched where it waits
-    in the buffer, solid where the server steps. A task that no server step used is drawn pale. `versions` writes the
-    version that a task started from into its bar, and the one that a step made above its line.
+    in the buffer, solid where the server steps. A task that no server step used is drawn pale. With queues a bar begins
+    with the wait for its client; with a shared uplink, or a server that needs time, it ends with what the upload took
+    beyond its time alone. `versions` writes the version that a task started from into its bar, and the one
+    that a step made above its line.
     """
     optional("matplotlib", "plot", "plotting")
     pyplot = optional("matplotlib.pyplot", "plot", "plotting")
@@ -119,21 +123,27 @@ class _Tasks:
         self.start = np.concatenate([schedule.start_time, schedule.in_flight_start_time])
         status = np.concatenate([schedule.status, np.full(n_flying, Status.USED, dtype=np.uint8)])
         self.useful = (status == Status.USED) | (status == Status.LEFT_IN_BUFFER)
+        self.is_delayed = is_delayed(schedule)
         self.stopped = status == Status.STOPPED
         self.end = np.minimum(np.concatenate([schedule.arrive_time, np.full(n_flying, np.inf)]), horizon)
-        self.loaded, self.worked, self.sent = self.start, self.end, self.end
-        if source is not None:
-            task = np.concatenate([schedule.task, schedule.in_flight_task])
-            parts = task_parts(source, schedule.seed, self.client, task)
-            self.loaded = self.start + parts["download"]
-            self.worked = self.loaded + parts["compute"]
-            self.sent = self.worked + parts["upload"]
+        task = np.concatenate([schedule.task, schedule.in_flight_task])
+        parts = None if source is None else task_parts(source, schedule.seed, self.client, task)
+        self.turn, self.loaded, self.worked, self.sent = task_spans(
+            schedule, parts, self.client, task, self.start, self.end
+        )
 
 
 def _draw_tasks(ax: Any, collections: Any, tasks: _Tasks, local_steps: int) -> None:
     edges = [tasks.loaded + (tasks.worked - tasks.loaded) * (q / local_steps) for q in range(local_steps + 1)]
     local = [(_COMPUTE, edges[q], edges[q + 1]) for q in range(local_steps)]
-    for colour, begin, end in [(_DOWNLOAD, tasks.start, tasks.loaded), *local, (_UPLOAD, tasks.worked, tasks.sent)]:
+    bars = [
+        (_QUEUE, tasks.start, tasks.turn),
+        (_DOWNLOAD, tasks.turn, tasks.loaded),
+        *local,
+        (_UPLOAD, tasks.worked, tasks.sent),
+        *([(_SHARED, tasks.sent, tasks.end)] if tasks.is_delayed else []),
+    ]
+    for colour, begin, end in bars:
         until = np.minimum(end, tasks.end)
         unused = ~(tasks.useful | tasks.stopped)
         for some, face, edge in (
@@ -167,6 +177,11 @@ def _add_legend(ax: Any, schedule: Schedule, has_parts: bool) -> None:
         [("download", _DOWNLOAD), ("local step", _COMPUTE), ("upload", _UPLOAD)] if has_parts else [("task", _COMPUTE)]
     )
     handles = [patch(facecolor=colour, edgecolor="#bbbbbb", linewidth=0.5, label=label) for label, colour in bars]
+    if schedule.description.get("queues"):
+        handles.insert(0, patch(facecolor=_QUEUE, edgecolor="#bbbbbb", linewidth=0.5, label="waits at its client"))
+    if has_parts and is_delayed(schedule):
+        label = "shared uplink or server"
+        handles.append(patch(facecolor=_SHARED, edgecolor="#bbbbbb", linewidth=0.5, label=label))
     handles.append(patch(facecolor="white", edgecolor=_LINE_EDGE, hatch="/////", linewidth=0.6, label=waits))
     handles.append(patch(facecolor=_LINE, edgecolor=_LINE_EDGE, linewidth=0.6, label=steps))
     unused = ~np.isin(schedule.status, [Status.USED, Status.LEFT_IN_BUFFER, Status.STOPPED])

@@ -12,10 +12,11 @@ import pytest
 
 import fedbuff as fb
 from fedbuff import layers
+from fedbuff._rule.compression import Kind
 from fedbuff._rule.strategies import Method
 from fedbuff._schedule.check import FAULTS
 from fedbuff._study.build import LAYERS
-from fedbuff.backends.python import network, resolver, schedule_check
+from fedbuff.backends.python import compression, network, resolver, schedule_check
 from fedbuff.backends.python.philox import Stream
 from fedbuff.backends.python.portable_math import KINDS
 from fedbuff.backends.spec import (
@@ -170,11 +171,23 @@ def test_fields_of_local_sgd() -> None:
     plan = {field.name for field in fields(LocalPlan)}
     assert c_struct(OPTIONS, "LocalOptions") - {"by_version", "seed"} == plan
     here = {field.name for field in fields(fb.LocalSGD)}
-    of_clients = {"batch_sizes", "client_steps", "client_lr"}
+    of_clients = {
+        "batch_sizes",
+        "client_steps",
+        "client_lr",
+        *(f"compress_{n}" for n in ("feedback", "share", "levels")),
+    }
     assert c_struct(HEADER, "fb_local_config") - {"size", "abi", "seed"} - of_clients == here
     methods = [name.removeprefix("fb_method_") for name in cpp_enum(HEADER, "fb_method")]
     assert methods == list(get_args(Method))
     rate = {field.name for field in fields(fb.LearningRate)}
+    kinds = {name: 1 + number for number, name in enumerate(get_args(Kind))} | {"none": 0}
+    assert cpp_enum(text("csrc/core/clients/compression.hpp"), "Compressor") == kinds
+    short = {"none": 0, "top_k": 1, "random_k": 2, "qsgd": 3, "sign": 4, "bf16": 5}
+    assert {name.removeprefix("fb_compress_"): n for name, n in cpp_enum(HEADER, "fb_compress").items()} == short
+    assert {name.lower(): getattr(compression, name) for name in compression.__all__ if name.isupper()} | {
+        "none": 0
+    } == kinds
     assert c_struct(HEADER, "fb_learning_rate") == c_struct(RATE, "LearningRate") == rate
 
 
@@ -215,7 +228,7 @@ def quoted(path: str, begin: str = "", end: str = "\x00") -> set[str]:
 
 
 def test_fields_of_a_plan() -> None:
-    assert quoted("csrc/bindings/read_plan.hpp", "inline SchedulePlan read_plan") == set(Plan._fields)
+    assert quoted("csrc/bindings/read_plan.hpp", "class PlanReader") == set(Plan._fields)
 
 
 def test_columns() -> None:

@@ -35,6 +35,7 @@ from fedbuff._rule.strategies import rule_of
 from fedbuff._schedule.options import ScheduleOptions
 from fedbuff._schedule.plan import Request
 from fedbuff.backends import reference
+from fedbuff.backends.python.compression import BFLOAT16, QSGD, RANDOM_K, SIGN, TOP_K
 from fedbuff.backends.python.philox import Stream
 from fedbuff.backends.python.resolver import FULL
 from fedbuff.backends.python.shuffle import shuffled
@@ -43,6 +44,7 @@ from fedbuff.backends.spec import (
     Backend,
     BoundProblem,
     Columns,
+    CompressNumbers,
     EncodeNumbers,
     EngineSpec,
     LocalPlan,
@@ -808,6 +810,39 @@ def test_quantize(
     tolerance.QUANTIZE.check(got, want)
     tolerance.PREFIX.check(alias, want)
     assert bad is None or not np.isfinite(want).any()
+
+
+@every_case
+@every_dtype
+@given(
+    seed=words,
+    dim=dims,
+    kind=st.sampled_from([TOP_K, RANDOM_K, QSGD, SIGN, BFLOAT16]),
+    share=st.sampled_from([1e-9, 0.01, 0.3, 1.0]),
+    feedback=st.booleans(),
+    whole=st.booleans(),
+    bad=st.sampled_from([None, np.nan, np.inf, -np.inf]),
+)
+@more
+def test_compress(
+    case: Case, dtype: str, seed: int, dim: int, kind: int, share: float, feedback: bool, whole: bool, bad: float | None
+) -> None:
+    (x,) = vectors(seed, 1, dim, dtype, spread=1.0)
+    x = np.rint(2 * x).astype(dtype) if whole else x  # ties
+    if bad is not None:
+        x[seed % dim] = bad
+    numbers = CompressNumbers(kind, max(1, round(share * dim)), 7.0, feedback)
+    key = (seed << 7, seed ^ 5, seed ^ 9)
+    want, got, alias = np.empty_like(x), np.empty_like(x), x.copy()
+    reference.compress(x, numbers, *key, want)
+    with case.use() as backend:
+        backend.compress(x, numbers, *key, got)
+        backend.compress(alias, numbers, *key, alias)
+        if kind == QSGD:
+            reference.quantize(x, QuantizeNumbers(math.sqrt(backend.dot(x, x)), 7, *key, Stream.COMPRESSION), want)
+    tolerance.COMPRESS.check(got, want)
+    tolerance.PREFIX.check(alias, want)
+    assert bad is None or not np.isfinite(want).all()
 
 
 # Schedules and replays: the same rows, and models of the reference's arithmetic

@@ -175,24 +175,13 @@ def test_what_the_compiled_replay_is_told() -> None:
 
     assert names(LocalPlan) == {
         *("steps", "lr", "batch", "steps_per_pass", "momentum", "weight_decay", "prox", "version_rate"),
-        *("lr_factors", "scale"),
+        *("lr_factors", "scale", "method", "compress"),
     }
     assert names(EngineSpec) == {"rule", "w0", "bound", "function", "local", "seed", "window_bytes", "sums", "roles"}
     assert names(Rule) == {
         *("buffer_size", "lr", "base", "norm", "staleness", "weighting", "weight_scale", "optimizer", "max_staleness"),
-        *(
-            "n_clients",
-            "secure",
-            "privacy",
-            "rate",
-            "tau_c",
-            "delay_lr",
-            "table",
-            "weight_by",
-            "client_weights",
-            "ring",
-        ),
-        *("hidden", "trigger", "per_client", "stop_stale", "method", "own"),
+        *("n_clients", "secure", "privacy", "rate", "tau_c", "delay_lr", "table", "weight_by", "client_weights"),
+        *("ring", "hidden", "trigger", "per_client", "stop_stale", "method", "alpha", "own"),
     }
 
 

@@ -16,8 +16,9 @@ from problems import dimension, nets, quadratics, specs, start
 from tolerance import Backward, Ulp
 
 from fedbuff.backends import reference
+from fedbuff.backends.python.compression import BFLOAT16, RANDOM_K, SIGN, TOP_K
 from fedbuff.backends.python.philox import Stream
-from fedbuff.backends.spec import EncodeNumbers, LocalSpec, LocalTask, ProblemSpec, QuantizeNumbers
+from fedbuff.backends.spec import CompressNumbers, EncodeNumbers, LocalSpec, LocalTask, ProblemSpec, QuantizeNumbers
 
 Array = NDArray[Any]
 
@@ -237,6 +238,22 @@ def test_quantising_has_no_bias_and_moves_to_a_neighbour() -> None:
     share = np.abs(x) * levels / norm % 1.0
     deviation = norm / levels * np.sqrt(share * (1 - share) / draws)
     assert (np.abs(total / draws - x) < 4.5 * deviation + 1e-12).all()  # 4.5 standard deviations, 8 numbers
+
+
+def test_compressed_vectors() -> None:
+    x = np.array([3.0, -5.0, 0.5, 5.0, -0.25, 0.0, 1.0])
+    out = np.empty_like(x)
+    reference.compress(x, CompressNumbers(TOP_K, 1), 0, 0, 0, out)
+    assert out.tolist() == [0, -5, 0, 0, 0, 0, 0]  # the first of two
+    reference.compress(x, CompressNumbers(TOP_K, 3), 0, 0, 0, out)
+    assert out.tolist() == [3, -5, 0, 5, 0, 0, 0]
+    reference.compress(x, CompressNumbers(SIGN), 0, 0, 0, out)
+    assert out.tolist() == [2.10714285714285721, -2.10714285714285721, *[2.10714285714285721] * 2, -2.10714285714285721,
+                            *[2.10714285714285721] * 2]  # fmt: skip
+    reference.compress(x, CompressNumbers(RANDOM_K, 7), 0, 1, 2, out)
+    assert out.tolist() == x.tolist()
+    reference.compress(np.array([1.00390625, 1.01171875, -3e-3]), CompressNumbers(BFLOAT16), 0, 0, 0, out[:3])
+    assert out[:3].tolist() == [1.0, 1.015625, -0.0030059814453125]  # ties to even
 
 
 def test_a_vector_of_one_number_is_its_own_length() -> None:

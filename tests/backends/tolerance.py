@@ -78,5 +78,6 @@ ENCODE_ADD = Exact()
 ADD_WORDS = Exact()
 DECODE = Exact()
 QUANTIZE = Exact()
+COMPRESS = Exact()  # qsgd: with the same norm
 DOT = Backward(1.0)  # eps of float64, whatever the vectors are
 PREFIX = Exact()  # steps=q is the beginning of steps=Q; outputs that alias an input change nothing

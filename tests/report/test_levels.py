@@ -43,6 +43,25 @@ def test_columns_are_the_schedule(schedule: fb.Schedule) -> None:
     assert np.array_equal(timeline.staleness[n:], schedule.n_steps - schedule.in_flight_version)
 
 
+def test_columns_tell_how_long_tasks_wait() -> None:
+    delays = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0), upload=fb.Constant(0.25))
+    plain = Timeline.of(fb.schedule(delays, fb.FedBuff(2), 4, arrivals=60))
+    assert plain.queued is None and plain.shared is None and "queued" not in plain.payload()["columns"]
+    shared = fb.schedule(delays, fb.FedBuff(2), 4, arrivals=60, uplink=1.0, server_time=0.1)
+    timeline = Timeline.of(shared, delays)
+    assert timeline.queued is None and timeline.shared is not None
+    spent = shared.arrive_time - shared.start_time
+    alone = shared.parts(delays)["compute"] + 0.25
+    waited = timeline.shared[:60].astype(float) * timeline.tick
+    np.testing.assert_allclose(waited, np.maximum(spent - alone, 0.0), atol=1e-6)
+    assert waited.min() > 0.1 - 1e-6
+    routed = fb.schedule(delays, fb.FedBuff(2), 9, arrivals=60, queues=True)
+    timeline = Timeline.of(routed)
+    assert timeline.queued is not None and {"queued"} <= timeline.payload()["columns"].keys()
+    work = routed.arrive_time - routed.start_time - timeline.queued[:60].astype(float) * timeline.tick
+    np.testing.assert_allclose(work, routed.parts(delays)["compute"] + 0.25, atol=1e-6)
+
+
 @pytest.mark.parametrize("groups", [64, 7])
 def test_a_cell_is_the_mean_over_tasks_at_work(
     schedule: fb.Schedule, groups: int, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "stop_stale": {"stop_stale": 3},
     "window": {"window": 0.8},
     "probabilities": {"probabilities": (0.1, 0.2, 0.3, 0.4)},
+    "alpha": {"alpha": 0.5},
 }
 
 
@@ -43,7 +44,7 @@ def test_all_run(name: str) -> None:
     problem = fb.Quadratic(np.arange(8.0).reshape(4, 2))
     delays = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0))
     schedule = fb.schedule(delays, made, server_steps=40, seed=1)
-    local = fb.LocalSGD(steps=2, lr=0.1, method=made.rule.method)  # the clients' half
+    local = fb.LocalSGD(steps=2, lr=0.1, method=made.rule.method, alpha=made.rule.alpha)  # the clients' half
     run = fb.replay(problem, schedule, local, strategy=made, w0=np.full(2, 9.0))
     assert run.version == 40 and np.isfinite(run.w).all() and np.linalg.norm(run.w - [3, 4]) < np.linalg.norm([6, 5])
 
@@ -312,3 +313,9 @@ def test_malenia_as_the_paper_has_it() -> None:
             means.append(np.mean(deltas, axis=0))
         w = w - 0.5 * np.mean(means, axis=0)
     np.testing.assert_allclose(got, w, rtol=0, atol=1e-10)
+
+
+def test_a_hidden_model_and_weights_of_clients_are_written_as_tables() -> None:
+    table = {"kind": "fedbuff", "buffer_size": 2, "hidden": {"levels": 7, "seed": 3}, "client_weights": [1, 2.5]}
+    made: Any = make_strategy(table)
+    assert made.hidden == fb.HiddenModel(7, 3) and made.rule.client_weights == (1.0, 2.5)

@@ -23,7 +23,32 @@ def strategy_of(name: str) -> Any:
 
 def local_of(strategy: Any) -> fb.LocalSGD:
     """The clients' half."""
-    return fb.LocalSGD(steps=2, lr=0.1, method=strategy.rule.method)
+    return fb.LocalSGD(steps=2, lr=0.1, method=strategy.rule.method, alpha=strategy.rule.alpha)
+
+
+def downloaded(server: Any) -> tuple[Any, Any]:
+    """The model, and the control variate where there is one; the download is given up."""
+    version, w, *control = server.download()
+    server.cancel(version)
+    return w.copy(), control[0].copy() if control else None
+
+
+class Clients:
+    """What clients do, and keep from task to task where their method does."""
+
+    def __init__(self, problem: Any, strategy: Any) -> None:
+        self.problem, self.local = problem, local_of(strategy)
+        self.states: dict[int, Any] = {}
+
+    def upload(self, client: int, task: int, start: tuple[Any, Any]) -> tuple[Any, dict[str, Any]]:
+        """The delta, and what `Server.upload` must know beside it."""
+        w, control = start
+        if not self.local.keeps_state:
+            return self.problem.delta(w, client, self.local, task=task, seed=0), {}
+        state = self.states.setdefault(client, np.zeros_like(w))
+        before, given = state.copy(), control if self.local.method == "scaffold" else None
+        delta = self.problem.delta(w, client, self.local, task=task, seed=0, state=state, control=given)
+        return delta, {"change": state - before}
 
 
 def setting(name: str, dtype: str) -> tuple[Any, Any, fb.Schedule]:
@@ -37,7 +62,7 @@ class Feeder:
 
     def __init__(self, backend: Any, problem: Any, strategy: Any, schedule: fb.Schedule) -> None:
         self.backend, self.problem, self.schedule, self.strategy = backend, problem, schedule, strategy
-        self.server, self.local = backend.Server(np.zeros(DIM, problem.dtype), strategy), local_of(strategy)
+        self.server, self.clients = backend.Server(np.zeros(DIM, problem.dtype), strategy), Clients(problem, strategy)
         used = schedule.status == fb.Status.USED
         self.tasks = np.bincount(schedule.version[used], minlength=STEPS + 1)
         self.rows = [np.flatnonzero(used & (schedule.step == t)) for t in range(STEPS)]
@@ -46,14 +71,14 @@ class Feeder:
     def step(self, t: int, path: Path | None = None) -> None:
         """The arrivals of step t; with a path the server is saved and loaded in their midst."""
         server, schedule = self.server, self.schedule
+        self.models.append(downloaded(server))
         for _ in range(self.tasks[t]):
             server.download()
-        self.models.append(server.w.copy())
         for place, row in enumerate(self.rows[t]):
             client, version = int(schedule.client[row]), int(schedule.version[row])
             task, samples = int(schedule.task[row]), float(self.problem.n_samples[client])
-            delta = self.problem.delta(self.models[version], client, self.local, task=task, seed=0)
-            stepped = server.upload(delta, version, samples, client=client)
+            delta, more = self.clients.upload(client, task, self.models[version])
+            stepped = server.upload(delta, version, samples, client=client, **more)
             assert not stepped or place == len(self.rows[t]) - 1
             if path is not None and place == len(self.rows[t]) // 2:
                 server.save(path)
@@ -69,6 +94,8 @@ class Feeder:
 def test_the_bits_of_the_replay(backend: Any, dtype: str, name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(fb.backends, "current", lambda: backend)
     problem, strategy, schedule = setting(name, dtype)
+    if backend.name == "numba" and local_of(strategy).keeps_state:
+        pytest.skip("numba has no states of clients")
     want = fb.Replay(problem, schedule, local_of(strategy), strategy=strategy, w0=np.zeros(DIM, dtype))
     feeder = Feeder(backend, problem, strategy, schedule)
     for t in range(STEPS):
@@ -101,18 +128,19 @@ def test_large_models_are_cut_the_same_way(name: str) -> None:
     problem = fb.Quadratic(np.random.default_rng(1).standard_normal((N, dim)).astype(np.float32))
     strategy = strategy_of(name)
     schedule = fb.schedule(DELAYS, strategy, server_steps=6, seed=5)
-    server, local = fb.Server(np.zeros(dim, np.float32), strategy), local_of(strategy)
+    server, clients = fb.Server(np.zeros(dim, np.float32), strategy), Clients(problem, strategy)
     models = []
     for t in range(6):
+        models.append(downloaded(server))
         for _ in range(100):
             server.download()
-        models.append(server.w.copy())
         for row in np.flatnonzero((schedule.status == fb.Status.USED) & (schedule.step == t)):
             client, version = int(schedule.client[row]), int(schedule.version[row])
-            delta = problem.delta(models[version], client, local, task=int(schedule.task[row]), seed=0)
-            server.upload(delta, version, client=client)
+            delta, more = clients.upload(client, int(schedule.task[row]), models[version])
+            server.upload(delta, version, client=client, **more)
         if server.version == t:
             server.step()
+    local = local_of(strategy)
     want = fb.replay(problem, schedule, local, strategy=strategy, w0=np.zeros(dim, np.float32), threads=2).w
     np.testing.assert_array_equal(server.w, want, strict=True)
 
@@ -215,6 +243,23 @@ def test_a_refused_upload_changes_nothing(backend: Any, name: str) -> None:
         (lambda: fb.FedBuff(1, client_weights=[1.0, 0.0]), r"^client_weights: "),
         (lambda: fb.FedBuff(1, client_weights=[]), r"^client_weights: "),
         (lambda: fb.FedBuff(1, n_clients=3, client_weights=[1.0, 2.0]), r"^client_weights: expected 3 numbers"),
+        (
+            lambda: fb.FedBuff(
+                2, client_weights=[1.0, 2.0], privacy=fb.secure.Gaussian(clip=1.0, noise_multiplier=1.0)
+            ),
+            r"^client_weights: the noise of a private sum",
+        ),
+        (
+            lambda: fb.FedBuff(
+                1,
+                norm="clients",
+                n_clients=3,
+                trigger="ringleader",
+                table=fb.ClientTable(keeps="means"),
+                weights="samples",
+            ),
+            r"^weights: with means ",
+        ),
         (lambda: fb.FedBuff(1, n_clients=3, table=fb.ClientTable(keeps="means")), r"^table: keeps="),
         (lambda: fb.ClientTable(keeps="means", own=0.5), r"^own: "),
         (lambda: fb.algorithm("mindflayer", window=1.0, empty=1.0), r"^empty: "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,33 @@ def test_models_in_parts_are_kept_as_their_deltas() -> None:
     start, parts = np.ones(4), [np.zeros(1), np.full(3, 2.0)]
     outcomes = server._upload_models([(start, parts, 0, 1.0), (start, parts, 0, 1.0)])
     assert outcomes == [False, True] and server.w.tolist() == [-1.0, 1.0, 1.0, 1.0]
+
+
+@every_implementation
+def test_other_threads_go_on_while_a_function_runs(backend: Any, tmp_path: Path) -> None:
+    """The function waits for a thread that asks the server for its version; others wait for the step, not for ever."""
+    inside, asked = threading.Event(), threading.Event()
+
+    def waiting(step: Any) -> None:
+        inside.set()
+        asked.wait(0.3 if backend.__name__.endswith("cpp") else 0.0)
+        step.out[:] = step.w - step.deltas[0]
+
+    server = backend.Server(np.zeros(2), fb.FedBuff(1, own=fb.OwnRule(waiting), stop_stale=1))
+    for _ in range(3):
+        server.download()
+    uploads = threading.Thread(target=server.upload, args=(np.ones(2), 0))
+    uploads.start()
+    assert inside.wait(10)
+    seen = [server.version, server.fill]
+    asked.set()
+    assert server.outstanding == 2 and server.live_versions == 1
+    server.save(tmp_path / "server.npz")
+    assert server.overdue == {0: 2}
+    uploads.join(10)
+    assert not uploads.is_alive() and server.version == 1
+    if backend.__name__.endswith("cpp"):
+        assert seen == [0, 1]  # the upload is in the buffer already
 
 
 def test_a_function_may_keep_what_it_gets() -> None:

@@ -51,6 +51,28 @@ def test_bars_have_download_local_steps_and_upload() -> None:
     assert bars == [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0], [3.0, 4.0], [4.0, 6.0]]
 
 
+def bars_of(ax):
+    return [path.vertices[:2, 0].tolist() for c in ax.collections if c.get_zorder() == 3 for path in c.get_paths()]
+
+
+def labels_of(ax):
+    return [text.get_text() for text in ax.figure.legends[0].get_texts()]
+
+
+def test_bars_show_waits_at_the_client_and_of_uploads() -> None:
+    trace = fb.Trace([0], [1.0], upload=[1.0])
+    queued = fb.schedule(trace, fb.FedBuff(1), 2, arrivals=2, queues=True)
+    ax = fb.plots.schedule(queued, trace)
+    assert sorted(bars_of(ax)) == [[0.0, 1.0], [0.0, 2.0], [1.0, 2.0], [2.0, 3.0], [2.0, 4.0], [3.0, 4.0]]
+    assert "waits at its client" in labels_of(ax)
+    two = fb.Trace([0, 1], [1.0, 1.0], upload=[1.0, 1.0])
+    shared = fb.schedule(two, fb.FedBuff(2), arrivals=2, uplink=1.0, server_time=0.5)
+    ax = fb.plots.schedule(shared, two)
+    assert sorted(bars_of(ax)) == [[0.0, 1.0], [0.0, 1.0], [1.0, 2.0], [1.0, 2.0], [2.0, 3.5], [2.0, 4.0], [3.5, 4.0]]
+    assert "shared uplink or server" in labels_of(ax)
+    assert not {"waits at its client", "shared uplink or server"} & {*labels_of(fb.plots.schedule(MADE["buffered"]))}
+
+
 def test_rows_have_the_names_of_the_trace() -> None:
     trace = fb.Trace(["phone", "laptop"], [3.0, 1.0])
     ax = fb.plots.schedule(fb.schedule(trace, fb.FedBuff(1), server_steps=4), trace)

@@ -67,12 +67,18 @@ def test_rennala_takes_the_time_of_its_closed_form(size: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 20])
 def test_ringmaster_keeps_its_bound(limit: int) -> None:
-    """R steps take at most 2 min_m (1 / m sum_{i <= m} 1 / T_i)^-1 (1 + R / m): Ringmaster ASGD, its first lemma."""
+    """R steps take at most t = min_m H_m (2 + R / m), with H_m the harmonic mean of the m shortest delays T_i.
+
+    Proof: count from any step on, and say that R more have not been made. A task that started since then is less than R
+    stale, so only the one that a client had then can be stopped, once, after at most T_i; so the client has made at
+    least floor(t / T_i) - 1 > t / T_i - 2 steps, and the m fastest more than t m / H_m - 2 m = R. That is a
+    contradiction. The bound of Ringmaster ASGD (Maranjyan, Tyurin, Richtarik 2025), 2 min_m H_m (1 + R / m), follows.
+    """
     delays = np.sort(np.random.default_rng(3).pareto(1.0, 40) + 0.2)
     made = fb.schedule(fixed(delays), FedBuff(1, stop_stale=limit), server_steps=400)
     made.check()
     m = np.arange(1, delays.size + 1)
-    bound = 2 * (m / np.cumsum(1 / delays) * (1 + limit / m)).min()
+    bound = (m / np.cumsum(1 / delays) * (2 + limit / m)).min()
     took = made.step_time[limit:] - made.step_time[:-limit]
     assert took.max() <= bound
     assert took.max() > bound / 4  # the bound is not far from what happens
@@ -242,8 +248,31 @@ def test_a_restart_before_every_arrival_is_named(monkeypatch: pytest.MonkeyPatch
 
     made = resolve.Request._make_plan
     monkeypatch.setattr(resolve.Request, "_make_plan", lambda self, src: made(self, src)._replace(stall_limit=500))
+    away = fb.Availability([0], [0.0], [0.5], n_clients=1, period=2.0, policy="pause")  # 1 s of work takes 2.5 s
     with pytest.raises(ValueError, match=r"stopped by a restart .*expected a period longer than the shortest task"):
-        fb.schedule(fixed(), FedBuff(10, restart="step", period=0.25), server_steps=1)
+        fb.schedule(fb.Trace([0], [1.0], availability=away), FedBuff(10, restart="step", period=2.0), server_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "shortest"),
+    [
+        (fb.Trace([0, 1], [1.0, 2.0], ok=[True, False], upload=[0.5, 0.1]), {}, "1.5"),
+        (fb.Trace([0, 1], [1.0, 2.0]), {"server_time": 0.25}, "1.25"),
+        (fb.DelayModel(n_clients=2, compute=fb.Uniform(2.0, 3.0), client_speed=np.array([4.0, 0.5])), {}, "1"),
+        (fb.DelayModel(n_clients=2, compute=fb.Exponential(1.0), upload=fb.Pareto(2.0, 0.75)), {}, "0.75"),
+        (fb.DelayModel(n_clients=2, download=fb.Empirical([0.5, 2.0]), compute=fb.HalfNormal(1.0, 0.25)), {}, "0.75"),
+        (fb.DelayModel(n_clients=2, compute=fb.TruncatedNormal(1.0, 1.0, 0.6, 2.0)), {}, "0.6"),
+    ],
+    ids=str,
+)
+def test_a_period_that_no_task_can_meet_is_refused(source: Any, options: dict[str, Any], shortest: str) -> None:
+    strategy = FedBuff(3, restart="step", period=0.25)
+    with pytest.raises(ValueError, match=f"period: expected at least {shortest}, what the shortest task takes"):
+        fb.schedule(source, strategy, server_steps=1, **options)
+    assert fb.schedule(source, strategy, max_time=1.0, **options).n_steps == 0  # it ends all the same
+    reached = FedBuff(1, restart="step", period=float(shortest))
+    if isinstance(source, fb.Trace):
+        assert fb.schedule(source, reached, server_steps=1, **options).n_steps == 1  # a tick comes after the arrivals
 
 
 def test_checks_find_what_a_policy_cannot_make() -> None:

@@ -322,6 +322,63 @@ def test_queues(data: st.DataObject, windows: bool) -> None:
     compare(trace, strategy, **options)
 
 
+def server_and_uplink(draw: Any) -> dict[str, Any]:
+    times = [None, 0.5, 0.3, fb.Exponential(0.4), fb.Empirical([0.0, 0.5, 1.0])]
+    return {
+        "server_time": draw(st.sampled_from(times)),
+        "uplink": draw(st.sampled_from([None, 1.0, 1.0, 0.7, 2.0, 2.5, 9.0])),
+    }
+
+
+@settings(EXAMPLES, max_examples=500)
+@given(st.data(), st.booleans())
+def test_server_times_and_shared_uplinks(data: st.DataObject, windows: bool) -> None:
+    trace = data.draw(traces(windows))
+    n = trace.n_clients
+    options: dict[str, Any] = {"seed": data.draw(st.integers(0, 3)), **ends(data.draw), **server_and_uplink(data.draw)}
+    options["timeout"] = data.draw(st.sampled_from([None, 1.0, 1.5, 2.75, 4.0]))
+    kind = data.draw(st.sampled_from(["all", "pool", "pool", "queues", "queues", "rounds", "open"]))
+    strategy: Any
+    if kind == "rounds":
+        strategy = FedAvg(
+            clients_per_round=data.draw(st.integers(1, n)), over_selection=data.draw(st.sampled_from([0.0, 0.5]))
+        )
+    elif kind == "open":
+        strategy = buffers(data.draw)
+        options["start_rate"] = data.draw(st.sampled_from([0.5, 1.0, 3.0]))
+        options["start_process"] = data.draw(st.sampled_from(["constant", "poisson"]))
+        options["queues"] = data.draw(st.booleans())
+        if not options["queues"]:
+            options["in_flight"] = data.draw(st.sampled_from(["redraw", "skip", "allow"]))
+    else:
+        slots = n
+        if kind != "all":
+            slots = options["concurrency"] = data.draw(st.integers(1, n if kind == "pool" else 2 * n))
+        options["queues"] = kind == "queues"
+        fields = timing_fields(data.draw, slots)
+        size = data.draw(st.integers(1, 4))
+        if fields["trigger"] == "buffer" and size <= min(slots, n) and kind != "queues":
+            fields["distinct_clients"] = data.draw(st.booleans())
+        if fields.get("period") is not None:
+            options["max_time"] = data.draw(st.sampled_from([3.0, 6.5]))
+        strategy = FedBuff(size, max_staleness=data.draw(st.sampled_from([None, None, 0, 2])), **fields)
+    compare(trace, strategy, **options)
+
+
+@pytest.mark.parametrize("concurrency", [4, 30, 500])
+@pytest.mark.parametrize("timing", [{}, {"stop_stale": 3}, {"refill": "step"}], ids=str)
+def test_busy_servers_and_uplinks_of_many_tasks(timing: dict[str, Any], concurrency: int) -> None:
+    model = fb.DelayModel(n_clients=600, compute=fb.Exponential(1.0), upload=fb.Pareto(1.5, 0.1))
+    share = concurrency / 20
+    for options in (
+        {"server_time": fb.Exponential(0.5 / share)},
+        {"uplink": share, "timeout": 9.0},
+        {"uplink": share, "server_time": 0.5 / share},
+        {"uplink": share, "server_time": fb.LogNormal(-1, 1), "queues": True, "selection": "round_robin"},
+    ):
+        compare_once(model, FedBuff(5, **timing), concurrency, arrivals=2500, **options)
+
+
 @pytest.mark.parametrize("selection", ["round_robin", "longest_idle", "weighted"])
 @pytest.mark.parametrize("concurrency", [5, 90, 100])
 def test_selections_of_many_clients(selection: str, concurrency: int) -> None:

@@ -152,13 +152,22 @@ bool valid_weights(const fb_rule& rule) {
          (rule.unit == 0 || !fedbuff::weighs_numbers(rule));
 }
 
+bool valid_control(const fb_rule& rule) {
+  if (rule.control == FB_CONTROL_NONE) {
+    return rule.control_pull == 0;
+  }
+  return rule.control == FB_CONTROL_MEAN && rule.n_clients >= 1 && finite_at_least(rule.control_pull, 0) &&
+         rule.unit == 0 && rule.table == FB_TABLE_NONE && rule.trigger == FB_TRIGGER_BUFFER &&
+         rule.weight_shared == 0 && rule.hidden_levels == 0 && rule.own_step == nullptr;
+}
+
 bool valid_rule(const fb_rule& rule) {
   return rule.base >= FB_BASE_START && rule.base <= FB_BASE_CURRENT && rule.norm >= FB_NORM_ONE &&
          rule.norm <= FB_NORM_CLIENTS && valid_optimizer(rule) && valid_lr(rule) && rule.buffer_size >= 1 &&
          (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 && valid_unit(rule.unit) &&
          (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule) && valid_weights(rule) &&
          valid_keeps(rule) && valid_trigger(rule) && valid_hidden(rule) && valid_shared(rule) && valid_own(rule) &&
-         rule.stop_stale >= 0;
+         rule.stop_stale >= 0 && valid_control(rule);
 }
 
 // A valid rule, for a model of a possible size.
@@ -381,6 +390,14 @@ fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, 
     return FB_ERR_ARGUMENT;
   }
   return guarded([&] { return server->upload(dtype, dim, delta, version, e, client, ticket, outcome_out); });
+}
+
+fb_status fb_server_upload_change(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta, const void* change,
+                                  int64_t version, double e, int64_t ticket, int32_t* outcome_out) {
+  if (server == nullptr || delta == nullptr || change == nullptr || !finite_at_least(e, 0)) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return server->upload_change(dtype, dim, delta, change, version, e, ticket, outcome_out); });
 }
 
 fb_status fb_server_step(fb_server* server) {
@@ -628,6 +645,14 @@ fb_status fb_local_delta_at(fb_local* local, fb_dtype dtype, int64_t dim, int64_
     return FB_ERR_ARGUMENT;
   }
   return guarded([&] { return local->delta(dtype, dim, client, task, version, w, delta_out); });
+}
+
+fb_status fb_local_delta_state(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task,
+                               int64_t version, const void* w, const void* control, void* state, void* delta_out) {
+  if (local == nullptr || w == nullptr || state == nullptr || delta_out == nullptr || version < 0) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return local->delta_state(dtype, dim, client, task, version, w, control, state, delta_out); });
 }
 
 fb_status fb_queue_create(fb_queue** queue_out) {

@@ -7,8 +7,9 @@
 
 namespace fedbuff {
 
-// One used arrival of a schedule. s and e weigh its delta; `step` is the server step that it enters. Steps ascend from
-// row to row.
+// One arrival of a schedule. s and e weigh its delta; `step` is the server step that it enters. Steps ascend from row
+// to row. With s below 0 no step uses the delta: the task counts for what it leaves of its client's state, and its step
+// is that of the used row after it.
 struct ReplayRow {
   std::int32_t client;
   std::uint32_t task;
@@ -16,6 +17,8 @@ struct ReplayRow {
   std::int64_t step;
   double s;
   double e;
+
+  bool is_used() const { return s >= 0; }
 };
 
 // The owner of the models that tasks run on.
@@ -30,12 +33,17 @@ class ModelStore {
 };
 
 // A row, the model w (dim) that its client downloaded, and where its delta (dim) is written. The two do not overlap.
+// Where the work keeps a state of clients: the state (dim) before the task, null for zeros, and where that after it is
+// written; and the rule's control variate (dim) of the version, where it has one.
 template <class T>
 struct ClientTask {
   const ReplayRow* row;
   const T* w;
   T* delta_out;
   ModelStore* store = nullptr;  // null: the model cannot be kept
+  const T* control = nullptr;
+  const T* state = nullptr;
+  T* state_out = nullptr;
 };
 
 inline constexpr std::int64_t kMaxTasksPerRun = 64;
@@ -52,6 +60,8 @@ class ClientWork {
   virtual void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) = 0;
   virtual double flops() const = 0;               // of one task, an estimate: it sets how many a worker takes at once
   virtual bool is_tiny() const { return false; }  // whether a task costs less than passing it to another core
+  // Whether a client's task reads what its task before it left. Such work is not tiny, and takes no groups.
+  virtual bool keeps_state() const { return false; }
   // Above 0: each call is given a group (replay/groups.hpp) of at most so many tasks. 0: any tasks.
   virtual std::int64_t most_in_group() const { return 0; }
 };

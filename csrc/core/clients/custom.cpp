@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "clients/compress_task.hpp"
+#include "clients/control_variates.hpp"
 #include "numbers/philox.hpp"
 #include "numbers/shuffle.hpp"
 
@@ -33,17 +35,28 @@ class CustomWork final : public ClientWork<T> {
   CustomWork(CustomProblem<T> problem, LocalOptions options)
       : problem_(std::move(problem)), options_(std::move(options)) {}
 
-  std::size_t scratch_bytes() const override { return 0; }
+  std::size_t scratch_bytes() const override { return compression_scratch(options_.compress, problem_.dim, sizeof(T)); }
+  bool keeps_state() const override { return options_.keeps_state(); }
   double flops() const override { return 4.0 * static_cast<double>(options_.steps[0] * problem_.dim); }
 
-  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
+  void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) override {
     for (std::int64_t i = 0; i < n_tasks; ++i) {
-      run_one(*tasks[i].row, tasks[i].w, tasks[i].delta_out);
+      const ClientTask<T>& task = tasks[i];
+      const bool corrects = options_.has_control_variates();
+      if (corrects) {
+        make_shift(options_.method, problem_.dim, task.state, task.control, task.state_out);
+      }
+      run_one(*task.row, task.w, task.delta_out, corrects ? task.state_out : nullptr);
+      if (corrects) {
+        const LocalConfig config = options_.config(task.row->client, task.row->version);
+        make_state(options_.method, config, problem_.dim, task.delta_out, task.state_out);
+      }
+      compress_task(options_, problem_.dim, task, scratch);
     }
   }
 
  private:
-  void run_one(const ReplayRow& row, const T* start, T* delta_out) const {
+  void run_one(const ReplayRow& row, const T* start, T* delta_out, const T* shift) const {
     const auto dim = static_cast<std::size_t>(problem_.dim);
     const auto client = static_cast<std::size_t>(row.client);
     std::vector<T> w(start, start + dim);
@@ -61,6 +74,9 @@ class CustomWork final : public ClientWork<T> {
       }
       const T lr = static_cast<T>(config.lr_at(q));
       call(problem_, row.client, rows, w.data(), gradient.data());
+      for (std::size_t j = 0; shift != nullptr && j < dim; ++j) {
+        gradient[j] -= shift[j];
+      }
       for (std::size_t j = 0; j < dim; ++j) {
         velocity[j] = momentum * velocity[j] + (gradient[j] + decay * w[j] + prox * (w[j] - start[j]));
         w[j] -= lr * velocity[j];

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "clients/compression.hpp"
 #include "kernels/problem.hpp"
 #include "numbers/learning_rate.hpp"
 
@@ -26,6 +27,9 @@ class ByClient {
   std::vector<Number> values_;  // one at least
 };
 
+// fb_method.
+enum class Method : std::int32_t { Sgd = 0, Fednova = 1, Scaffold = 2, Feddyn = 3 };
+
 struct LocalOptions {
   ByClient<std::int64_t> steps = 1;
   ByClient<double> lr = 0.0;
@@ -38,6 +42,8 @@ struct LocalOptions {
   LearningRate version_rate;
   std::vector<double> lr_factors;  // of local steps, for as many as any client makes; empty: 1
   ByClient<double> scale = 1.0;    // of deltas
+  Method method = Method::Sgd;     // Feddyn: alpha is prox
+  Compression compress;
   std::uint64_t seed = 0;
 
   LocalConfig config(std::int64_t client, std::int64_t version) const {
@@ -48,6 +54,12 @@ struct LocalOptions {
   }
   Task task(std::int64_t client, std::uint32_t number) const {
     return {seed, client, number, batch[client], nullptr, steps_per_pass[client]};
+  }
+  // Whether tasks read and change a state of their client (control_variates.hpp, or what compression has left).
+  bool has_control_variates() const { return method == Method::Scaffold || method == Method::Feddyn; }
+  bool keeps_state() const { return has_control_variates() || compress.error_feedback; }
+  CompressionKey compression_key(std::int64_t client, std::uint32_t task) const {
+    return {seed, static_cast<std::uint32_t>(client), task};
   }
   // Whether config() is the same for all tasks.
   bool has_one_config() const { return steps.is_one() && lr.is_one() && scale.is_one() && !by_version; }

@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "clients/compress_task.hpp"
+#include "clients/control_variates.hpp"
 #include "clients/custom.hpp"
 #include "clients/read_network.hpp"
 #include "clients/workspace.hpp"
@@ -26,6 +28,11 @@ fb_status check(fb_dtype own, std::int64_t own_dim, std::int64_t n_clients, fb_d
                                              : FB_OK;
 }
 
+// Whether there is a state, and a control variate of the server's where the method has one.
+bool takes_state(const LocalOptions& options, const void* control) {
+  return options.keeps_state() && (options.method == Method::Scaffold) == (control != nullptr);
+}
+
 template <class T>
 class Local final : public fb_local {
  public:
@@ -37,14 +44,49 @@ class Local final : public fb_local {
     if (const fb_status status = check(kDtype<T>, this->dim(), n_clients(), dtype, dim, client); status != FB_OK) {
       return status;
     }
-    work_.local_sgd(options_.config(client, version), options_.task(client, task), static_cast<const T*>(w),
-                    static_cast<T*>(delta_out));
+    if (options_.keeps_state()) {
+      return FB_ERR_ARGUMENT;
+    }
+    auto* delta = static_cast<T*>(delta_out);
+    work_.local_sgd(options_.config(client, version), options_.task(client, task), static_cast<const T*>(w), delta);
+    if (options_.compress.kind != Compressor::None) {
+      const auto scratch = compression_memory();
+      compress(options_.compress, options_.compression_key(client, task), dim, static_cast<const T*>(delta),
+               scratch.get(), delta);
+    }
+    return FB_OK;
+  }
+  fb_status delta_state(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, std::int64_t version,
+                        const void* w, const void* control, void* state, void* delta_out) override {
+    if (const fb_status status = check(kDtype<T>, this->dim(), n_clients(), dtype, dim, client); status != FB_OK) {
+      return status;
+    }
+    if (!takes_state(options_, control)) {
+      return FB_ERR_ARGUMENT;
+    }
+    auto* shift = static_cast<T*>(state);
+    auto* delta = static_cast<T*>(delta_out);
+    const LocalConfig config = options_.config(client, version);
+    if (!options_.has_control_variates()) {
+      const auto scratch = compression_memory();
+      work_.local_sgd(config, options_.task(client, task), static_cast<const T*>(w), delta);
+      compress_with_feedback(options_.compress, options_.compression_key(client, task), dim, delta,
+                             static_cast<const T*>(shift), shift, scratch.get());
+      return FB_OK;
+    }
+    make_shift(options_.method, dim, shift, static_cast<const T*>(control), shift);
+    work_.local_sgd(config, options_.task(client, task), static_cast<const T*>(w), delta, shift);
+    make_state(options_.method, config, dim, delta, shift);
     return FB_OK;
   }
   std::int64_t dim() const override { return work_.problem().dim; }
   std::int64_t n_clients() const override { return work_.problem().n_clients; }
 
  private:
+  std::unique_ptr<unsigned char[]> compression_memory() const {
+    return std::make_unique<unsigned char[]>(compression_scratch(options_.compress, work_.problem().dim, sizeof(T)));
+  }
+
   const std::unique_ptr<const NetworkPlan> plan_;  // what the problem points to, unless somebody else owns that
   Workspace<T> work_;
   const LocalOptions options_;
@@ -57,7 +99,9 @@ class LocalSgdWork final : public ClientWork<T> {
  public:
   LocalSgdWork(const Problem<T>& problem, LocalOptions options) : problem_(problem), options_(std::move(options)) {}
 
-  std::size_t scratch_bytes() const override { return kernels().of<T>().scratch_bytes(problem_); }
+  std::size_t scratch_bytes() const override {
+    return kernel_bytes() + compression_scratch(options_.compress, problem_.dim, sizeof(T));
+  }
 
   void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void* scratch) override {
     LocalTask<T> local[kMaxTasksPerRun];
@@ -66,6 +110,12 @@ class LocalSgdWork final : public ClientWork<T> {
       if (problem_.offsets != nullptr) {
         __builtin_prefetch(problem_.offsets + tasks[i].row->client);
       }
+    }
+    if (options_.keeps_state() || options_.compress.kind != Compressor::None) {
+      for (std::int64_t i = 0; i < n_tasks; ++i) {
+        run_one(tasks[i], scratch);
+      }
+      return;
     }
     for (std::int64_t i = 0; i < n_tasks; ++i) {
       const ReplayRow& row = *tasks[i].row;
@@ -90,9 +140,30 @@ class LocalSgdWork final : public ClientWork<T> {
     return 4.0 * static_cast<double>(steps * rows) * static_cast<double>(problem_.dim);
   }
 
-  bool is_tiny() const override { return flops() < kTinyFlops; }
+  bool is_tiny() const override { return flops() < kTinyFlops && !keeps_state(); }
+  bool keeps_state() const override { return options_.keeps_state(); }
 
  private:
+  // In whole cache lines.
+  std::size_t kernel_bytes() const { return (kernels().of<T>().scratch_bytes(problem_) + 63) / 64 * 64; }
+
+  // A task with something beside its local steps.
+  void run_one(const ClientTask<T>& task, void* scratch) const {
+    const ReplayRow& row = *task.row;
+    const LocalConfig config = options_.config(row.client, row.version);
+    const bool corrects = options_.has_control_variates();
+    if (corrects) {
+      make_shift(options_.method, problem_.dim, task.state, task.control, task.state_out);
+    }
+    const LocalTask<T> one{options_.task(row.client, row.task), task.w, task.delta_out,
+                           corrects ? task.state_out : nullptr};
+    kernels().of<T>().local_sgd(problem_, config, &one, 1, scratch);
+    if (corrects) {
+      make_state(options_.method, config, problem_.dim, task.delta_out, task.state_out);
+    }
+    compress_task(options_, problem_.dim, task, static_cast<char*>(scratch) + kernel_bytes());
+  }
+
   const Problem<T> problem_;
   const LocalOptions options_;
 };
@@ -106,6 +177,7 @@ class CustomLocal final : public fb_local {
         context_(context),
         dim_(dim),
         n_clients_(static_cast<std::int64_t>(samples.size())),
+        takes_control_(options.method == Method::Scaffold),
         work_(make_custom<T>({&call, this, dim, std::move(samples)}, std::move(options))) {}
 
   fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, std::int64_t version,
@@ -113,9 +185,29 @@ class CustomLocal final : public fb_local {
     if (const fb_status status = check(kDtype<T>, dim_, n_clients_, dtype, dim, client); status != FB_OK) {
       return status;
     }
+    if (work_->keeps_state()) {
+      return FB_ERR_ARGUMENT;
+    }
     const ReplayRow row{static_cast<std::int32_t>(client), task, version, 0, 1.0, 1.0};
     const ClientTask<T> one{&row, static_cast<const T*>(w), static_cast<T*>(delta_out)};
-    work_->run(&one, 1, nullptr);
+    const auto scratch = std::make_unique<unsigned char[]>(work_->scratch_bytes());
+    work_->run(&one, 1, scratch.get());
+    return FB_OK;
+  }
+  fb_status delta_state(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task, std::int64_t version,
+                        const void* w, const void* control, void* state, void* delta_out) override {
+    if (const fb_status status = check(kDtype<T>, dim_, n_clients_, dtype, dim, client); status != FB_OK) {
+      return status;
+    }
+    if (!work_->keeps_state() || takes_control_ != (control != nullptr)) {
+      return FB_ERR_ARGUMENT;
+    }
+    const ReplayRow row{static_cast<std::int32_t>(client), task, version, 0, 1.0, 1.0};
+    ClientTask<T> one{&row, static_cast<const T*>(w), static_cast<T*>(delta_out)};
+    one.control = static_cast<const T*>(control);
+    one.state = one.state_out = static_cast<T*>(state);
+    const auto scratch = std::make_unique<unsigned char[]>(work_->scratch_bytes());
+    work_->run(&one, 1, scratch.get());
     return FB_OK;
   }
   std::int64_t dim() const override { return dim_; }
@@ -131,6 +223,7 @@ class CustomLocal final : public fb_local {
   const fb_gradient gradient_;
   void* const context_;
   const std::int64_t dim_, n_clients_;
+  const bool takes_control_;
   const std::unique_ptr<ClientWork<T>> work_;
 };
 
@@ -180,11 +273,16 @@ LearningRate rate_of(const fb_learning_rate& rate) {
 }
 
 bool valid_method(const fb_local_config& c) {
-  if (c.method == FB_METHOD_SGD) {
-    return c.effective_steps == 0;
+  if (c.method == FB_METHOD_FEDNOVA) {
+    return finite_from_zero(c.effective_steps) && c.alpha == 0 && c.momentum < 1 && c.prox == 0 &&
+           c.lr_by_step == nullptr;
   }
-  return c.method == FB_METHOD_FEDNOVA && finite_from_zero(c.effective_steps) && c.momentum < 1 && c.prox == 0 &&
-         c.lr_by_step == nullptr;
+  const bool plain =
+      c.momentum == 0 && c.weight_decay == 0 && c.prox == 0 && c.lr_by_version == nullptr && c.lr_by_step == nullptr;
+  return c.effective_steps == 0 && (c.method == FB_METHOD_SGD        ? c.alpha == 0
+                                    : c.method == FB_METHOD_SCAFFOLD ? c.alpha == 0 && plain
+                                    : c.method == FB_METHOD_FEDDYN   ? c.alpha > 0 && std::isfinite(c.alpha) && plain
+                                                                     : false);
 }
 
 bool valid_config(const fb_local_config& c, std::int64_t n_clients) {
@@ -195,7 +293,8 @@ bool valid_config(const fb_local_config& c, std::int64_t n_clients) {
          is_flag(c.drop_last) && all_valid(c.lr, c.client_lr, n_clients, finite_from_zero) &&
          finite_from_zero(c.momentum) && finite_from_zero(c.weight_decay) && finite_from_zero(c.prox) &&
          all_valid(c.batch_size, c.batch_sizes, n_clients, valid_batch) && valid_rate(c.lr_by_version) &&
-         valid_rate(c.lr_by_step) && valid_method(c);
+         valid_rate(c.lr_by_step) && valid_method(c) &&
+         (c.method != FB_METHOD_SCAFFOLD || all_valid(c.lr, c.client_lr, n_clients, [](double lr) { return lr > 0; }));
 }
 
 // What the gradients of so many steps weigh together in the delta, when lr is 1.
@@ -221,16 +320,40 @@ std::int64_t steps_per_pass(std::int64_t n_rows, std::int64_t batch, bool drop_l
   return batch == 0 ? 1 : drop_last ? n_rows / batch : (n_rows - 1) / batch + 1;
 }
 
+// False where it makes no sense for a model of this size.
+bool read_compression(const fb_local_config& c, std::int64_t dim, Compression& how) {
+  const bool keeps = c.compress == FB_COMPRESS_TOP_K || c.compress == FB_COMPRESS_RANDOM_K;
+  const bool control = c.method == FB_METHOD_SCAFFOLD || c.method == FB_METHOD_FEDDYN;
+  if (c.compress < FB_COMPRESS_NONE || c.compress > FB_COMPRESS_BF16 || !is_flag(c.compress_feedback) ||
+      (c.compress != FB_COMPRESS_NONE && (control || dim > std::numeric_limits<std::int32_t>::max())) ||
+      (c.compress_feedback == 1 && (c.compress == FB_COMPRESS_NONE || c.compress == FB_COMPRESS_QSGD)) ||
+      (keeps ? !(c.compress_share > 0 && c.compress_share <= 1) : c.compress_share != 0) ||
+      (c.compress == FB_COMPRESS_QSGD ? c.compress_levels < 1 || c.compress_levels > kMostLevels
+                                      : c.compress_levels != 0)) {
+    return false;
+  }
+  how.kind = static_cast<Compressor>(c.compress);
+  how.kept = keeps ? numbers_kept(c.compress_share, dim) : 0;
+  how.levels = static_cast<double>(c.compress_levels);
+  how.error_feedback = c.compress_feedback == 1;
+  return true;
+}
+
 // n_rows(client) is how many rows a client has. False where passes are asked for and a client makes no step, or more
 // than can be counted.
 template <class Rows>
-bool read_options(const fb_local_config& c, std::int64_t n_clients, Rows n_rows, LocalOptions& options) {
+bool read_options(const fb_local_config& c, std::int64_t n_clients, std::int64_t dim, Rows n_rows,
+                  LocalOptions& options) {
   options.steps = by_client(c.steps, c.client_steps, n_clients);
   options.lr = by_client(c.lr, c.client_lr, n_clients);
   options.batch = by_client(c.batch_size, c.batch_sizes, n_clients);
   options.momentum = c.momentum;
   options.weight_decay = c.weight_decay;
-  options.prox = c.prox;
+  options.method = static_cast<Method>(c.method);
+  if (!read_compression(c, dim, options.compress)) {
+    return false;
+  }
+  options.prox = options.method == Method::Feddyn ? c.alpha : c.prox;
   options.seed = c.seed;
   if (c.epochs > 0) {
     std::vector<std::int64_t> steps(static_cast<std::size_t>(n_clients)), per_pass(steps.size());
@@ -368,7 +491,7 @@ fb_status make_checked(const fb_problem& given, const fb_local_config& config, s
   LocalOptions options;
   const bool has_rows = problem.family != Family::Quadratic;
   if ((config.epochs > 0 && !has_rows) ||
-      !read_options(config, given.n_clients, [&](std::int64_t i) { return problem.rows(i); }, options)) {
+      !read_options(config, given.n_clients, problem.dim, [&](std::int64_t i) { return problem.rows(i); }, options)) {
     return FB_ERR_ARGUMENT;
   }
   local_out = std::make_unique<Local<T>>(problem, std::move(options), std::move(plan));
@@ -416,7 +539,7 @@ fb_status make_custom_local(fb_gradient gradient, void* context, std::int64_t n_
     return FB_ERR_ARGUMENT;
   }
   LocalOptions options;
-  if (!read_options(config, n_clients, [=](std::int64_t i) { return samples[i]; }, options)) {
+  if (!read_options(config, n_clients, dim, [=](std::int64_t i) { return samples[i]; }, options)) {
     return FB_ERR_ARGUMENT;
   }
   const auto make = [&](auto* tag) {

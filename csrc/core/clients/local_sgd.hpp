@@ -16,6 +16,10 @@ struct fb_local {
   // Throws where memory or the host's gradient fails.
   virtual fb_status delta(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task,
                           std::int64_t version, const void* w, void* delta_out) = 0;
+  // With a method that keeps a state of clients, and only then; control is null where the method has none.
+  virtual fb_status delta_state(fb_dtype dtype, std::int64_t dim, std::int64_t client, std::uint32_t task,
+                                std::int64_t version, const void* w, const void* control, void* state,
+                                void* delta_out) = 0;
   virtual std::int64_t dim() const = 0;
   virtual std::int64_t n_clients() const = 0;
 };

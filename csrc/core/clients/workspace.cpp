@@ -76,9 +76,9 @@ void Workspace<T>::give_back(Memory memory) {
 }
 
 template <class T>
-void Workspace<T>::local_sgd(const LocalConfig& config, const Task& task, const T* w, T* delta_out) {
+void Workspace<T>::local_sgd(const LocalConfig& config, const Task& task, const T* w, T* delta_out, const T* shift) {
   const Loan scratch(*this);
-  const LocalTask<T> one{task, w, delta_out};
+  const LocalTask<T> one{task, w, delta_out, shift};
   kernels().of<T>().local_sgd(problem_, config, &one, 1, scratch.get());
 }
 

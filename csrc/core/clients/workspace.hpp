@@ -17,8 +17,9 @@ class Workspace {
  public:
   explicit Workspace(const Problem<T>& problem) : problem_(problem) {}
 
-  // delta_out = w - (w after config.steps local steps); delta_out may not overlap w.
-  FB_CORE_API void local_sgd(const LocalConfig& config, const Task& task, const T* w, T* delta_out);
+  // delta_out = w - (w after config.steps local steps); delta_out may not overlap w. `shift` as in LocalTask.
+  FB_CORE_API void local_sgd(const LocalConfig& config, const Task& task, const T* w, T* delta_out,
+                             const T* shift = nullptr);
 
   // Value of f_client; its gradient into gradient_out unless null.
   FB_CORE_API double client_gradient(std::int64_t client, const T* w, T* gradient_out);

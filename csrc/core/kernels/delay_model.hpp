@@ -35,6 +35,7 @@ inline constexpr std::uint32_t kCompute = 2;
 inline constexpr std::uint32_t kUpload = 3;
 inline constexpr std::uint32_t kSpeed = 4;
 inline constexpr std::uint32_t kOpenStart = 5;
+inline constexpr std::uint32_t kServer = 6;
 inline constexpr std::uint32_t kTruncatedNormalAttempts = 4096;
 
 struct DelayModel {

@@ -103,6 +103,11 @@ struct QuantizeConfig {
   Stream stream;
 };
 
+// The bits of a number without its sign, as a whole number: the order of sizes, in which what is not finite is larger
+// than all others.
+template <class T>
+using SizeKey = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+
 // Every function is total on finite and non-finite numbers, allocates nothing and throws nothing. Outputs are last and
 // end in _out; they alias no input unless said.
 template <class T>
@@ -172,6 +177,12 @@ struct Kernels {
   // sum of x[j] * y[j] in double: norms and distances.
   double (*dot)(std::int64_t dim, const T* x, const T* y);
 
+  // dot of x with itself and with y, to the same bits, in one pass.
+  void (*dots)(std::int64_t dim, const T* x, const T* y, double* sums_out);
+
+  // dot of x - y, rounded to T, with itself.
+  double (*squared_distance)(std::int64_t dim, const T* x, const T* y);
+
   // total_out = total + weight * (delta in fixed point), modulo 2^32 or 2^64; a null total is zero. Returns how many
   // numbers were cut to the range; one that is not finite is among them. total_out may be total.
   std::int64_t (*encode_add_32)(std::int64_t dim, const std::uint32_t* total, const T* delta, std::uint32_t weight,
@@ -191,6 +202,18 @@ struct Kernels {
   // Elements begin .. end of x, quantised, into those of out, which may be x; begin is a multiple of 4. A vector whose
   // norm is not finite gives numbers that are not.
   void (*quantize)(std::int64_t begin, std::int64_t end, const T* x, const QuantizeConfig& config, T* out);
+
+  // Compression. Outputs may be x.
+  // The sizes that are at least `least`, in their order, to the beginning of sizes_out (dim), of which the rest is
+  // undefined; returns how many there are.
+  std::int64_t (*gather_sizes)(std::int64_t dim, const T* x, SizeKey<T> least, SizeKey<T>* sizes_out);
+  // Numbers larger than `least`, and the first n_least of that size; the others become zero.
+  void (*keep_sizes)(std::int64_t dim, const T* x, SizeKey<T> least, std::int64_t n_least, T* out);
+  double (*sum_of_sizes)(std::int64_t dim, const T* x);
+  // -size for numbers below zero, else size.
+  void (*take_signs)(std::int64_t dim, const T* x, T size, T* out);
+  // The nearest bfloat16, ties to even; double goes through float.
+  void (*round_to_half)(std::int64_t dim, const T* x, T* out);
 
   Limits<T> limits;
 };

@@ -97,12 +97,14 @@ struct Task {
   }
 };
 
-// A task with the model that it starts from and where its delta goes, both (dim); they may not overlap.
+// A task with the model that it starts from and where its delta goes, both (dim); they may not overlap. `shift` (dim),
+// where not null, is taken off every gradient; there is no momentum and no weight decay then.
 template <class T>
 struct LocalTask {
   Task task;
   const T* w;
   T* delta_out;
+  const T* shift = nullptr;
 };
 
 }  // namespace fedbuff

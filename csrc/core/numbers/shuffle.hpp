@@ -14,8 +14,9 @@ namespace fedbuff {
 class Shuffle {
  public:
   // n_rows is 1 .. 2^31 - 1.
-  Shuffle(std::uint64_t seed, std::uint32_t client, std::uint32_t task, std::uint32_t pass, std::uint32_t n_rows)
-      : key_(philox4x32(seed, client, task, pass, stream_word(Stream::Shuffles, 0))), n_rows_(n_rows), a_(1) {
+  Shuffle(std::uint64_t seed, std::uint32_t client, std::uint32_t task, std::uint32_t pass, std::uint32_t n_rows,
+          Stream stream = Stream::Shuffles)
+      : key_(philox4x32(seed, client, task, pass, stream_word(stream, 0))), n_rows_(n_rows), a_(1) {
     while (std::uint64_t{a_} * a_ < n_rows) {
       a_ = 2 * a_;
     }

@@ -70,6 +70,8 @@ class Commit {
     terms_.clear();
     rows_.clear();
     unweighed_.clear();
+    changes_.clear();
+    unused_.clear();
     weights_ = state_.weights();
   }
 
@@ -97,6 +99,11 @@ class Commit {
     }
   }
 
+  // Of the row that was added last: its client's state after and before it, (dim); null: zeros.
+  void add_change(const T* after, const T* before) { changes_.push_back({after, before}); }
+  // A row of the piece that no step uses.
+  void skip(const T* delta) { unused_.push_back({static_cast<std::int64_t>(terms_.size()), delta}); }
+
   // Whether run takes less time than releasing a lock and taking it again.
   bool is_brief() const {
     return static_cast<std::int64_t>(terms_.size() + 2) * dim_ < kBriefNumbers && !secure_ && !record_;
@@ -106,10 +113,18 @@ class Commit {
   // the next model goes to next_out (dim); w (dim) is the current one. Returns where it is not finite, or step -1.
   // Throws std::invalid_argument where the norm is zero, and what a secure sum throws.
   Divergence run(std::int64_t version, std::int64_t first_row, bool complete, const T* w, T* next_out) {
+    for (std::size_t i = 0; i < unused_.size(); ++i) {
+      if (!kernels().of<T>().all_finite(dim_, unused_[i].delta)) {
+        return {version, first_row + unused_[i].terms_before + static_cast<std::int64_t>(i)};
+      }
+    }
     if (own_.is_there()) {
       return run_own(version, first_row, complete, w, next_out);
     }
     weigh_numbers(w);
+    for (const auto& [after, before] : changes_) {
+      state_.add_change(after, before);
+    }
     const double norm = norm_of(rule(), weights_);
     if (complete && weights_.arrivals > 0 && norm == 0) {
       throw std::invalid_argument("step " + std::to_string(version) + ": the weights of its arrivals sum to zero");
@@ -133,7 +148,7 @@ class Commit {
     state_.set_weights(weights_);
     if (complete && !step(version, fused, norm, w, next_out)) {
       const std::int64_t bad = first_not_finite();
-      return {version, bad < 0 ? -1 : first_row + bad};
+      return {version, bad < 0 ? -1 : first_row + bad + unused_before(bad)};
     }
     return {};
   }
@@ -158,6 +173,13 @@ class Commit {
   struct Unweighed {
     const ReplayRow* row;
     const T* start;
+  };
+  struct Change {
+    const T *after, *before;
+  };
+  struct Unused {
+    std::int64_t terms_before;
+    const T* delta;
   };
   struct TermRow {
     const ReplayRow* row;
@@ -257,7 +279,8 @@ class Commit {
   // The step from a complete sum; whether the next model is finite.
   bool step(std::int64_t version, bool fused, double norm, const T* w, T* next_out) {
     if (weights_.arrivals == 0) {
-      std::memcpy(next_out, w, static_cast<std::size_t>(dim_) * sizeof(T));
+      const std::int64_t width = has_control(rule()) ? 2 * dim_ : dim_;
+      std::memcpy(next_out, w, static_cast<std::size_t>(width) * sizeof(T));
     } else {
       if (sums_.deviation > 0) {
         add_noise(sums_, dim_, version, state_.values_out());
@@ -265,6 +288,12 @@ class Commit {
       const StepConfig config = step_config(rule(), weights_, norm, version);
       if (!(fused ? state_.step_fused(terms_, config, w, next_out) : state_.step(config, w, next_out))) {
         return false;
+      }
+      if (has_control(rule())) {
+        if (!state_.step_control(state_.changes(), w + dim_, next_out + dim_, next_out)) {
+          return false;
+        }
+        state_.clear_changes();
       }
     }
     state_.note_step(w, next_out);
@@ -305,6 +334,9 @@ class Commit {
   bool is_finite(const Term& term) const {
     return kernels().of<T>().all_finite(dim_, static_cast<const T*>(term.delta));
   }
+  std::int64_t unused_before(std::int64_t term) const {
+    return std::count_if(unused_.begin(), unused_.end(), [=](const Unused& one) { return one.terms_before <= term; });
+  }
   std::int64_t first_not_finite() const {
     const auto bad = std::find_if(terms_.begin(), terms_.end(), [this](const Term& term) { return !is_finite(term); });
     return bad == terms_.end() ? -1 : bad - terms_.begin();
@@ -319,6 +351,8 @@ class Commit {
   std::vector<Term> terms_;           // of the piece
   std::vector<Unweighed> unweighed_;  // of the piece, where weights depend on deltas
   std::vector<TermRow> rows_;         // of the piece, for a secure sum and some tables
+  std::vector<Change> changes_;       // of the piece, for a control variate
+  std::vector<Unused> unused_;        // of the piece
   WeightSums weights_;                // of the step, with the piece
   std::int64_t step_cut_ = 0, cut_ = 0;
   double secure_seconds_ = 0;

@@ -20,6 +20,19 @@ constexpr std::int64_t kAhead = 4;             // the window is this many times 
 constexpr std::int64_t kLag = 2;               // versions that a tiny row must be old to be run by a helper
 constexpr int kMostHelpers = 3;                // that one leader can supply
 
+// (w, c) of a rule with a control variate, else w. A null c is zero.
+template <class T>
+std::vector<T> version_of(const fb_rule& rule, std::int64_t dim, const T* w, const T* control) {
+  std::vector<T> version(w, w + dim);
+  if (has_control(rule)) {
+    version.resize(2 * version.size());
+    if (control != nullptr) {
+      std::copy_n(control, dim, version.begin() + dim);
+    }
+  }
+  return version;
+}
+
 }  // namespace
 
 // The state of one worker thread.
@@ -38,11 +51,13 @@ template <class T>
 ReplayEngine<T>::ReplayEngine(const fb_rule& rule, std::int64_t dim, const T* w0, ClientWork<T>& work,
                               std::int64_t window_bytes, const SumConfig& sums, std::unique_ptr<SecureSum<T>> secure)
     : dim_(dim),
+      width_(has_control(rule) ? 2 * dim : dim),
       work_(work),
       sums_(sums),
       groups_(work.most_in_group()),
-      versions_(dim, w0, pool_),
-      window_(dim, window_bytes, pool_),
+      versions_(width_, version_of<T>(rule, dim, w0, nullptr).data(), pool_),
+      window_(dim, window_bytes, pool_, work.keeps_state()),
+      states_(dim, work.keeps_state(), pool_),
       commit_(rule, dim, sums, std::move(secure)) {
   commit_.state().start_from(w0);
 }
@@ -58,12 +73,18 @@ void ReplayEngine<T>::add(const ReplayRow* rows, std::int64_t n_rows, const std:
     queue_.require_order(rows[i]);
     if (versions_.is_passing() && rows[i].step < versions_.current()) {
       versions_.release(rows[i].version, queue_.n_rows());
+      if (states_.is_on()) {
+        states_.skip(queue_.n_rows(), rows[i].client);
+      }
       queue_.skip();
       window_.skip();
       ++stats_.rows;
     } else {
       versions_.hold(rows[i].version, queue_.n_rows());
       groups_.add(queue_.n_rows(), rows[i]);
+      if (states_.is_on()) {
+        states_.add(queue_.n_rows(), rows[i].client);
+      }
       queue_.push(rows[i]);
     }
   }
@@ -103,14 +124,33 @@ std::int64_t ReplayEngine<T>::restore(const T* w, const std::vector<std::int64_t
   if (!versions_.is_passing() || queue_.n_steps() < versions_.current()) {
     throw std::logic_error("replay: it has not passed over the steps that are done");
   }
-  const std::int64_t n_needed = versions_.restore(w, live, models);
+  const T* control = nullptr;
   for (const fb_array& array : rule_state) {
-    if (commit_.restore(array) != FB_OK) {
+    if (has_control(commit_.rule()) && std::strcmp(array.name, "control") == 0) {
+      control = static_cast<const T*>(array.data);
+    } else if (states_.is_on() && std::strcmp(array.name, "state") == 0) {
+      states_.restore(static_cast<std::int32_t>(array.key), array.data);
+    } else if (commit_.restore(array) != FB_OK) {
       throw std::invalid_argument(std::string(array.name) + ": the rule keeps no such array");
     }
   }
+  const std::int64_t n_needed = versions_.restore(version_of<T>(commit_.rule(), dim_, w, control).data(), live, models);
   restore_deltas(deltas, n_deltas);
   return n_needed;
+}
+
+// What is saved beside models: the rule's arrays, the control variate (dim), and "state" (dim) of clients by their
+// number.
+template <class T>
+std::vector<fb_array> ReplayEngine<T>::arrays() const {
+  constexpr fb_dtype kDtype = sizeof(T) == 4 ? FB_F32 : FB_F64;
+  std::vector<fb_array> found = commit_.arrays();
+  if (has_control(commit_.rule())) {
+    found.push_back({"control", -1, dim_, kDtype, versions_.model(versions_.current()) + dim_});
+  }
+  states_.visit_saved(
+      [&](std::int64_t client, const T* state) { found.push_back({"state", client, dim_, kDtype, state}); });
+  return found;
 }
 
 // The first rows are done, with these deltas; the next group begins after them.
@@ -174,7 +214,7 @@ ReplayExit ReplayEngine<T>::run(std::int64_t max_steps, int threads) {
     throw std::logic_error("replay: it passes over rows and has no models yet");
   }
   target_ = versions_.current() + max_steps;
-  tiny_ = work_.is_tiny();
+  tiny_ = work_.is_tiny() && !states_.is_on();
   const bool with_helpers = tiny_ && threads > 1 && sums_.clip == 0 && policy_.wants_helpers();
   n_workers_ = tiny_ ? 1 : threads;
   threads = !tiny_ ? threads : with_helpers ? std::min(threads, 1 + kMostHelpers) : 1;
@@ -423,6 +463,25 @@ void ReplayEngine<T>::add_task(Worker& worker, std::int64_t row, T* delta_out) {
   task.w = versions_.model(task.row->version);
   task.delta_out = delta_out;
   task.store = this;
+  if (has_control(commit_.rule())) {
+    task.control = task.w + dim_;
+  }
+  if (states_.is_on()) {
+    SharedMemory& after = window_.client_state(row);
+    if (!after) {
+      after = states_.take();
+    }
+    task.state = state_before(row);
+    task.state_out = static_cast<T*>(after.get());
+  }
+}
+
+// What the client's row before this one, which is done, left.
+template <class T>
+const T* ReplayEngine<T>::state_before(std::int64_t row) {
+  const std::int64_t before = states_.previous(row);
+  return before >= window_.added() ? static_cast<const T*>(window_.client_state(before).get())
+                                   : states_.state(queue_.rows()[row].client);
 }
 
 // Rows that have come into the window can run, or wait for their version.
@@ -436,9 +495,20 @@ void ReplayEngine<T>::visit_rows() {
     if (rows[row].version > versions_.current()) {
       window_.make_wait(row, versions_.waiting(rows[row].version));
     } else {
-      window_.make_runnable(row);
+      make_ready(row);
     }
   });
+}
+
+// A row whose version exists can run when the row of its client before it is done.
+template <class T>
+void ReplayEngine<T>::make_ready(std::int64_t row) {
+  const std::int64_t before = states_.is_on() ? states_.previous(row) : -1;
+  if (before >= window_.added() && !window_.is_done(before)) {
+    window_.make_follow(row, before);
+  } else {
+    window_.make_runnable(row);
+  }
 }
 
 // The same of groups; each stands in the lists by its first row.
@@ -516,6 +586,9 @@ void ReplayEngine<T>::add_to_model(Lock& lock) {
     return;
   }
   while (window_.added() < end) {
+    if (states_.is_on()) {
+      states_.commit(queue_.rows()[window_.added()].client, window_.client_state(window_.added()));
+    }
     window_.pop(!is_helpers(window_.added()));
   }
   if (complete) {
@@ -529,8 +602,15 @@ void ReplayEngine<T>::gather(std::int64_t end) {
   for (std::int64_t i = window_.added(); i < end; ++i) {
     const ReplayRow& row = queue_.rows()[i];
     const T* delta = is_helpers(i) ? helpers_->delta(i) : window_.delta(i);
+    if (!row.is_used()) {
+      commit_.skip(delta);
+      continue;
+    }
     const bool old = needs_start(commit_.rule()) && row.version != versions_.current();
     commit_.add(row, delta, window_.factor(i), old ? versions_.model(row.version) : nullptr);
+    if (has_control(commit_.rule())) {
+      commit_.add_change(static_cast<const T*>(window_.client_state(i).get()), state_before(i));
+    }
   }
 }
 
@@ -545,10 +625,14 @@ void ReplayEngine<T>::advance(SharedMemory next) {
   if (helpers_) {
     helpers_->set_model(old + 1, versions_.model(old + 1));
   }
-  window_.make_runnable(versions_.waiting(old + 1));
+  window_.visit_waiting(versions_.waiting(old + 1), [this](std::int64_t row) { make_ready(row); });
+  states_.end_step();
   while (rows.begin() < window_.added()) {
     versions_.commit_row(rows[rows.begin()].version, queue_.n_rows());
     queue_.pop_row();
+    if (states_.is_on()) {
+      states_.pop_row();
+    }
     ++stats_.rows;
   }
   versions_.free_if_unused(old);

@@ -4,7 +4,10 @@
 // are done, one worker commits the step. The oldest unfinished row can always run, and always has a place in the
 // window, so there is no deadlock. Additions have one order, so the bits depend neither on threads, nor on the window,
 // nor on the pieces in which the replay is run. Where the work takes groups (groups.hpp), a group is run as one row is
-// otherwise.
+// otherwise. Where clients have a state (client_states.hpp), a row waits for the row of its client before it too: that
+// is an earlier one, so the oldest unfinished row still waits for nothing.
+//
+// A rule with a control variate has it beside the model: a version is (w, c), 2 dim numbers.
 //
 // One spin lock guards all members below it. Workers release it while they run tasks and while they commit.
 #pragma once
@@ -17,6 +20,7 @@
 
 #include "clients/client_work.hpp"
 #include "memory/vector_pool.hpp"
+#include "replay/client_states.hpp"
 #include "replay/commit.hpp"
 #include "replay/groups.hpp"
 #include "replay/helper_policy.hpp"
@@ -49,6 +53,8 @@ class ReplayEngine final : private ModelStore {
   Commit<T>& commit() { return commit_; }
   const Commit<T>& commit() const { return commit_; }
   const VersionStore<T>& versions() const { return versions_; }
+  std::vector<fb_array> arrays() const;
+  std::int64_t width() const { return width_; }
   Divergence divergence() const { return divergence_; }
   ReplayStats stats() const;
 
@@ -70,6 +76,8 @@ class ReplayEngine final : private ModelStore {
   void take(Worker& worker);
   void visit_rows();
   void visit_groups();
+  void make_ready(std::int64_t row);
+  const T* state_before(std::int64_t row);
   void add_task(Worker& worker, std::int64_t row, T* delta_out);
 
   void restore_deltas(const T* deltas, std::int64_t n);
@@ -84,7 +92,7 @@ class ReplayEngine final : private ModelStore {
   template <class Body>
   void guarded(Lock& lock, Body body);
 
-  const std::int64_t dim_;
+  const std::int64_t dim_, width_;  // of a model, of a version
   ClientWork<T>& work_;
   const SumConfig sums_;
   VectorPool pool_;
@@ -105,6 +113,7 @@ class ReplayEngine final : private ModelStore {
   Groups groups_;
   VersionStore<T> versions_;
   Window<T> window_;
+  ClientStates<T> states_;
   Commit<T> commit_;  // used by the worker that has set adding_
 
   bool tiny_ = false;  // whether the tasks are

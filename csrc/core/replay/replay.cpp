@@ -51,8 +51,12 @@ const T* Replay<T>::w() const {
   return engine_->versions().find(version());
 }
 template <class T>
+std::int64_t Replay<T>::width() const {
+  return engine_->width();
+}
+template <class T>
 std::vector<fb_array> Replay<T>::rule_state() const {
-  return engine_->commit().arrays();
+  return engine_->arrays();
 }
 template <class T>
 Divergence Replay<T>::divergence() const {

@@ -54,7 +54,9 @@ class FB_CORE_API Replay {
 
   std::int64_t version() const;
   const T* w() const;
-  std::vector<fb_array> rule_state() const;  // as RuleState::arrays; the data holds until the next call
+  std::int64_t width() const;  // numbers of a version: dim, or 2 dim with a control variate
+  // As RuleState::arrays, with what ReplayEngine::arrays adds; the data holds until the next call.
+  std::vector<fb_array> rule_state() const;
   Divergence divergence() const;
   ReplayStats stats() const;
 
@@ -66,12 +68,12 @@ class FB_CORE_API Replay {
   // computed again. To continue from it, make a new replay, call pass_over, add all rows from the first on, at least
   // those of the steps below `version`, and call restore.
   std::vector<std::int64_t> live_versions() const;
-  const T* model(std::int64_t version) const;
+  const T* model(std::int64_t version) const;    // (width)
   std::vector<const T*> waiting_deltas() const;  // (dim) each
   void pass_over(std::int64_t version);
-  // live ascends and is below the version; models (live, dim). Returns how many of them later rows may need; the others
-  // are not kept. Throws std::invalid_argument where one that a row needs is missing, or the rule has no such state.
-  // deltas (n_deltas, dim).
+  // live ascends and is below the version; models (live, width). Returns how many of them later rows may need; the
+  // others are not kept. Throws std::invalid_argument where one that a row needs is missing, or the rule has no such
+  // state. deltas (n_deltas, dim).
   std::int64_t restore(const T* w, const std::vector<std::int64_t>& live, const T* models,
                        const std::vector<fb_array>& rule_state, const T* deltas = nullptr, std::int64_t n_deltas = 0);
 

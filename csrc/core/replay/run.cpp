@@ -43,9 +43,13 @@ void Run<T>::add(const ReplayRow* rows, std::int64_t n_rows, const std::int64_t*
   steps_.erase(steps_.begin(), steps_.begin() + static_cast<std::ptrdiff_t>(head_));
   head_ = 0;
   for (std::int64_t i = 0; i < n_rows; ++i) {
+    ++rows_known_;
+    if (!rows[i].is_used()) {
+      continue;
+    }
     const std::int64_t staleness = rows[i].step - rows[i].version;
     Step& step = step_at(rows[i].step);
-    step.updates = ++rows_known_;
+    step.updates = ++updates_known_;
     step.staleness_sum += staleness;
     step.staleness_max = std::max(step.staleness_max, staleness);
   }

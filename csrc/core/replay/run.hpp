@@ -169,7 +169,7 @@ class FB_CORE_API Run {
   std::vector<Step> steps_;  // from head_ on: of steps version, version + 1, ..., n_complete_ of them with all rows
   std::size_t head_ = 0;
   std::int64_t n_complete_ = 0;
-  std::int64_t rows_known_ = 0;
+  std::int64_t rows_known_ = 0, updates_known_ = 0;
   bool closed_ = false;
   std::int64_t stretch_;  // server steps between two looks at the clock
   // Since the newest row of the history.

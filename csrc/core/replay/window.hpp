@@ -2,8 +2,9 @@
 //
 // Row i has place i modulo size(), from when i < added() + size() until it is added. Always
 //   added() <= prefix() <= end of the rows, and added() <= frontier <= added() + size().
-// Rows of the window are waiting (runnable, or listed with the version that they wait for), running, or done. The
-// memory of a delta stays with its place. Not thread-safe, except for values of different rows.
+// Rows of the window are waiting (runnable, listed with the version that they wait for, or noted at the row of their
+// client that they wait for), running, or done. The memory of a delta stays with its place. Not thread-safe, except for
+// values of different rows.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +23,13 @@ namespace fedbuff {
 template <class T>
 class Window {
  public:
-  // Deltas (dim) take at most max_bytes, except for the fewest places that resize() is asked for.
-  Window(std::int64_t dim, std::int64_t max_bytes, VectorPool& pool)
-      : bytes_(static_cast<std::size_t>(dim) * sizeof(T)), max_bytes_(max_bytes), pool_(pool) {}
+  // Deltas (dim), and the states of clients where they have one, take at most max_bytes, except for the fewest places
+  // that resize() is asked for.
+  Window(std::int64_t dim, std::int64_t max_bytes, VectorPool& pool, bool has_states = false)
+      : bytes_(static_cast<std::size_t>(dim) * sizeof(T)),
+        max_bytes_(max_bytes),
+        has_states_(has_states),
+        pool_(pool) {}
 
   std::int64_t size() const { return static_cast<std::int64_t>(places_.size()); }
   std::int64_t added() const { return added_; }        // rows before it are in the sum
@@ -36,30 +41,42 @@ class Window {
 
   bool is_done(std::int64_t row) const { return place(row).state == State::Done; }
   const T* delta(std::int64_t row) const { return static_cast<const T*>(place(row).delta.get()); }
+  // Memory for the state of the row's client after it, where there are states; null until somebody puts it there.
+  SharedMemory& client_state(std::int64_t row) { return of_client(row).state; }
   double factor(std::int64_t row) const { return place(row).factor; }
   void set_factor(std::int64_t row, double factor) { place(row).factor = factor; }  // of the norm's clipping
 
   // Gets places for at least `wanted` deltas where they fit into max_bytes, and for `least` in any case. Done rows stay
   // done if there is room; all rows are to be visited again, and no row is listed with a version.
   void resize(std::int64_t wanted, std::int64_t least) {
-    const std::int64_t fit = max_bytes_ / static_cast<std::int64_t>(std::max<std::size_t>(1, bytes_));
+    const std::int64_t fit =
+        max_bytes_ / static_cast<std::int64_t>(std::max<std::size_t>(1, (has_states_ ? 2 : 1) * bytes_));
     std::int64_t n = 1;
     while (n < least || (n < wanted && 2 * n <= fit)) {
       n *= 2;
     }
     if (n != size()) {
       std::vector<Place> before(static_cast<std::size_t>(n));
+      std::vector<ClientPlace> clients_before(has_states_ ? before.size() : 0);
       before.swap(places_);
+      clients_before.swap(of_clients_);
       const auto old = static_cast<std::int64_t>(before.size());
       for (std::int64_t i = added_; i < added_ + old; ++i) {
-        Place& from = before[static_cast<std::size_t>(i) & (before.size() - 1)];
+        const std::size_t at = static_cast<std::size_t>(i) & (before.size() - 1);
+        Place& from = before[at];
         if (i < added_ + n) {
           place(i) = std::move(from);
+          if (has_states_) {
+            of_client(i) = std::move(clients_before[at]);
+          }
         } else if (from.state == State::Done) {
           --n_deltas_;
         }
       }
       prefix_ = std::min(prefix_, added_ + n);
+    }
+    for (ClientPlace& at : of_clients_) {
+      at.follower = -1;
     }
     frontier_ = added_;
     runnable_.reset(size(), added_);
@@ -80,11 +97,15 @@ class Window {
     (list.last < 0 ? list.first : place(list.last).next_waiting) = row;
     list.last = row;
   }
-  void make_runnable(const RowList& list) {
+  // Calls visit(row) for the rows that wait for a version.
+  template <class Visit>
+  void visit_waiting(const RowList& list, Visit visit) {
     for (std::int64_t row = list.first; row >= 0; row = place(row).next_waiting) {
-      runnable_.insert(row);
+      visit(row);
     }
   }
+  // The row waits for the one of its client before it, which is not done.
+  void make_follow(std::int64_t row, std::int64_t before) { of_client(before).follower = row; }
   std::int64_t n_runnable() const { return runnable_.size(); }
 
   // ---- rows that run
@@ -102,7 +123,12 @@ class Window {
     most_deltas_ = std::max(most_deltas_, ++n_deltas_);
     return static_cast<T*>(at.delta.get());
   }
-  void finish(std::int64_t row) { place(row).state = State::Done; }
+  void finish(std::int64_t row) {
+    place(row).state = State::Done;
+    if (has_states_ && of_client(row).follower >= 0) {
+      runnable_.insert(std::exchange(of_client(row).follower, -1));
+    }
+  }
   void cancel(std::int64_t row) {
     place(row).state = State::Waiting;
     --n_deltas_;
@@ -165,14 +191,23 @@ class Window {
     double factor = 1;
   };
 
+  struct ClientPlace {
+    SharedMemory state;
+    std::int64_t follower = -1;  // the row of the same client that waits for this one
+  };
+
   Place& place(std::int64_t row) { return places_[static_cast<std::size_t>(row) & (places_.size() - 1)]; }
   const Place& place(std::int64_t row) const { return places_[static_cast<std::size_t>(row) & (places_.size() - 1)]; }
 
+  ClientPlace& of_client(std::int64_t row) { return of_clients_[static_cast<std::size_t>(row) & (places_.size() - 1)]; }
+
   const std::size_t bytes_;
   const std::int64_t max_bytes_;
+  const bool has_states_;
   VectorPool& pool_;
   std::vector<Place> places_;
-  WindowBitset runnable_;  // rows that nobody has taken and whose version exists
+  std::vector<ClientPlace> of_clients_;  // as many, where there are states
+  WindowBitset runnable_;                // rows that nobody has taken and whose version exists
   std::int64_t added_ = 0, prefix_ = 0, frontier_ = 0;
   std::int64_t n_deltas_ = 0, most_deltas_ = 0;
 };

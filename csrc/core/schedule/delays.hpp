@@ -11,6 +11,14 @@ inline double draw_wait(const DelayModel& model, std::uint32_t client, std::uint
   return draw(model.component[kWait], model.seed, client, task, kWait);
 }
 
+inline double draw_upload(const Distribution& upload, std::uint64_t seed, std::uint32_t client, std::uint32_t task) {
+  return draw(upload, seed, client, task, kUpload);
+}
+
+inline double draw_server_time(const Distribution& law, std::uint64_t seed, std::uint32_t client, std::uint32_t task) {
+  return draw(law, seed, client, task, kServer);
+}
+
 // download + compute * speed + upload
 inline double draw_duration(const DelayModel& model, std::uint32_t client, std::uint32_t task) {
   double compute = draw(model.component[kCompute], model.seed, client, task, kCompute);

@@ -35,7 +35,8 @@ struct SchedulePlan {
   DelayModel model;
   const std::int64_t* row_offsets = nullptr;  // (n_clients + 1,)
   const double* row_wait = nullptr;
-  const double* row_duration = nullptr;
+  const double* row_duration = nullptr;  // without the upload where there is an uplink
+  const double* row_upload = nullptr;    // where there is an uplink
   const std::uint8_t* row_ok = nullptr;
   bool wrap = true;
 
@@ -44,6 +45,11 @@ struct SchedulePlan {
   const double* window_begin = nullptr;
   const double* window_end = nullptr;
   const double* period = nullptr;  // (n_clients,), or null where the windows do not repeat
+
+  double uplink = std::numeric_limits<double>::infinity();  // transfers at full speed; infinite: uploads share nothing
+  Distribution upload;                                      // where there is an uplink; the model's own is then 0
+  bool needs_server = false;                                // the server needs time for an upload
+  Distribution server_time;                                 // which is drawn from this
 
   std::int64_t buffer_size = 1;
   std::int64_t max_staleness = -1;

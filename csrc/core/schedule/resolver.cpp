@@ -11,6 +11,7 @@
 #include "schedule/event_queue.hpp"
 #include "schedule/slot_lists.hpp"
 #include "schedule/triggers.hpp"
+#include "schedule/uplink.hpp"
 #include "kernels/dispatch.hpp"
 
 namespace fedbuff {
@@ -25,7 +26,8 @@ constexpr std::uint64_t kStart = 1;
 constexpr std::uint64_t kRetry = 2;
 // kNoSlot is that of the requests of rounds and of the open loop, and of retries.
 
-enum class SlotState : std::uint8_t { Free, Waiting, Queued, Running, Restarting };
+// Running: its client works on the task. Done: its arrival waits for the next buffer.
+enum class SlotState : std::uint8_t { Free, Waiting, Restarting, Queued, Running, Sending, AtServer, Done };
 
 struct Slot {
   double start = 0.0;  // while it waits: the duration of the task
@@ -35,7 +37,8 @@ struct Slot {
   TaskStatus status = TaskStatus::Used;
   SlotState state = SlotState::Free;
   bool endless = false;   // the task never ends
-  bool deferred = false;  // distinct clients: its arrival waits for the next buffer
+  bool deferred = false;  // Done, and the next buffer has not opened
+  bool cut = false;       // the work ends before it is done
 };
 
 struct FetchClient {
@@ -122,6 +125,9 @@ class LoopOver final : public EventLoop {
   void make_queue_room(std::size_t n_slots) {
     queues_.resize(plan_.queues ? n_slots : 0);
     queued_duration_.resize(plan_.queues ? n_slots : 0);
+    uplink_.resize(n_slots);
+    deadline_.resize(uplink_.is_shared() ? n_slots : 0);
+    server_line_.resize(plan_.needs_server ? n_slots : 0);
   }
   bool stops() const { return kCanStop && plan_.stop_stale > 0; }
   SchedulePlan plan_;
@@ -141,6 +147,12 @@ class LoopOver final : public EventLoop {
   SlotList running_;                       // where tasks are stopped: the running ones, in the order of their starts
   ClientQueues queues_;                    // of clients that may be sent several tasks
   LargeVector<double> queued_duration_;    // by slot: of a task that waits in a queue
+  Uplink uplink_;
+  LargeVector<double> deadline_;  // by slot, where uploads share a link: when the task is given up
+  SlotList server_line_;          // uploads that have reached the server; it handles the first
+  Event handled_ = kNoEvent;      // when the server has handled the first of them
+  Event next_start_ = kNoEvent;   // of the open loop
+  bool has_parts_;                // a task has events before it ends
   Hearing hearing_;
   bool always_ticks_;  // ticks of the period happen with an empty buffer too
 };
@@ -153,6 +165,8 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
       has_fast_stretch_(plan.timeout == kInfinity && plan.max_staleness < 0 && plan.stall_limit > 0 &&
                         plan.model.component[kWait].kind == DistributionKind::Constant &&
                         plan.model.component[kWait].p[0] == 0.0),
+      uplink_(plan.uplink, plan.timeout < kInfinity),
+      has_parts_(uplink_.is_shared() || plan.needs_server),
       hearing_(plan.trigger, plan.n_clients, plan.per_client),
       always_ticks_(plan.step_period < kInfinity && (plan.restart || plan.refill == 0)) {
   if (plan.n_slots >= static_cast<std::int64_t>(Event::kMaxSlots) - 1) {
@@ -169,7 +183,12 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
     counters_.created = static_cast<std::uint64_t>(plan.n_slots);  // the first requests, which never enter the queue
   } else {
     const double first = plan.mode == Mode::OpenLoop ? open_start(0.0, 0) : 0.0;
-    queue_.put(Event::make(first, kStart, counters_.created++, kNoSlot));
+    const Event start = Event::make(first, kStart, counters_.created++, kNoSlot);
+    if (plan.mode == Mode::OpenLoop) {
+      next_start_ = start;
+    } else {
+      queue_.put(start);
+    }
   }
   switch (plan.mode) {
     case Mode::SlotIsClient: run_ = choose<Mode::SlotIsClient>(); break;
@@ -228,9 +247,9 @@ std::uint32_t LoopOver<Queue>::free_slot() {
 // One call of `run`: the event loop, for one mode and one kind of delays.
 //
 // kPlain: no windows, no trigger but a full buffer, slots are refilled at arrivals, no task is stopped, no distinct
-// clients, no recorded client runs out of tasks, and an idle client is eligible. Every member function is inlined into
-// `run`, and the object does not leave it: so the compiler keeps the counters in registers. A member function that is
-// not inlined would put all of them into memory.
+// clients, no client runs out of tasks, an idle client is eligible, and a task is one event. Every member function is
+// inlined into `run`, and the object does not leave it: so the compiler keeps the counters in registers. A member
+// function that is not inlined would put all of them into memory.
 template <class Queue>
 template <Mode kMode, bool kRecorded, bool kPlain>
 class LoopOver<Queue>::Call {
@@ -274,11 +293,13 @@ class LoopOver<Queue>::Call {
           }
         }
       }
-      const Event top = queue_.top();
+      const Next next = find_next();
+      const Event& top = next.event;
       bool round_is_over = false;
       if constexpr (!kPlain) {
+        const double time = top.time_bits < kInfinityBits ? top.time() : kInfinity;
         const double due = next_tick_time();
-        if (tick_is_due(top, due)) {
+        if (tick_is_due(top, due, time)) {
           if (on_tick(due)) {
             break;
           }
@@ -291,7 +312,7 @@ class LoopOver<Queue>::Call {
           }
         }
         // A round whose last tasks never end is over.
-        round_is_over = kMode == Mode::Rounds && loop_.n_taken_ > 0 && (queue_.empty() || top.time() == kInfinity);
+        round_is_over = kMode == Mode::Rounds && loop_.n_taken_ > 0 && time == kInfinity;
       }
       if (top.time_bits > horizon_ && !round_is_over) {
         reason_ = plan_.max_time < kInfinity ? StopReason::MaxTime : StopReason::Exhausted;
@@ -307,11 +328,7 @@ class LoopOver<Queue>::Call {
         }
         continue;
       }
-      s_.now = top.time();
-      queue_.take();
-      if (top.kind() != static_cast<int>(kEnd)) {
-        on_start(top);
-      } else if (on_end(top)) {
+      if (happen(next)) {
         break;
       }
     }
@@ -346,6 +363,9 @@ class LoopOver<Queue>::Call {
     if (!queue_.empty() && queue_.top().time_bits == 0 && queue_.top().kind() == static_cast<int>(kEnd)) {
       return false;
     }
+    if (!kPlain && (loop_.uplink_.next_time() == 0.0 || loop_.handled_.time_bits == 0)) {
+      return false;
+    }
     ask<false>(++loop_.asked_first_);
     if (all_have_asked()) {
       queue_.lay_out_again();
@@ -353,14 +373,58 @@ class LoopOver<Queue>::Call {
     return true;
   }
 
+  struct Next {
+    Event event;
+    Event* beside = nullptr;  // where it is kept, if it is not in the queue
+    bool is_upload = false;   // a transfer that is complete or given up
+  };
+  FB_ALWAYS_INLINE Next find_next() {
+    Next next{queue_.top()};
+    if constexpr (!kPlain) {
+      if (earlier(loop_.handled_, next.event)) {
+        next = {loop_.handled_, &loop_.handled_};
+      }
+      if constexpr (kMode == Mode::OpenLoop) {
+        if (earlier(loop_.next_start_, next.event)) {
+          next = {loop_.next_start_, &loop_.next_start_};
+        }
+      }
+      const double sent = loop_.uplink_.next_time();
+      if (sent < kInfinity && portable::detail::bits_of(sent) <= next.event.time_bits) {
+        next = {Event::make(sent, kEnd, 0, kNoSlot), nullptr, true};
+      }
+    }
+    return next;
+  }
+
+  // Whether the schedule ends with this event.
+  FB_ALWAYS_INLINE bool happen(const Next& next) {
+    const Event& event = next.event;
+    s_.now = event.time();
+    if constexpr (!kPlain) {
+      if (next.is_upload) {
+        return on_upload(event);
+      }
+    }
+    if (!kPlain && next.beside != nullptr) {
+      *next.beside = kNoEvent;
+    } else {
+      queue_.take();
+    }
+    if (event.kind() != static_cast<int>(kEnd)) {
+      on_start(event);
+      return false;
+    }
+    return !kPlain && loop_.has_parts_ ? on_part(event) : on_end(event, event.slot());
+  }
+
   FB_ALWAYS_INLINE double next_tick_time() const { return std::min(s_.trigger, s_.tick); }
 
   // A tick comes after the arrivals and before the starts of its time.
-  FB_ALWAYS_INLINE bool tick_is_due(const Event& top, double due) {
+  FB_ALWAYS_INLINE bool tick_is_due(const Event& top, double due, double time) {
     if (due == kInfinity || due > plan_.max_time) {
       return false;
     }
-    const double time = queue_.empty() ? kInfinity : top.time();
     return due < time || (due == time && top.kind() != static_cast<int>(kEnd));
   }
 
@@ -370,17 +434,15 @@ class LoopOver<Queue>::Call {
     if (is_period) {
       s_.tick = next_tick(0.0, plan_.step_period, due, true);
     }
-    if (s_.fill > 0) {
-      return make_step() && stop(StopReason::ServerSteps);
-    }
-    if (is_stalled()) {
+    const bool steps = s_.fill > 0;
+    if (steps ? make_step() && stop(StopReason::ServerSteps) : is_stalled()) {
       return true;
     }
-    if (is_period) {
+    if (is_period && !steps) {
       s_.stop_until = plan_.restart ? s_.version : -1;
-      if (plan_.refill == 0) {
-        refill();
-      }
+    }
+    if (plan_.refill == 0 && (is_period || steps)) {
+      refill();
     }
     return false;
   }
@@ -400,7 +462,7 @@ class LoopOver<Queue>::Call {
     }
     Slot& slot = queue_.payload(slot_index);
     if constexpr (kStops) {
-      if (!slot.deferred && slot.state != SlotState::Queued) {
+      if (slot.state == SlotState::Running || (slot.state == SlotState::Done && !slot.deferred)) {
         queue_.remove(slot_index);
       }
     }
@@ -417,16 +479,94 @@ class LoopOver<Queue>::Call {
     return s_.total_rows >= last_row_ && stop(StopReason::Arrivals);
   }
 
-  // Open slots ask for clients, in the order in which they became free.
+  // Open slots ask for clients, in the order in which they became free: at once while nothing else has this time.
   FB_ALWAYS_INLINE void refill() {
     for (const std::uint32_t slot_index : loop_.open_slots_) {
-      queue_.put(Event::make(s_.now, kStart, s_.created++, slot_index));
+      if (is_alone()) {
+        s_.last_start = s_.now;
+        ask<false>(slot_index);
+      } else {
+        queue_.put(Event::make(s_.now, kStart, s_.created++, slot_index));
+      }
     }
     loop_.open_slots_.clear();
   }
 
-  FB_ALWAYS_INLINE bool on_end(const Event top) {
+  // Whether nothing else happens at this time before a start that is created now.
+  FB_ALWAYS_INLINE bool is_alone() {
+    const std::uint64_t now = portable::detail::bits_of(s_.now);
+    return all_have_asked() && s_.stop_until < 0 && next_tick_time() > s_.now && loop_.uplink_.next_time() > s_.now &&
+           loop_.handled_.time_bits > now && queue_.top().time_bits > now;
+  }
+
+  // The client has done its work, or the server has handled the upload.
+  FB_ALWAYS_INLINE bool on_part(const Event top) {
     const std::uint32_t slot_index = top.slot();
+    Slot& slot = queue_.payload(slot_index);
+    if (slot.state == SlotState::Running && !slot.cut) {
+      if (loop_.uplink_.is_shared()) {
+        slot.state = SlotState::Sending;
+        loop_.uplink_.join(slot_index, s_.now, find_upload(slot), loop_.deadline_[slot_index]);
+        return false;
+      }
+      if (joins_server(slot_index)) {
+        return false;
+      }
+    }
+    return on_end(top, slot_index);
+  }
+
+  // A transfer is complete, or given up.
+  FB_ALWAYS_INLINE bool on_upload(const Event top) {
+    const Uplink::Taken taken = loop_.uplink_.take();
+    Slot& slot = queue_.payload(taken.slot);
+    slot.state = SlotState::Running;
+    if (!taken.complete) {
+      slot.status = TaskStatus::TimedOut;
+    } else if (joins_server(taken.slot)) {
+      return false;
+    }
+    return on_end(top, taken.slot);
+  }
+
+  // Puts an upload that the server has to handle at the end of its line; returns whether it has to.
+  FB_ALWAYS_INLINE bool joins_server(std::uint32_t slot_index) {
+    Slot& slot = queue_.payload(slot_index);
+    if (!plan_.needs_server || slot.status != TaskStatus::Used) {
+      return false;
+    }
+    if (plan_.queues) {
+      leave_queue(slot_index);
+    }
+    slot.state = SlotState::AtServer;
+    loop_.server_line_.join(slot_index);
+    if (loop_.server_line_.first() == slot_index) {
+      handle(slot_index);
+    }
+    return true;
+  }
+
+  // The server begins with the upload of the slot.
+  FB_ALWAYS_INLINE void handle(std::uint32_t slot_index) {
+    const Slot& slot = queue_.payload(slot_index);
+    const double time = draw_server_time(plan_.server_time, plan_.seed, slot.client, slot.task);
+    loop_.handled_ = Event::make(s_.now + time, kEnd, s_.created++, slot_index);
+  }
+
+  // Takes the slot out of the server's line; if it was handled, the next one's turn comes.
+  FB_ALWAYS_INLINE void leave_server(std::uint32_t slot_index) {
+    const bool was_first = loop_.server_line_.first() == slot_index;
+    loop_.server_line_.leave(slot_index);
+    if (was_first) {
+      loop_.handled_ = kNoEvent;
+      if (loop_.server_line_.first() != kNoSlot) {
+        handle(loop_.server_line_.first());
+      }
+    }
+  }
+
+  // The task of the slot, whose event was `top`, ends.
+  FB_ALWAYS_INLINE bool on_end(const Event top, std::uint32_t slot_index) {
     if (!end_task(slot_index)) {
       return false;
     }
@@ -447,18 +587,18 @@ class LoopOver<Queue>::Call {
     if constexpr (kClosed) {
       if constexpr (!kPlain) {
         if (plan_.refill != 1) {
-          if (plan_.refill > 0 && loop_.open_slots_.size() >= static_cast<std::size_t>(plan_.refill)) {
+          const bool fits = loop_.open_slots_.size() >= static_cast<std::size_t>(plan_.refill);
+          if (plan_.refill == 0 ? steps : fits) {
             refill();
           }
           return false;
         }
       }
       // If nothing else happens at this time, the request of the slot can be served at once.
-      const bool alone = queue_.was_alone(top) && all_have_asked();
-      if (kPlain && alone) {
-        ask<false>(slot_index);
-      } else if (!kPlain && alone && s_.stop_until < 0 && next_tick_time() > s_.now) {
-        s_.last_start = s_.now;
+      if (kPlain ? queue_.was_alone(top) && all_have_asked() : is_alone()) {
+        if constexpr (!kPlain) {
+          s_.last_start = s_.now;
+        }
         ask<false>(slot_index);
       } else {
         queue_.put(Event::make(s_.now, kStart, s_.created++, slot_index));
@@ -482,7 +622,8 @@ class LoopOver<Queue>::Call {
     }
     if constexpr (kStops) {
       if (slot_index != kNoSlot && queue_.payload(slot_index).state == SlotState::Restarting) {
-        assign<false>(queue_.payload(slot_index).client, slot_index, s_.starts);
+        const std::uint32_t client = queue_.payload(slot_index).client;
+        start_task<false>(client, clients_.template retake<kMode>(client), slot_index, s_.starts);
         return;
       }
     }
@@ -566,6 +707,10 @@ class LoopOver<Queue>::Call {
         if (loop_.entered_[slot.client] == s_.version) {
           loop_.deferred_.push_back(slot_index);
           slot.deferred = true;
+          if (slot.state == SlotState::AtServer) {
+            leave_server(slot_index);
+          }
+          slot.state = SlotState::Done;
           return false;
         }
         loop_.entered_[slot.client] = s_.version;
@@ -587,21 +732,32 @@ class LoopOver<Queue>::Call {
     return true;
   }
 
-  // The task of the slot is over; its client turns to the next one in its queue.
+  // The task of the slot is over.
   FB_ALWAYS_INLINE void leave(std::uint32_t slot_index) {
     --loop_.n_taken_;
     if (loop_.stops()) {
       loop_.running_.leave(slot_index);
     }
-    if (plan_.queues) {
-      const std::uint32_t client = queue_.payload(slot_index).client;
-      const std::uint32_t next = loop_.queues_.leave(client, slot_index);
-      if (next != kNoSlot) {
-        queue_.payload(next).state = SlotState::Running;
-        const double begin =
-            plan_.window_policy == WindowPolicy::None ? s_.now : clients_.windows().next_open(client, s_.now);
-        work<false>(next, begin, loop_.queued_duration_[next]);
-      }
+    const SlotState state = queue_.payload(slot_index).state;
+    if (state == SlotState::Sending) {
+      loop_.uplink_.leave(slot_index, s_.now);
+    }
+    if (state == SlotState::AtServer) {
+      leave_server(slot_index);
+    } else if (plan_.queues) {
+      leave_queue(slot_index);
+    }
+  }
+
+  // Takes the slot out of its client's queue; if the client worked on it, it turns to the next one.
+  FB_ALWAYS_INLINE void leave_queue(std::uint32_t slot_index) {
+    const std::uint32_t client = queue_.payload(slot_index).client;
+    const std::uint32_t next = loop_.queues_.leave(client, slot_index);
+    if (next != kNoSlot) {
+      queue_.payload(next).state = SlotState::Running;
+      const double begin =
+          plan_.window_policy == WindowPolicy::None ? s_.now : clients_.windows().next_open(client, s_.now);
+      work<false>(next, begin, loop_.queued_duration_[next]);
     }
   }
 
@@ -636,6 +792,9 @@ class LoopOver<Queue>::Call {
     }
     loop_.n_taken_ = 0;
     queue_.clear();
+    loop_.uplink_.clear();
+    loop_.server_line_.clear();
+    loop_.handled_ = kNoEvent;
     queue_.put(Event::make(s_.now, kStart, s_.created++, kNoSlot));
     return s_.fill > 0;
   }
@@ -685,9 +844,6 @@ class LoopOver<Queue>::Call {
       }
     }
     loop_.deferred_.clear();
-    if (plan_.refill == 0) {
-      refill();
-    }
   }
 
   FB_ALWAYS_INLINE void write_row(const Slot& slot, std::int64_t step, std::int64_t staleness, TaskStatus status) {
@@ -731,6 +887,13 @@ class LoopOver<Queue>::Call {
   FB_ALWAYS_INLINE void serve_line(std::uint32_t slot_index) {
     std::deque<std::uint32_t>& line = loop_.line_;
     if (slot_index != kNoSlot) {
+      if (line.empty()) {
+        const std::int64_t client = draw();
+        if (client >= 0) {
+          assign<false>(static_cast<std::uint32_t>(client), slot_index, s_.starts++);
+          return;
+        }
+      }
       line.push_back(slot_index);
     }
     while (!line.empty()) {
@@ -769,14 +932,19 @@ class LoopOver<Queue>::Call {
     }
     ++s_.starts;
     if (!clients_.all_spent()) {
-      queue_.put(Event::make(loop_.open_start(s_.now, s_.starts), kStart, s_.created++, kNoSlot));
+      loop_.next_start_ = Event::make(loop_.open_start(s_.now, s_.starts), kStart, s_.created++, kNoSlot);
     }
   }
 
   // The client takes the slot for its next task, which starts after its wait and inside a window.
   template <bool kFast>
   FB_ALWAYS_INLINE void assign(std::uint32_t client, std::uint32_t slot_index, std::uint64_t start) {
-    const std::uint32_t task = clients_.template take<kMode, kRecorded, kPlain>(client);
+    start_task<kFast>(client, clients_.template take<kMode, kRecorded, kPlain>(client), slot_index, start);
+  }
+
+  template <bool kFast>
+  FB_ALWAYS_INLINE void start_task(std::uint32_t client, std::uint32_t task, std::uint32_t slot_index,
+                                   std::uint64_t start) {
     if constexpr (!kPlain) {
       ++loop_.n_taken_;
     }
@@ -819,6 +987,14 @@ class LoopOver<Queue>::Call {
     }
   }
 
+  // What the upload of a task takes alone, where uploads share a link.
+  FB_ALWAYS_INLINE double find_upload(const Slot& slot) const {
+    if constexpr (kRecorded) {
+      return plan_.row_upload[loop_.recorded_row(slot.client, slot.task)];
+    }
+    return draw_upload(plan_.upload, plan_.seed, slot.client, slot.task);
+  }
+
   // The task of the slot starts now, on the current version; if its client is busy, it waits in the queue.
   template <bool kFast>
   FB_ALWAYS_INLINE void begin(std::uint32_t slot_index, double duration) {
@@ -849,6 +1025,12 @@ class LoopOver<Queue>::Call {
       if (end > begin + timeout_) {
         end = begin + timeout_;
         slot.status = TaskStatus::TimedOut;
+        slot.cut = true;
+      }
+      if constexpr (!kPlain) {
+        if (loop_.uplink_.is_shared()) {
+          loop_.deadline_[slot_index] = begin + timeout_;
+        }
       }
     }
     slot.endless = end == kInfinity;
@@ -859,6 +1041,7 @@ class LoopOver<Queue>::Call {
   FB_ALWAYS_INLINE double find_end(Slot& slot, double begin, double duration) const {
     slot.status = TaskStatus::Used;
     if constexpr (!kPlain) {
+      slot.cut = false;
       if (begin == kInfinity) {
         return begin;
       }
@@ -877,6 +1060,7 @@ class LoopOver<Queue>::Call {
         const double close = clients_.windows().close(slot.client, begin);
         if (end > close) {
           slot.status = TaskStatus::Failed;
+          slot.cut = true;
           return close;
         }
       }
@@ -906,7 +1090,7 @@ std::vector<TaskInFlight> LoopOver<Queue>::in_flight() const {
   std::vector<TaskInFlight> tasks;
   for (std::uint32_t i = 1; i < queue_.n_slots(); ++i) {
     const Slot& slot = queue_.payload(i);
-    if (slot.state == SlotState::Running || slot.state == SlotState::Queued) {
+    if (slot.state >= SlotState::Queued) {
       tasks.push_back({static_cast<std::int32_t>(slot.client), slot.task, slot.version, slot.start});
     }
   }

@@ -43,6 +43,7 @@ class SlotList {
   std::uint32_t first() const { return ends_.first; }
   void join(std::uint32_t slot) { links_.join(ends_, slot); }
   void leave(std::uint32_t slot) { links_.leave(ends_, slot); }
+  void clear() { ends_ = {}; }
 
  private:
   SlotLinks links_;

@@ -40,6 +40,8 @@ inline bool weighs_numbers(const fb_rule& rule) { return rule.weight_by != FB_WE
 inline bool weighs_way(const fb_rule& rule) {
   return rule.weight_by == FB_WEIGHT_WAY || rule.weight_by == FB_WEIGHT_RATIO;
 }
+// Whether versions have a control variate beside the model.
+inline bool has_control(const fb_rule& rule) { return rule.control != FB_CONTROL_NONE; }
 inline bool keeps_models(const fb_rule& rule) { return rule.table_keeps == FB_KEEPS_MODELS; }
 inline bool keeps_means(const fb_rule& rule) { return rule.table_keeps == FB_KEEPS_MEANS; }
 inline bool needs_start(const fb_rule& rule) {

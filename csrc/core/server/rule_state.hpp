@@ -11,6 +11,11 @@
 // Other tables keep means of rounds (round_means.hpp), whose sum is the sum of a step; or models, in a ring. With a
 // hidden model, which is what clients download, own_w is what steps move, and w_out = w + (own_w - w, quantised).
 //
+// With a control variate c (dim), the mean over n clients of a state that each of them keeps, an arrival brings the
+// change of its client's state too:
+//   c_out = c + (sum of changes) / n, a change made in T as after - before, and added in the order of arrival
+//   w_out = w_out - control_pull c_out, where there is a pull (FedDyn)
+//
 // s, e and their sums are double; a weight is rounded to T before it multiplies a delta. With a unit (rule.unit > 0)
 // deltas are integers, and weights are rounded to multiples of 2^-24. All operations work element by element, so the
 // bits depend neither on chunks nor on threads.
@@ -63,12 +68,13 @@ class RuleState {
     }
     if (has_rows()) {
       total_.assign(size, T(0));
-      change_.resize(size);
       next_change_.resize(restores_ ? size : 0);
       direction_.resize(restores_ ? size : 0);
     }
+    control_sum_.assign(has_control(rule) ? size : 0, T(0));
+    change_.resize(has_rows() || has_control(rule) ? size : 0);
     last_step_.assign(rule.weight_by == FB_WEIGHT_LAST_STEP ? size : 0, T(0));
-    way_.resize(weighs_way(rule) || keeps_models(rule) ? size : 0);
+    model_.resize(keeps_models(rule) ? size : 0);
     own_w_.resize(is_hidden() ? size : 0);
     next_own_w_.resize(is_hidden() && restores_ ? size : 0);
   }
@@ -112,8 +118,8 @@ class RuleState {
   }
   // delta - start (dim), minus the model of an arrival, as a ring keeps it; until the next call.
   const T* minus_model(const T* delta, const T* start) {
-    kernels().of<T>().accumulate(sum_.dim(), delta, start, T(-1), nullptr, nullptr, way_.data());
-    return way_.data();
+    kernels().of<T>().accumulate(sum_.dim(), delta, start, T(-1), nullptr, nullptr, model_.data());
+    return model_.data();
   }
   RowTable<T>& rows() { return rows_; }
   const RowTable<T>& rows() const { return rows_; }
@@ -126,25 +132,28 @@ class RuleState {
     }
     const Kernels<T>& k = kernels().of<T>();
     const std::int64_t dim = sum_.dim();
-    const double norm = std::sqrt(k.dot(dim, delta, delta));
+    const bool of_sum = rule_.weight_by == FB_WEIGHT_SUM;
+    const T* other =
+        of_sum ? (weights_.arrivals > 0 ? sum_.values() : nullptr) : (last_step_.empty() ? nullptr : last_step_.data());
+    double sums[2] = {};  // of the delta with itself, and with the other vector
+    if (other != nullptr) {
+      k.dots(dim, delta, other, sums);
+    } else {
+      sums[0] = k.dot(dim, delta, delta);
+    }
+    const double norm = std::sqrt(sums[0]);
     double q = 1.0;
     if (rule_.weight_by == FB_WEIGHT_NORM) {
       q = 1.0 / (norm + rule_.weight_epsilon);
     } else if (weighs_way(rule_)) {
-      double way = 0;
-      if (start != nullptr) {
-        k.accumulate(dim, current, start, T(-1), nullptr, nullptr, way_.data());
-        way = std::sqrt(k.dot(dim, way_.data(), way_.data()));
-      }
+      double way = start == nullptr ? 0 : std::sqrt(k.squared_distance(dim, current, start));
       if (rule_.weight_by == FB_WEIGHT_RATIO && way > 0) {
         way = norm > 0 ? way / norm : std::numeric_limits<double>::infinity();
       }
       q = 1.0 / (way + rule_.weight_epsilon);
-    } else if (rule_.weight_by != FB_WEIGHT_NONE) {
-      const bool of_sum = rule_.weight_by == FB_WEIGHT_SUM;
-      const T* other = !of_sum ? last_step_.data() : weights_.arrivals > 0 ? sum_.values() : nullptr;
-      const double length = other == nullptr ? 0 : norm * std::sqrt(k.dot(dim, other, other));
-      q = length > 0 ? 0.5 * (1.0 + k.dot(dim, delta, other) / length) : 1.0;
+    } else if (other != nullptr) {
+      const double length = norm * (of_sum ? std::sqrt(k.dot(dim, other, other)) : last_length_);
+      q = length > 0 ? 0.5 * (1.0 + sums[1] / length) : 1.0;
     }
     return rule_.weight_clip > 0 && norm > rule_.weight_clip ? q * (rule_.weight_clip / norm) : q;
   }
@@ -155,10 +164,41 @@ class RuleState {
   // Whether q of an arrival depends on those before it in the buffer: then they are added one by one.
   bool weighs_sum() const { return rule_.weight_by == FB_WEIGHT_SUM; }
 
+  // An arrival's client had `before` as its state and has `after`, (dim); a null before is zero.
+  void add_change(const T* after, const T* before) {
+    const T* change = after;
+    if (before != nullptr) {
+      kernels().of<T>().accumulate(sum_.dim(), after, before, T(-1), nullptr, nullptr, change_.data());
+      change = change_.data();
+    }
+    sum_changes(change, control_sum_.data());
+  }
+  // The sum of changes with one more, into sum_out (dim), which may be the sum. Whether it is finite.
+  bool sum_changes(const T* change, T* sum_out) const {
+    return kernels().of<T>().accumulate(sum_.dim(), control_sum_.data(), change, T(1), nullptr, nullptr, sum_out);
+  }
+  // The control variate's part of a step with this sum of changes, after the model's; c, c_out, w_out (dim). Whether
+  // they are finite.
+  bool step_control(const T* sum, const T* c, T* c_out, T* w_out) const {
+    const Kernels<T>& k = kernels().of<T>();
+    const T share = static_cast<T>(1.0 / static_cast<double>(rule_.n_clients));
+    bool finite = k.accumulate(sum_.dim(), c, sum, share, nullptr, nullptr, c_out);
+    if (rule_.control_pull != 0) {
+      const T pull = static_cast<T>(-rule_.control_pull);
+      finite = k.accumulate(sum_.dim(), w_out, c_out, pull, nullptr, nullptr, w_out) && finite;
+    }
+    return finite;
+  }
+  // The changes of the buffer, (dim).
+  const T* changes() const { return control_sum_.data(); }
+  T* changes_out() { return control_sum_.data(); }
+  void clear_changes() { std::fill(control_sum_.begin(), control_sum_.end(), T(0)); }
+
   // The step from w to w_out (dim), for the weights of later arrivals.
   void note_step(const T* w, const T* w_out) {
     if (!last_step_.empty()) {
       kernels().of<T>().accumulate(sum_.dim(), w, w_out, T(-1), nullptr, nullptr, last_step_.data());
+      measure_last_step();
     }
   }
 
@@ -368,6 +408,9 @@ class RuleState {
     if (!last_step_.empty()) {
       found.push_back({"last_step", -1, sum_.dim(), kDtype, last_step_.data()});
     }
+    if (has_control(rule_) && weights_.arrivals > 0) {
+      found.push_back({"control_change", -1, sum_.dim(), kDtype, control_sum_.data()});
+    }
     if (is_hidden()) {
       found.push_back({"own_w", -1, sum_.dim(), kDtype, own_w_.data()});
     }
@@ -417,7 +460,12 @@ class RuleState {
       }
     }
     if (!last_step_.empty() && is("last_step")) {
-      return copy_values(array, kDtype, last_step_.data(), sum_.dim());
+      const fb_status status = copy_values(array, kDtype, last_step_.data(), sum_.dim());
+      measure_last_step();
+      return status;
+    }
+    if (has_control(rule_) && is("control_change")) {
+      return copy_values(array, kDtype, control_sum_.data(), sum_.dim());
     }
     if (is_hidden() && is("own_w")) {
       return copy_values(array, kDtype, own_w_.data(), sum_.dim());
@@ -452,6 +500,10 @@ class RuleState {
     }
     std::memcpy(to, from.data, static_cast<std::size_t>(n) * sizeof(Value));
     return FB_OK;
+  }
+
+  void measure_last_step() {
+    last_length_ = std::sqrt(kernels().of<T>().dot(sum_.dim(), last_step_.data(), last_step_.data()));
   }
 
   // The tables of means: rows that a later arrival of the round reads.
@@ -581,7 +633,10 @@ class RuleState {
   PlacedVector<T> moment_[kMostMoments], next_moment_[kMostMoments];  // and where the next ones are made
   std::vector<const T*> deltas_;                                      // of step_fused
   std::vector<T> factors_;
-  PlacedVector<T> last_step_, way_;     // of weights: old minus new model, and room for current - start
+  PlacedVector<T> control_sum_;         // of changes in the buffer
+  PlacedVector<T> last_step_;           // old minus new model, of weights by its angle
+  double last_length_ = 0;              // its norm
+  PlacedVector<T> model_;               // minus that of the newest arrival, for a ring
   PlacedVector<T> own_w_, next_own_w_;  // where the model that is downloaded is a hidden one
   RowTable<T> rows_;
   RoundMeans<T> means_;

@@ -82,8 +82,14 @@ template <class T>
 class Server final : public fb_server, private TicketQueue::Sink {
  public:
   Server(const fb_rule& rule, std::int64_t dim, const void* w0)
-      : rule_(rule), dim_(dim), model_(fb_model::create(bytes())), state_(rule, dim, OnFailure::Restore), own_(rule) {
+      : rule_(rule),
+        dim_(dim),
+        model_(fb_model::create(model_bytes())),
+        state_(rule, dim, OnFailure::Restore),
+        own_(rule) {
+    std::memset(model_.get()->data, 0, model_bytes());
     std::memcpy(model_.get()->data, w0, bytes());
+    next_changes_.resize(has_control() ? size() : 0);
     state_.start_from(values(model_));
     due_.push_back({});
     terms_.reserve(TicketQueue::kMaxBatch);
@@ -109,6 +115,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
     if (const fb_status status = state_.sum().accepts(dtype, dim); status != FB_OK) {
       return status;
     }
+    if (has_control()) {
+      return FB_ERR_ARGUMENT;
+    }
     if (needs_client(rule_) && (client < 0 || client >= rule_.n_clients)) {
       return FB_ERR_CLIENT;
     }
@@ -120,9 +129,33 @@ class Server final : public fb_server, private TicketQueue::Sink {
     return status;
   }
 
+  fb_status upload_change(fb_dtype dtype, std::int64_t dim, const void* delta, const void* change, std::int64_t version,
+                          double e, std::int64_t ticket, std::int32_t* outcome_out) override {
+    if (const fb_status status = state_.sum().accepts(dtype, dim); status != FB_OK) {
+      return status;
+    }
+    if (!has_control()) {
+      return FB_ERR_ARGUMENT;
+    }
+    if (!kernels().of<T>().all_finite(dim_, static_cast<const T*>(change))) {
+      queue_.cancel_ticket(ticket);
+      return FB_ERR_NOT_FINITE;
+    }
+    Arrival arrival{delta, dtype, version, e, ticket};
+    arrival.change = change;
+    const fb_status status = queue_.submit(*this, arrival);
+    if (status == FB_OK && outcome_out != nullptr) {
+      *outcome_out = arrival.outcome;
+    }
+    return status;
+  }
+
   fb_status upload_models(fb_dtype dtype, std::int64_t dim, std::int64_t n, fb_model_upload* uploads) override {
     if (const fb_status status = state_.sum().accepts(dtype, dim); status != FB_OK) {
       return status;
+    }
+    if (has_control()) {
+      return FB_ERR_ARGUMENT;
     }
     if (!state_.adds_blocks()) {
       PlacedVector<T> delta(size());
@@ -275,7 +308,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
       Due& due = version >= due_.begin() ? due_[version] : far_due_[version];
       due.tasks = state.due[i];
       if (needs_start(rule_) && version != state.version) {
-        due.model = Hold(fb_model::create(bytes()));
+        due.model = Hold(fb_model::create(model_bytes()));
         std::memcpy(due.model.get()->data, state.kept[i], bytes());
       }
     }
@@ -325,6 +358,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
       far_due_.emplace(version, again(due));
     }
     terms_.reserve(TicketQueue::kMaxBatch);
+    next_changes_.resize(other.next_changes_.size());
   }
 
   using Term = typename RuleState<T>::Term;
@@ -335,6 +369,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
     std::vector<fb_array> found = state_.arrays();
     if (holds()) {
       held_.list(dim_, found);
+    }
+    if (has_control()) {
+      found.push_back({"control", -1, dim_, dtype(), values(model_) + dim_});
     }
     if (!own_.state().empty()) {
       const std::vector<double>& numbers = own_.state();
@@ -359,6 +396,13 @@ class Server final : public fb_server, private TicketQueue::Sink {
       }
     }
     for (const fb_array& array : given) {
+      if (has_control() && std::strcmp(array.name, "control") == 0) {
+        if (array.dtype != dtype() || array.size != dim_) {
+          return array.dtype != dtype() ? FB_ERR_DTYPE : FB_ERR_SIZE;
+        }
+        std::memcpy(values(model_) + dim_, array.data, bytes());
+        continue;
+      }
       if (holds() && std::strncmp(array.name, "held", 4) == 0) {
         continue;
       }
@@ -406,8 +450,10 @@ class Server final : public fb_server, private TicketQueue::Sink {
     return FB_OK;
   }
 
+  bool has_control() const { return fedbuff::has_control(rule_); }
   std::size_t size() const { return static_cast<std::size_t>(dim_); }
   std::size_t bytes() const { return size() * sizeof(T); }
+  std::size_t model_bytes() const { return has_control() ? 2 * bytes() : bytes(); }
   static T* values(const Hold& hold) { return static_cast<T*>(hold.get()->data); }
   std::int64_t read(const std::int64_t& value) const {
     const auto lock = queue_.lock_without(stepping_);
@@ -483,7 +529,8 @@ class Server final : public fb_server, private TicketQueue::Sink {
     WeightSums after = state_.weights();
     double norm = 1;
     bool full = false;
-    n = rule_.table != FB_TABLE_NONE || rule_.trigger != FB_TRIGGER_BUFFER || state_.weighs_sum() ? 1 : n;
+    const bool alone = rule_.table != FB_TABLE_NONE || rule_.trigger != FB_TRIGGER_BUFFER || has_control();
+    n = alone || state_.weighs_sum() ? 1 : n;
     for (std::size_t at = 0; at < n && !full && !arrival[at]->is_step(); ++at) {
       Arrival& next = *arrival[at];
       next.status = consider(arrival, at, after, full, norm);
@@ -506,6 +553,10 @@ class Server final : public fb_server, private TicketQueue::Sink {
       arrival[0]->status = status == FB_ERR_OVERFLOW ? state_.reason(terms_[0]) : status;
       return 1;
     }
+    if (has_control() && !state_.sum_changes(static_cast<const T*>(arrival[0]->change), next_changes_.data())) {
+      arrival[0]->status = FB_ERR_OVERFLOW;
+      return 1;
+    }
     Hold next;
     if (full) {  // what may throw comes before the first change
       next = prepare_step();
@@ -519,6 +570,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
       }
       arrival[0]->status = FB_ERR_DIVERGED;
       return 1;
+    }
+    if (has_control()) {
+      std::copy(next_changes_.begin(), next_changes_.end(), state_.changes_out());
     }
     state_.set_weights(after);
     if (rule_.table != FB_TABLE_NONE) {
@@ -593,13 +647,16 @@ class Server final : public fb_server, private TicketQueue::Sink {
     }
     Hold next = prepare_step();
     OwnStep made = OwnStep::Failed;
-    stepping_ = true;
-    const fb_status ran = queue_.run(
-        lock, 1, true, [&](std::int64_t) { made = own_.step(dim_, version_, values(model_), values(next)); });
-    stepping_ = false;
-    if (ran != FB_OK || made != OwnStep::Made) {
+    lock.unlock();  // the function is the host's: downloads go on, and find the present model
+    try {
+      made = own_.step(dim_, version_, values(model_), values(next));
+    } catch (...) {
+      made = OwnStep::Failed;
+    }
+    lock.lock();
+    if (made != OwnStep::Made) {
       spare_ = std::move(next);
-      return ran == FB_OK && made == OwnStep::Diverged ? FB_ERR_DIVERGED : FB_ERR_HOST;
+      return made == OwnStep::Diverged ? FB_ERR_DIVERGED : FB_ERR_HOST;
     }
     own_.commit();
     next_out = std::move(next);
@@ -653,6 +710,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
       if (norm == 0) {
         return FB_ERR_ZERO_NORM;
       }
+      std::copy_n(state_.changes(), next_changes_.size(), next_changes_.begin());
       next = prepare_step();
       if (!step(lock, sums, norm, next)) {
         return FB_ERR_DIVERGED;
@@ -757,7 +815,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
 
   // Memory for the next model: that of an old model which nobody holds, else new memory, whose first access costs more
   // than the step. The present model must stay, in case the next one is not finite.
-  Hold next_model() { return spare_ && spare_.alone() ? std::move(spare_) : Hold(fb_model::create(bytes())); }
+  Hold next_model() { return spare_ && spare_.alone() ? std::move(spare_) : Hold(fb_model::create(model_bytes())); }
 
   // Memory for a step, and room for the next version's entry. Throws std::bad_alloc, and has then changed nothing.
   Hold prepare_step() {
@@ -778,6 +836,9 @@ class Server final : public fb_server, private TicketQueue::Sink {
       }
     });
     bool good = finite.load(std::memory_order_relaxed);
+    if (good && has_control()) {
+      good = state_.step_control(next_changes_.data(), values(model_) + dim_, values(next) + dim_, values(next));
+    }
     if (good && state_.is_hidden()) {
       good = state_.show(config, values(model_), values(next));
     }
@@ -791,6 +852,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
   // Makes the next model the present one. There is room for its entry.
   void advance(Hold next) {
     state_.commit_step();
+    state_.clear_changes();
     state_.note_step(values(model_), values(next));
     Due& present = due_.back();
     if (needs_start(rule_) && present.tasks > 0) {
@@ -812,6 +874,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
   std::int64_t version_ = 0, dropped_ = 0;
   bool stepping_ = false;                      // chunks of the next model are being written
   std::vector<Term> terms_;                    // of the batch that is being settled
+  PlacedVector<T> next_changes_;               // of clients' states in the buffer, with that of the arrival
   std::vector<double> staleness_weight_;       // by staleness; empty: always 1
   std::map<std::int64_t, double> far_weight_;  // of a staleness above the table's
   IndexRing<Due> due_;                         // by version, the present one last

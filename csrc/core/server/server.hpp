@@ -8,7 +8,8 @@
 #include "compiler/export.hpp"
 #include "fedbuff/fedbuff.h"
 
-// A model that does not change while somebody holds it: a count of holders, then the values.
+// A model that does not change while somebody holds it: a count of holders, then the values; with a control variate c
+// those of the model and of c.
 struct fb_model {
   std::atomic<std::int64_t> holders{1};
   void* data = nullptr;  // placed by alignment_of
@@ -23,6 +24,9 @@ struct fb_server {
   virtual ~fb_server() = default;
   virtual fb_status upload(fb_dtype dtype, std::int64_t dim, const void* delta, std::int64_t version, double e,
                            std::int64_t client, std::int64_t ticket, std::int32_t* outcome_out) = 0;
+  // The same where the rule has a control variate, and only there: `change` (dim) is of the client's state.
+  virtual fb_status upload_change(fb_dtype dtype, std::int64_t dim, const void* delta, const void* change,
+                                  std::int64_t version, double e, std::int64_t ticket, std::int32_t* outcome_out) = 0;
   virtual fb_status upload_models(fb_dtype dtype, std::int64_t dim, std::int64_t n, fb_model_upload* uploads) = 0;
   virtual fb_status step() = 0;
   virtual std::int64_t overdue(std::int64_t n, std::int64_t* version_out, std::int64_t* tasks_out) const = 0;

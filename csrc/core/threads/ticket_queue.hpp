@@ -34,6 +34,7 @@ struct Arrival {
   std::int64_t ticket = FB_NO_TICKET;
   std::int64_t client = -1;
   const fb_model_upload* model = nullptr;
+  const void* change = nullptr;  // of the client's state, where the rule has a control variate
   bool is_step() const { return delta == nullptr && model == nullptr; }
   fb_status status = FB_OK;
   std::int32_t outcome = FB_ADDED;

@@ -145,6 +145,11 @@ typedef enum fb_keeps { FB_KEEPS_DELTA = 0, FB_KEEPS_MEANS = 1, FB_KEEPS_MODELS 
  * while the others count for the next round. The last two need n_clients, and uploads that name their client. */
 typedef enum fb_trigger { FB_TRIGGER_BUFFER = 0, FB_TRIGGER_EVERY_CLIENT = 1, FB_TRIGGER_RINGLEADER = 2 } fb_trigger;
 
+/* A control variate c, zero at first: the mean of a state that each of n_clients clients keeps. A step adds the changes
+ * of its arrivals' clients over n_clients to it, and takes control_pull times the new c off the model (FedDyn). The
+ * data of an fb_model is (w, c) then, 2 dim numbers. Without a unit, a table, a hidden model and own_step; FB_TRIGGER_BUFFER. */
+typedef enum fb_control { FB_CONTROL_NONE = 0, FB_CONTROL_MEAN = 1 } fb_control;
+
 /* A step that the host's own rule makes: all deltas of the buffer at once, in the order of arrival. Pointers hold until
  * the function returns. It writes w_out, and may change the state, and nothing else; it returns 0, or a code for which
  * the step is not made. A model or state that is not finite counts as one that diverged. It runs on one thread at a
@@ -214,6 +219,8 @@ typedef struct fb_rule {
                                 momentum, FB_NORM_ONE, and no unit, table, hidden model or weights of numbers */
   void* own_context;
   int64_t own_state; /* numbers of its state */
+  int32_t control;       /* fb_control */
+  double control_pull;   /* >= 0 */
 } fb_rule;
 #define FB_RULE_INIT  \
   {sizeof(fb_rule),   \
@@ -258,7 +265,9 @@ typedef struct fb_rule {
    0,                 \
    0,                 \
    0,                 \
-   0}
+   0,                 \
+   FB_CONTROL_NONE,   \
+   0.0}
 
 typedef struct fb_server fb_server;
 typedef struct fb_model fb_model;
@@ -316,6 +325,12 @@ FB_API fb_status fb_server_upload(fb_server* server, fb_dtype dtype, int64_t dim
 FB_API fb_status fb_server_upload_from(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta,
                                        int64_t version, double e, int64_t client, int64_t ticket, int32_t* outcome_out);
 
+/* The same with a control variate: `change` (dim) is what the client's state has changed by. The other uploads give
+ * FB_ERR_ARGUMENT with such a rule, and this one without. */
+FB_API fb_status fb_server_upload_change(fb_server* server, fb_dtype dtype, int64_t dim, const void* delta,
+                                         const void* change, int64_t version, double e, int64_t ticket,
+                                         int32_t* outcome_out);
+
 /* Steps with what is in the buffer, as a server does whose steps have times: in its turn, like an upload. FB_ERR_EMPTY
  * where the buffer is empty; FB_ERR_ARGUMENT with FB_TRIGGER_RINGLEADER, which steps at arrivals only. */
 FB_API fb_status fb_server_step(fb_server* server);
@@ -365,7 +380,7 @@ FB_API fb_status fb_server_clone(fb_server* server, fb_server** server_out);
  * their arrivals in this round, and of FB_TRIGGER_RINGLEADER "to_step" (n_clients) FB_I64, 1 where the client's next
  * arrival makes a step; of weight_shared and own_step "held" (dim) with its number in the buffer as its key,
  * "held_client" and "held_staleness" (fill) FB_I64, "held_s" and "held_e" (fill) FB_F64; of own_step "own_state"
- * (own_state) FB_F64. */
+ * (own_state) FB_F64; "control" (dim) the control variate, "control_change" (dim) what the buffer's clients have changed. */
 typedef struct fb_array {
   const char* name;
   int64_t key; /* of a client, or -1 */
@@ -566,8 +581,32 @@ typedef struct fb_learning_rate {
 
 /* What is beside the local steps. FB_METHOD_FEDNOVA: the delta is multiplied by Q / a, where a is how much the client's
  * gradients weigh in it together: its number of steps, with momentum m the sum of (1 - m^k) / (1 - m) for k = 1 ..
- * steps. */
-typedef enum fb_method { FB_METHOD_SGD = 0, FB_METHOD_FEDNOVA = 1 } fb_method;
+ * steps.
+ *
+ * FB_METHOD_SCAFFOLD and FB_METHOD_FEDDYN keep a state of each client, c_i, zero at first, and have no momentum,
+ * weight_decay, prox and rates that follow something:
+ *   FB_METHOD_SCAFFOLD  gradient + c - c_i, with the server's c; then c_i <- c_i - c + delta / (steps lr)
+ *   FB_METHOD_FEDDYN    gradient - c_i + alpha (w - w_start); then c_i <- c_i + alpha delta */
+typedef enum fb_method {
+  FB_METHOD_SGD = 0,
+  FB_METHOD_FEDNOVA = 1,
+  FB_METHOD_SCAFFOLD = 2,
+  FB_METHOD_FEDDYN = 3
+} fb_method;
+
+/* What is sent in the place of the delta: its largest numbers, of equals the first; numbers at random places, times dim
+ * / kept; whole multiples of |delta| / levels, rounded by chance without bias (QSGD); the mean of all sizes with the
+ * number's sign; the nearest numbers of 16 bits. With error feedback what was not sent is the client's state, which is
+ * added to its next delta: the state of fb_local_delta_state, without control; places at random are not multiplied
+ * then, and QSGD has none. Not with methods that keep a state of their own. */
+typedef enum fb_compress {
+  FB_COMPRESS_NONE = 0,
+  FB_COMPRESS_TOP_K = 1,
+  FB_COMPRESS_RANDOM_K = 2,
+  FB_COMPRESS_QSGD = 3,
+  FB_COMPRESS_SIGN = 4,
+  FB_COMPRESS_BF16 = 5
+} fb_compress;
 
 /* `steps` times w <- w - lr v, v <- momentum v + g + weight_decay w + prox (w - w_start); v is zero at the start.
  * Batches are a function of (seed, client, task, step). Pointers are read once, when a local is made. */
@@ -587,9 +626,14 @@ typedef struct fb_local_config {
   const fb_learning_rate* lr_by_step;    /* and by that of the local step, from 0; or null */
   int32_t method;                        /* fb_method; FedNova takes neither prox nor lr_by_step */
   double effective_steps;                /* FedNova's Q; 0: the mean of a over the clients */
+  double alpha;                          /* FedDyn's, > 0; else 0 */
+  int32_t compress;                      /* fb_compress */
+  int32_t compress_feedback;             /* 0 or 1 */
+  double compress_share;   /* of the numbers, for FB_COMPRESS_TOP_K and FB_COMPRESS_RANDOM_K: 0 < share <= 1; else 0 */
+  int64_t compress_levels; /* FB_COMPRESS_QSGD, 1 .. 2^20; else 0 */
 } fb_local_config;
 #define FB_LOCAL_CONFIG_INIT \
-  {sizeof(fb_local_config), FB_ABI_VERSION, 1, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0.0}
+  {sizeof(fb_local_config), FB_ABI_VERSION, 1, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0.0, 0}
 
 /* gradient_out (dim) = the mean gradient at w over n_rows rows of the client, numbered within the client; of the dtype
  * given to fb_local_create_custom. Returns 0, or another number where it failed. */
@@ -613,6 +657,12 @@ FB_API fb_status fb_local_delta(fb_local* local, fb_dtype dtype, int64_t dim, in
 /* The same, of a task that starts from this version. */
 FB_API fb_status fb_local_delta_at(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task,
                                    int64_t version, const void* w, void* delta_out);
+/* The same with a method that keeps a state of clients: `state` (dim) is the client's, and is changed; `control` (dim)
+ * the server's c of this version, for FB_METHOD_SCAFFOLD, else null. Or with error feedback. No two of the arrays may
+ * overlap. The other two functions give FB_ERR_ARGUMENT with such a method, and this one without. */
+FB_API fb_status fb_local_delta_state(fb_local* local, fb_dtype dtype, int64_t dim, int64_t client, uint32_t task,
+                                      int64_t version, const void* w, const void* control, void* state,
+                                      void* delta_out);
 
 /* ---- The event queue, for one thread at a time ------------------------------------------------------------------- */
 

@@ -14,7 +14,7 @@ from ..python.uniform_arrivals import uniform_arrivals
 from .draws import batch_rows, normals, philox
 from .fixed_point import add_words, decode, encode_add
 from .optimizers import optimizer_step
-from .parts import DeltaBuffer, Server, replay_engine, replay_run
+from .parts import DeltaBuffer, Server, compress, replay_engine, replay_run
 from .problem import bind
 from .quantize import quantize
 from .resolver import make_resolver
@@ -30,6 +30,7 @@ __all__ = [
     "aggregate",
     "batch_rows",
     "bind",
+    "compress",
     "decode",
     "dot",
     "encode_add",

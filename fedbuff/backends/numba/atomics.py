@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
+
+from .compile import intrinsic
 
 __all__ = ["add", "load", "store", "try_lock", "yield_core"]
 

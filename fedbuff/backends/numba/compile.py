@@ -12,10 +12,13 @@ from typing import Any, TypeVar
 
 import numba as nb
 import numpy as np
+from numba import extending
 from numba.core.event import Listener, register
 from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+intrinsic: Any = extending.intrinsic  # whose type has the arguments of the function that makes the code
 
 
 class _Notice(Listener):
@@ -61,7 +64,8 @@ def compiled(function: F, **options: Any) -> F:
     else:
         file = made._cache._cache_file
         file._source_stamp = (file._source_stamp, sources())
-    return made
+    result: F = made
+    return result
 
 
 def inlined(function: F, **options: Any) -> F:

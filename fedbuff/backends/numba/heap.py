@@ -119,6 +119,8 @@ def _heappush(heap, item):
     n = len(heap.field_dict["entry"])
     if n == 4:
         return lambda heap, item: _push(heap, item[0], item[1], item[2], item[3])
+    if n == 3:
+        return lambda heap, item: _push(heap, item[0], item[1], item[2], 0)
     return lambda heap, item: _push(heap, item[0], item[1], 0, 0)
 
 
@@ -139,8 +141,11 @@ def _heappop(heap):
 def _getitem(heap, index):
     if not isinstance(heap, Heap):
         return None
-    if len(heap.field_dict["entry"]) == 4:
+    n = len(heap.field_dict["entry"])
+    if n == 4:
         return lambda heap, index: (heap.key[index], heap.first[index], heap.second[index], heap.third[index])
+    if n == 3:
+        return lambda heap, index: (heap.key[index], heap.first[index], heap.second[index])
     return lambda heap, index: (heap.key[index], heap.first[index])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..python.compression import compressor
 from ..python.parts import parts_over
 from ..python.server import Kernels
 from ..spec import EngineSpec, ReplayEngine
@@ -12,12 +13,14 @@ from .quantize import quantize
 from .replay import CompiledReplay, can_replay
 from .vectors import accumulate, adam_step, dot, sgd_step
 
-__all__ = ["DeltaBuffer", "Server", "replay_engine", "replay_run"]
+__all__ = ["DeltaBuffer", "Server", "compress", "replay_engine", "replay_run"]
+
+compress = compressor(dot, quantize)
 
 Server, DeltaBuffer, _replay_step_by_step, replay_run = parts_over(
     Kernels(
         accumulate=accumulate, sgd_step=sgd_step, adam_step=adam_step, encode_add=encode_add, decode=decode, dot=dot,
-        normals=normals, optimizer_step=optimizer_step, quantize=quantize,
+        normals=normals, optimizer_step=optimizer_step, quantize=quantize, compress=compress,
     ),
     __package__,
 )  # fmt: skip

@@ -42,6 +42,7 @@ from ..python.resolver import (
 )
 from ..spec import Columns, Plan
 from .compile import compiled, inlined, reads
+from .lend import lend
 from .random import bits_of, double_of, log_positive, multiply_high, philox_words, unit_double
 
 # Fields of a plan of which this loop knows every value, where those of the second table have the value there.
@@ -49,7 +50,7 @@ KNOWN = frozenset(
     (
         *("mode", "n_clients", "n_slots", "seed_low", "seed_high", "rate", "poisson", "if_busy", "probability"),
         *("recorded", "kinds", "params", "sample_offsets", "samples", "speed", "row_offsets", "row_wait"),
-        *("row_duration", "row_ok", "wrap", "window_offsets", "window_begin", "window_end", "period"),
+        *("row_duration", "row_upload", "row_ok", "wrap", "window_offsets", "window_begin", "window_end", "period"),
         *("buffer_size", "max_staleness", "timeout", "per_client", "server_steps", "max_time", "arrivals"),
         "stall_limit",
     )
@@ -58,6 +59,8 @@ NEUTRAL: dict[str, Any] = {
     "selection": UNIFORM,
     "max_uses": -1,
     "queues": False,
+    "uplink": np.inf,
+    "server_time": False,
     "availability_policy": NO_WINDOWS,
     "max_wait": np.inf,
     "distinct_clients": False,
@@ -159,14 +162,23 @@ def _exponentials(k0, k1, component, scale, guess, task, out):
 
 
 @compiled
-def _draw_batch(plan, component, guess, task, out):
+def _draws(plan, component, guess, task, out):
     """This component of the delays of the guessed tasks."""
+    for i in range(_BATCH):
+        out[i] = draw_component(plan, component, guess[i], task[i])
+
+
+@inlined
+def _draw_batch(plan, component, guess, task, out):
+    """The same; the usual kinds without a call that takes a plan."""
     kind, scale = plan.kinds[component], plan.params[component, 0]
     if kind == _EXPONENTIAL:
         _exponentials(plan.seed_low, plan.seed_high, np.uint64(component), scale, guess, task, out)
-    else:
+    elif kind == 0:
         for i in range(_BATCH):
-            out[i] = scale if kind == 0 else draw_component(plan, component, guess[i], task[i])
+            out[i] = scale
+    else:
+        _draws(plan, component, guess, task, out)
 
 
 @compiled
@@ -254,6 +266,7 @@ def _put_in_slot(slots, slot, version, bits, status, state):
 @compiled
 def _run(plan, state, out):
     """Rows, steps and reason."""
+    plan, state, out = lend(plan), lend(state), lend(out)
     heap, slots, eligible, tasks, counters = state.heap, state.slots, state.eligible, state.tasks, state.counters
     words, guess, guessed_task, delays = state.words, state.guess, state.task, state.delays
     fill, version, started, total_rows, quiet, starts, n_eligible, ahead_begin, reason = _load(counters)
@@ -312,7 +325,7 @@ def _run(plan, state, out):
             slots[slot, _WHO] = client | (task << _TASK_SHIFT)
             wait, duration = delays[0, ahead], delays[1, ahead]
             if not guessed:
-                wait, duration = wait_of(plan, client, task), duration_of(plan, client, task)
+                wait, duration = wait_of(plan, client, task), duration_of(plan, client, task)  # type: ignore[arg-type]
             if now + wait > now:
                 _put_in_slot(slots, slot, version, bits_of(duration), USED, WAITING)
                 _replace_top(heap, end, bits_of(now + wait), _START | (created << _SHIFT) | np.uint64(slot))

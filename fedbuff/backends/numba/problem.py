@@ -81,6 +81,10 @@ class BoundLoops:
         return self.scratch(max(batch, self._most_rows if (batches == 0).any() else 0), batch)
 
     def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
+        if task.shift is not None:
+            raise ValueError(
+                "local: scaffold and feddyn are not in the numba backend; FEDBUFF_BACKEND=cpp or reference has them"
+            )
         t = self._spec.dtype.type
         numbers = Local(
             local.steps, float(local.lr), t(local.momentum), t(local.weight_decay), t(local.prox),

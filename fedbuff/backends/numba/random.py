@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-untyped-calls
 """Philox and the portable functions, compiled by Numba for scalars from the source that NumPy runs on arrays.
 
 Importing this teaches Numba all of them, and the three helpers that differ between arrays and scalars.

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-calls
 """The replay of local SGD on a problem, in compiled code: Python is crossed once for each stretch of steps.
 
 What it gives is what `python/replay.py` says, and so are its errors. All that a stretch changes lies in the arrays of a
@@ -63,6 +64,7 @@ def can_replay(spec: EngineSpec) -> bool:
         and not (sums.modulus or sums.clip > 0 or sums.deviation > 0)
         and all(getattr(rule, name) is None for name in LEFT_OUT)
         and rule.method in METHODS
+        and (spec.local is None or spec.local.compress is None)
         and not rule.weighs_numbers
         and plain
     )
@@ -213,7 +215,7 @@ class CompiledReplay:
         known, closed, version = held.steps_known, held.steps_known + len(references), held.version
         before, table = held.table()
         alive = before[(table[SLOT] >= 0) | (table[LEFT] != 0) | (table[PENDING] != 0)]
-        named = np.concatenate((alive, ended, on, [known, version]))
+        named = np.concatenate((alive, ended, on, [known, min(version, closed)]))  # it may pass over far more steps
         low, high = int(named.min()), max(int(named.max()), closed) + 2
         made = np.zeros((3, high - low), np.int64)
         made[SLOT] = -1
@@ -331,7 +333,9 @@ class CompiledReplay:
     def _squared_gradient(self) -> float:
         gradient = np.empty_like(self._like)
         self._bound.gradient(self._model(self._held.version), gradient, 1)
-        return float(np.dot(gradient.astype(np.float64), gradient.astype(np.float64)))
+        wide = gradient.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(np.dot(wide, wide))
 
     def _settle(self) -> None:
         """A gradient that was noted counts once its step is made; a second time changes nothing."""

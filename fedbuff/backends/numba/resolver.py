@@ -14,7 +14,7 @@ import numpy as np
 from numba.experimental import structref
 from numba.extending import overload, register_jitable
 
-from ..python import event_loop, hearing, resolver, weight_tree
+from ..python import event_loop, hearing, resolver, uplink, weight_tree
 from ..spec import Plan, Resolver
 from . import random as _numba_random  # noqa: F401  teaches Numba its functions
 from .compile import compiled
@@ -32,8 +32,11 @@ for _function in (
     resolver.work_until,
     resolver.next_tick,
     resolver.draw_component,
+    resolver.draw_law,
     resolver.recorded_row,
     resolver.wait_of,
+    resolver.server_time_of,
+    resolver.upload_of,
     resolver.duration_of,
     resolver.tasks_left,
     resolver.selection_word,
@@ -46,6 +49,7 @@ for _function in (
     weight_tree.set_weight,
     weight_tree.client_at,
     hearing.Hearing.__init__,
+    uplink.Uplink.__init__,
     event_loop.EventLoop.__init__,
 ):
     register_jitable(_function)
@@ -57,6 +61,10 @@ class PlanStruct(Struct):
 
 class HearingStruct(Struct):
     """A hearing.Hearing."""
+
+
+class UplinkStruct(Struct):
+    """An uplink.Uplink."""
 
 
 class LoopStruct(Struct):
@@ -81,6 +89,7 @@ class _Loop(Held):
 
 struct_kind(PlanStruct, Plan)
 struct_kind(HearingStruct, hearing.Hearing)
+struct_kind(UplinkStruct, uplink.Uplink)
 struct_kind(LoopStruct, event_loop.EventLoop)
 structref.define_boxing(LoopStruct, _Loop)
 
@@ -90,7 +99,15 @@ _KEYS = heap_type(nb.int64, 1)
 overload(event_loop.new_events)(heap_maker(_EVENTS))
 overload(event_loop.new_boundaries)(heap_maker(_BOUNDARIES))
 overload(event_loop.new_keys)(heap_maker(_KEYS))
-_HEAPS = {"events": _EVENTS, "boundaries": _BOUNDARIES, "order": _KEYS}
+_TRANSFERS = heap_type(nb.float64, 2)
+overload(uplink.new_transfers)(heap_maker(_TRANSFERS))
+_HEAPS = {
+    "events": _EVENTS,
+    "boundaries": _BOUNDARIES,
+    "order": _KEYS,
+    "ends": _TRANSFERS,
+    "deadlines": _TRANSFERS,
+}
 
 
 @overload(event_loop.new_slots)
@@ -106,6 +123,8 @@ def _type_of(name: str, value: Any) -> Any:
         return nb.types.Array(nb.from_dtype(value.dtype), 1, "C")
     if isinstance(value, hearing.Hearing):
         return _HEARING
+    if isinstance(value, uplink.Uplink):
+        return _UPLINK
     if isinstance(value, bool):
         return nb.boolean
     return nb.float64 if isinstance(value, float) else nb.int64
@@ -116,6 +135,19 @@ def _fields(instance: Any) -> list[tuple[str, Any]]:
 
 
 _HEARING = HearingStruct(_fields(hearing.Hearing(resolver.EVERY_CLIENT, 1, 1.0)))
+_UPLINK = UplinkStruct(_fields(uplink.Uplink(1.0, 1)))
+
+
+@overload(event_loop.new_uplink)
+def _new_uplink(capacity, n_slots):  # as annotated as what it gives
+    init = uplink.Uplink.__init__
+
+    def impl(capacity, n_slots):
+        made = new(_UPLINK)
+        init(made, capacity, n_slots)
+        return made
+
+    return impl
 
 
 @overload(event_loop.new_hearing)

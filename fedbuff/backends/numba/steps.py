@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from numba import types
 from numba.core.imputils import impl_ret_borrowed
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 from . import atomics
-from .compile import compiled, inlined
+from .compile import compiled, inlined, intrinsic
+from .lend import lend
 from .net import MOST_FETCHED, MOST_FETCHED_COLUMNS, Net, fetch_rows, net_local_sgd
 from .quadratic import quadratic_local_sgd
 from .shared import Local, Task
@@ -277,6 +278,7 @@ def _step(job):
 @compiled
 def steps_alone(problem, job, given, scratch, goal):
     """Steps up to version `goal` on this thread."""
+    problem, job, given, scratch = lend(problem), lend(job), lend(given), lend(scratch)
     at = job.at
     delta = vector_at(job.window[ADDRESS, 0], job.total)
     row = at[DONE]
@@ -322,6 +324,7 @@ def _commit(job, goal):
 @compiled
 def steps_together(problem, job, given, scratch, goal):
     """One thread's part in the steps up to version `goal`; at[TAKEN] and at[DONE] are the first row at the start."""
+    problem, job, given, scratch = lend(problem), lend(job), lend(given), lend(scratch)
     at, window = job.at, job.window
     room = window.shape[1]
     end = job.row_end[goal - 1 - job.first_step]

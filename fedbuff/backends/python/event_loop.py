@@ -16,8 +16,10 @@ from .hearing import Hearing
 from .philox import multiply_high, unit_double
 from .resolver import (
     ARRIVALS,
+    AT_SERVER,
     BUFFER,
     DISCARDED,
+    DONE,
     END,
     EVENTS_PER_CALL,
     EXHAUSTED,
@@ -35,12 +37,14 @@ from .resolver import (
     ROUND_ROBIN,
     ROUNDS,
     RUNNING,
+    SENDING,
     SERVER_STEPS,
     SKIP,
     SLOT_IS_CLIENT,
     STALLED,
     START,
     STOPPED,
+    TIMED_OUT,
     TOO_STALE,
     UNIFORM,
     USED,
@@ -51,10 +55,13 @@ from .resolver import (
     next_open,
     next_tick,
     selection_word,
+    server_time_of,
     start_time_of,
     tasks_left,
+    upload_of,
     wait_of,
 )
+from .uplink import Uplink
 from .weight_tree import client_at, new_weights, set_weight, total_weight
 
 
@@ -82,6 +89,10 @@ def new_hearing(trigger: int, n_clients: int, per_client: float) -> Hearing:
     return Hearing(trigger, n_clients, per_client)
 
 
+def new_uplink(capacity: float, n_slots: int) -> Uplink:
+    return Uplink(capacity, n_slots)
+
+
 def longer(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The values, and as many zeros again."""
     return np.concatenate((values, np.zeros_like(values)))
@@ -100,7 +111,7 @@ class EventLoop:
             if not tasks_left(plan, client, 0):
                 self.spent += 1
 
-        self.state = np.zeros(slots, np.int64)  # FREE, WAITING, RUNNING or RESTARTING
+        self.state = np.zeros(slots, np.int64)
         self.client_of = np.zeros(slots, np.int64)
         self.task_of = np.zeros(slots, np.int64)
         self.version_of = np.zeros(slots, np.int64)
@@ -120,6 +131,13 @@ class EventLoop:
         self.last_of = np.full(queued, -1, np.int64)  # and of the one sent last
         self.before = np.full(slots, -1, np.int64)  # by slot: those of the same client sent before and after it
         self.behind = np.full(slots, -1, np.int64)
+
+        self.is_shared = plan.uplink < np.inf  # uploads are transfers that share a link
+        self.has_parts = self.is_shared or plan.server_time  # a task has events before it ends
+        self.uplink = new_uplink(plan.uplink, slots if self.is_shared else 0)
+        self.turn_of = np.zeros(slots, np.float64)  # when the client began to work on the task of this slot
+        self.cut = np.zeros(slots, np.bool_)  # and whether its work ends before it is done
+        self.server_line = new_slots()  # slots whose uploads have reached the server, which handles the first
 
         distinct = n if plan.distinct_clients else 0
         self.entered = np.full(distinct, -1, np.int64)  # the last buffer of each client
@@ -158,12 +176,16 @@ class EventLoop:
         self.stop_until = -1  # running tasks of versions up to this are stopped before anything else happens
         self.total_rows = 0
         self.quiet = 0  # events since an arrival entered the buffer; where all clients must be heard: since a step
-        self.rows = 0  # written in this call
-        self.steps = 0
+        self.rows, self.steps = 0, 0  # written in this call
         self.reason = FULL
         self.rows_needed = max(plan.n_slots, 1) if plan.mode == ROUNDS else 1
 
-        for client in range(n):
+        self.ask_first()
+
+    def ask_first(self) -> None:
+        """The first eligible clients, and the first events."""
+        plan = self.plan
+        for client in range(plan.n_clients):
             self.update(client)
         if plan.mode == SLOT_IS_CLIENT or plan.mode == POOL:
             for slot in range(plan.n_slots):
@@ -185,7 +207,7 @@ class EventLoop:
 
     def in_flight(self) -> Any:
         """client, task, version and start_time of the tasks in flight."""
-        at = np.flatnonzero(self.state == RUNNING)
+        at = np.flatnonzero(self.state >= RUNNING)
         client, task = self.client_of[at].astype(np.int32), self.task_of[at].astype(np.uint32)
         return client, task, self.version_of[at], self.start_of[at]
 
@@ -220,6 +242,12 @@ class EventLoop:
             self.stop_next(out)
             return
         time, kind, slot = self.next_event()
+        is_upload = False
+        if self.is_shared and self.uplink.active > 0:
+            sent = self.uplink.next_time()
+            is_upload = sent <= time
+            if is_upload:
+                time, kind = sent, END
         due = min(self.trigger, self.tick)
         if due <= plan.max_time and (due < time or (due == time and due < np.inf and kind != END)):
             self.on_tick(out, due)
@@ -234,14 +262,17 @@ class EventLoop:
             return
         if not round_over:
             self.now = time
-            heapq.heappop(self.events)
+            if not is_upload:
+                heapq.heappop(self.events)
         if self.is_stalled():
             return
         if round_over:
             self.end_round(out)
             self.after_end(out, self.fill > 0)
+        elif is_upload:
+            self.on_upload(out)
         elif kind == END:
-            self.on_end(out, slot)
+            self.on_part(out, slot)
         else:
             self.on_start(kind, slot)
 
@@ -260,6 +291,28 @@ class EventLoop:
             if plan.refill == 0:
                 self.refill()
 
+    def on_part(self, out: Columns, slot: int) -> None:
+        """The client has done its work, or the server has handled the upload."""
+        if self.has_parts and self.state[slot] == RUNNING and not self.cut[slot]:
+            if self.is_shared:
+                self.state[slot] = SENDING
+                size = upload_of(self.plan, self.client_of[slot], self.task_of[slot])
+                self.uplink.join(slot, self.now, size, self.turn_of[slot] + self.plan.timeout)
+                return
+            if self.joins_server(slot):
+                return
+        self.on_end(out, slot)
+
+    def on_upload(self, out: Columns) -> None:
+        """A transfer is complete, or given up."""
+        slot, complete = self.uplink.take()
+        self.state[slot] = RUNNING
+        if not complete:
+            self.status_of[slot] = TIMED_OUT
+        elif self.joins_server(slot):
+            return
+        self.on_end(out, slot)
+
     def on_end(self, out: Columns, slot: int) -> None:
         plan = self.plan
         client = self.client_of[slot]
@@ -270,6 +323,9 @@ class EventLoop:
         if plan.distinct_clients and status == USED:
             if self.entered[client] == self.version:
                 self.deferred.append(slot)
+                if self.state[slot] == AT_SERVER:
+                    self.leave_server(slot)
+                self.state[slot] = DONE
                 return
             self.entered[client] = self.version
         self.leave(slot)
@@ -301,10 +357,15 @@ class EventLoop:
     def leave(self, slot: int) -> None:
         """The task of the slot is over; its client turns to the next one in its queue."""
         self.live -= 1
+        state = self.state[slot]
         self.state[slot] = FREE
         if self.stops:
             self.running.remove(slot)
-        if self.plan.queues:
+        if state == SENDING:
+            self.uplink.leave(slot, self.now)
+        if state == AT_SERVER:
+            self.leave_server(slot)
+        elif self.plan.queues:
             self.leave_queue(slot)
 
     def write(self, out: Columns, slot: int, staleness: int, status: int) -> None:
@@ -372,6 +433,8 @@ class EventLoop:
                 self.write(out, slot, 0, DISCARDED)
         self.live = 0
         self.events.clear()
+        self.uplink.clear()
+        self.server_line.clear()
         self.put(self.now, START, -1)
 
     def stop_next(self, out: Columns) -> None:
@@ -468,6 +531,8 @@ class EventLoop:
             self.start_of, self.status_of = longer(self.start_of), longer(self.status_of)
             self.endless, self.event_of = longer(self.endless), longer(self.event_of)
             self.before, self.behind = longer(self.before), longer(self.behind)
+            self.turn_of, self.cut = longer(self.turn_of), longer(self.cut)
+            self.uplink.number_of = longer(self.uplink.number_of)
         return slot
 
     def assign(self, client: int, slot: int) -> None:
@@ -502,10 +567,36 @@ class EventLoop:
 
     def work(self, slot: int, begin: float) -> None:
         """The client works on the task of the slot from `begin` on."""
-        end, status = end_of_task(self.plan, self.client_of[slot], self.task_of[slot], begin)
+        end, status, cut = end_of_task(self.plan, self.client_of[slot], self.task_of[slot], begin)
         self.status_of[slot] = status
+        self.turn_of[slot], self.cut[slot] = begin, cut
         self.endless[slot] = end == np.inf
         self.put(end, END, slot)
+
+    # The server's line
+
+    def joins_server(self, slot: int) -> bool:
+        """Puts an upload that the server has to handle at the end of its line; whether it has to."""
+        if not self.plan.server_time or self.status_of[slot] != USED:
+            return False
+        if self.plan.queues:
+            self.leave_queue(slot)
+        self.state[slot] = AT_SERVER
+        self.server_line.append(slot)
+        if len(self.server_line) == 1:
+            self.handle(slot)
+        return True
+
+    def handle(self, slot: int) -> None:
+        """The server begins with the upload of the slot."""
+        self.put(self.now + server_time_of(self.plan, self.client_of[slot], self.task_of[slot]), END, slot)
+
+    def leave_server(self, slot: int) -> None:
+        """Takes the slot out of the line; if it was handled, the next one's turn comes."""
+        was_first = self.server_line[0] == slot
+        self.server_line.remove(slot)
+        if was_first and len(self.server_line) > 0:
+            self.handle(self.server_line[0])
 
     # Queues of clients
 

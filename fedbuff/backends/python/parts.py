@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from ..spec import EngineSpec, ReplayEngine, ReplayRun, RunSpec
 from . import server
 from .replay import SequentialReplay
-from .run import Run
+from .run import PythonEngine, Run
 
 __all__ = ["parts_over"]
 
@@ -32,7 +33,7 @@ def parts_over(
         made.__module__, made.__qualname__ = module, made.__name__
 
     def replay_run(engine: ReplayEngine, spec: RunSpec) -> ReplayRun:
-        return Run(engine, functions.dot, spec)
+        return Run(cast(PythonEngine, engine), functions.dot, spec)
 
     return Server, DeltaBuffer, _replay_engine_over(functions), replay_run
 

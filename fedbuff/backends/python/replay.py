@@ -25,6 +25,8 @@ from ..spec import (
     Vector,
     Words,
 )
+from .compression import compress_with_feedback
+from .control import ControlSum, make_shift, make_state
 from .groups import size_of_group
 from .philox import Stream, unit_double
 from .portable_math import log_positive, sincos2pi
@@ -100,6 +102,8 @@ class _OpenStep:
     means: RoundMeans | None = None  # Ringleader's, with the arrivals
     last: int = -1  # client of the newest arrival that was folded into them
     own: Vector | None = None  # the server's next model, where clients have another one
+    states: dict[int, Vector] = field(default_factory=dict)  # of clients, after their tasks
+    controls: ControlSum | None = None  # what they have changed
     held: list[tuple[Vector, float, int, int]] = field(default_factory=list)  # delta, weight, staleness, client
     numbers: NDArray[np.float64] | None = None  # those two for an own rule: what came, and its state after the step
 
@@ -120,7 +124,11 @@ class SequentialReplay:
         # What changes in a step or an addition is first noted here, as the values that will be, and then carried out:
         # an interrupt leaves what `_settle` can finish.
         self._journal: _Journal | None = None
-        self._models: dict[int, Vector] = {0: w0.copy()}
+        # A version is its model, or with a control variate both, one after the other.
+        self._dim = w0.size
+        first = np.concatenate((w0, np.zeros_like(w0))) if rule.has_control else w0.copy()
+        self._models: dict[int, Vector] = {0: first}
+        self._states: dict[int, Vector] | None = {} if spec.local is not None and spec.local.keeps_state else None
         self._references: dict[int, int] = {}  # tasks that ended or will end on a version and are not committed
         self._pending: dict[int, int] = {}  # of them, rows that are kept
         self._version = 0
@@ -229,16 +237,17 @@ class SequentialReplay:
 
     def _group(self, function: ClientFunction, rows: list[tuple[Any, ...]]) -> Vector:
         clients, tasks = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
-        models = np.stack([self._models[row[2]] for row in rows])
+        models = np.stack([self._model_of(row[2]) for row in rows])
         return function.check(function.call(clients, tasks, models), models.shape, models.dtype).copy()
 
     def _step(self) -> bool:
         # Moments are changed in copies, which take their places when the step is made.
         moments = tuple(moment.copy() for moment in self._moments)
         self._begin_sum()
-        w = self._models[self._version]
+        w = self._model_of(self._version)
         means = None if self._means is None else self._means.copy()
         step = _OpenStep(np.zeros_like(w), np.empty_like(w), np.zeros_like(w), means=means)
+        step.controls = ControlSum(self._kernels.accumulate, w) if self._rule.has_control else None
         end = self._at
         while end < len(self._rows) and self._rows[end][3] == self._version:
             if not self._add(step, end):
@@ -254,16 +263,17 @@ class SequentialReplay:
         gradients = self._gradients
         if self._record is not None and self._version % self._record[0] == self._record[1]:
             gradients = (*gradients, self._squared_gradient(w))
-        used = Counter(row[2] for row in self._rows[self._at : end])
-        done = self._done + step.sums.arrivals
+        ended = Counter(row[2] for row in self._rows[self._at : end])
+        done = self._done + end - self._at
         values = {
             "_version": self._version + 1,
             "_at": end,
             "_done": done,
             "_deltas": {n: d for n, d in self._deltas.items() if n >= done},
+            "_states": None if self._states is None else self._states | step.states,
             "_cut": self._cut + step.cut,
             "_moments": moments,
-            "_last_step": w - new if self._rule.weight_by.by == "last_step" else None,
+            "_last_step": w - new[: w.size] if self._rule.weight_by.by == "last_step" else None,
             "_own": step.own,
             "_numbers": step.numbers,
             "_means": step.means,
@@ -276,8 +286,8 @@ class SequentialReplay:
             _Journal(
                 values,
                 {self._version + 1: new},
-                {v: self._references[v] - n for v, n in used.items()},
-                {v: self._pending[v] - n for v, n in used.items()},
+                {v: self._references[v] - n for v, n in ended.items()},
+                {v: self._pending[v] - n for v, n in ended.items()},
             )
         )
         return True
@@ -325,12 +335,21 @@ class SequentialReplay:
         self._summing = self._version
 
     def _add(self, step: _OpenStep, at: int) -> bool:
-        """Adds the arrival of this row to the step's sum; False where a secure sum cannot take it."""
-        rule, w, delta = self._rule, self._models[self._version], step.delta
+        """Adds the arrival of this row to the step's sum. False where a secure sum cannot take it, or no step uses it
+        and it is not finite."""
+        rule, w, delta = self._rule, self._model_of(self._version), step.delta
         client, task, version, _, s, e = self._rows[at]
-        start = self._models[version]
+        start = self._model_of(version)
         if (ready := self._deltas.get(self._done + at - self._at)) is not None:
             delta[:] = ready[1]
+        elif self._states is not None:
+            found = step.states.get(client, self._states.get(client))
+            step.states[client] = after = np.empty_like(w)
+            self._work_with_state(client, task, version, delta, found, after)
+            if s < 0:  # no step uses it
+                return bool(np.isfinite(delta).all())
+            if step.controls is not None:
+                step.controls.add(after, found)
         else:
             self._work(client, task, version, start, delta)
         factor = self._clip_factor(delta)
@@ -365,7 +384,7 @@ class SequentialReplay:
         return True
 
     def _next_model(self, step: _OpenStep, moments: Moments) -> Vector:
-        rule, w, sums, total = self._rule, self._models[self._version], step.sums, step.total
+        rule, w, sums, total = self._rule, self._model_of(self._version), step.sums, step.total
         if self._roles is not None and sums.arrivals > 0:
             self._roles.finish(self._version, total)
         if self._sums.deviation > 0:
@@ -383,6 +402,10 @@ class SequentialReplay:
             if step.means is not None:
                 total = step.means.stepped.sum
             new = step_model(self._kernels, rule, before, total, sums, self._version, moments)
+        if step.controls is not None:
+            control = self._control_of(self._version)
+            control = control if sums.arrivals == 0 else step.controls.step(rule, control, new)
+            return np.concatenate((new, control))
         if self._own is None:
             return new
         step.own = new
@@ -437,6 +460,33 @@ class SequentialReplay:
         assert self._problem is not None and self._local is not None
         drawn = LocalTask(client, task, self._seed, self._local.batch_of(client))
         self._problem.local_sgd(self._local.task(client, version), start, drawn, delta)
+        how = self._local.compress
+        if how is not None and not how.feedback:
+            self._kernels.compress(delta, how, self._seed, client, task, delta)
+
+    def _work_with_state(
+        self, client: int, task: int, version: int, delta: Vector, before: Vector | None, after: Vector
+    ) -> None:
+        """A task that finds its client's state as `before`, None for zeros, and leaves it as `after`."""
+        assert self._problem is not None and self._local is not None
+        plan, accumulate = self._local, self._kernels.accumulate
+        if not plan.has_control_variates:
+            assert plan.compress is not None
+            self._work(client, task, version, self._model_of(version), delta)
+            key = (self._seed, client, task)
+            compress_with_feedback(self._kernels.compress, accumulate, plan.compress, key, delta, before, after)
+            return
+        spec = plan.task(client, version)
+        make_shift(accumulate, plan, before, self._control_of(version), after)
+        drawn = LocalTask(client, task, self._seed, plan.batch_of(client), None, after)
+        self._problem.local_sgd(spec, self._model_of(version), drawn, delta)
+        make_state(accumulate, plan, spec, delta, after)
+
+    def _model_of(self, version: int) -> Vector:
+        return self._models[version][: self._dim]
+
+    def _control_of(self, version: int) -> Vector:
+        return self._models[version][self._dim :]
 
     def _forget(self) -> None:
         for version in [v for v in self._models if v < min(self._version, self._steps_known)]:
@@ -467,7 +517,7 @@ class SequentialReplay:
 
     def w(self) -> Vector:
         self._settle()
-        return self._models[self._version].copy()
+        return self._model_of(self._version).copy()
 
     def rule_state(self) -> dict[str, NDArray[Any]]:
         self._settle()
@@ -480,6 +530,11 @@ class SequentialReplay:
             state["own_state"] = self._numbers.copy()
         if self._means is not None:
             state |= self._means.state()
+        if self._rule.has_control:
+            state["control"] = self._control_of(self._version).copy()
+        if self._states:
+            clients = sorted(self._states)
+            state |= {"state_client": np.array(clients), "state_rows": np.array([self._states[c] for c in clients])}
         return state if self._rows_of_clients is None else state | self._rows_of_clients.state()
 
     def divergence(self) -> tuple[int, int]:
@@ -513,7 +568,7 @@ class SequentialReplay:
 
     def waiting_deltas(self) -> Vector:
         self._settle()
-        w = self._models[self._version]
+        w = self._model_of(self._version)
         waiting = [delta for _, (begin, delta) in sorted(self._deltas.items()) if begin < self._done]
         return np.array(waiting, w.dtype).reshape(-1, w.size)
 
@@ -532,7 +587,11 @@ class SequentialReplay:
         for v in sorted(v for v, n in self._pending.items() if n > 0 and v < self._version):
             if v not in needed:
                 raise ValueError(f"live: the model of version {v} is not there, and a later row needs it")
-        self._models = needed | {self._version: w.copy()}
+        now = np.concatenate((w, rule_state["control"])) if self._rule.has_control else w.copy()
+        self._models = needed | {self._version: now}
+        if self._states is not None:
+            clients, rows = rule_state["state_client"].tolist(), rule_state["state_rows"].copy()
+            self._states = dict(zip(clients, rows, strict=True))
         self._moments = tuple(rule_state[name].copy() for name in MOMENTS[: len(self._moments)])
         if self._last_step is not None:
             self._last_step = rule_state["last_step"].copy()

@@ -31,6 +31,13 @@ Rules:
   of that time; if its client is busy it waits behind the tasks that were sent there before it, and the client turns to
   it at the first time, not before the end of the one before it, at which a window is open. That is the first thing that
   happens at that end. A timeout counts from when the client turns to the task.
+- With server_time an upload that reached the server stands in one line, first in first out; the task ends when the
+  server has handled it. What fails or times out does not join, a client with a queue turns to its next task when its
+  upload joins, and one that is stopped leaves: the server turns to the next one before anything else.
+- With an uplink the client's work is download and compute, which windows cut; then the upload is a transfer, which
+  runs at min(1, uplink / m) of its speed alone while m are active (uplink.py). At one time transfers are complete, in
+  the order of the work at which they end and then of their begins, before those that reach their deadline (begin of
+  the work + timeout) are given up, and these before other ends.
 - A task that can never end, because its client's windows are over, keeps its client for good. A round ends without it.
 - Rows are written optimistically: an arrival in the buffer carries the step that it will enter. The rows of a buffer
   that is not full at the end are the caller's to mark.
@@ -56,6 +63,7 @@ from .philox import (
 from .portable_math import (
     COMPONENT_COMPUTE,
     COMPONENT_DOWNLOAD,
+    COMPONENT_SERVER,
     COMPONENT_START,
     COMPONENT_UPLOAD,
     COMPONENT_WAIT,
@@ -82,7 +90,7 @@ FULL, SERVER_STEPS, MAX_TIME, ARRIVALS, EXHAUSTED, STALLED = range(6)
 # kinds of event, in the order of equal times
 END, START, RETRY = range(3)
 # state of a slot
-FREE, WAITING, RUNNING, RESTARTING = range(4)
+FREE, WAITING, RESTARTING, RUNNING, SENDING, AT_SERVER, DONE = range(7)
 
 EVENTS_PER_CALL = 4096  # so that a run hears of signals
 _U0 = np.uint64(0)
@@ -200,10 +208,18 @@ def next_tick(base: float, max_wait: float, now: float, passed: bool) -> Any:
     return base + k * max_wait
 
 
+SERVER_LAW = 4  # its place behind the laws of a model
+
+
 def draw_component(plan: Plan, component: int, client: int, task: int) -> Any:
     """One delay of a model; the bits of _portable_math.draw."""
-    kind = plan.kinds[component]
-    p = plan.params[component]
+    return draw_law(plan, component, component, client, task)
+
+
+def draw_law(plan: Plan, law: int, component: int, client: int, task: int) -> Any:
+    """A draw of the law at this place of the plan, under the component's counters."""
+    kind = plan.kinds[law]
+    p = plan.params[law]
     c = np.uint64(client)
     k = np.uint64(task)
     if kind == 0:
@@ -217,7 +233,7 @@ def draw_component(plan: Plan, component: int, client: int, task: int) -> Any:
                 return float(x)
         return p[2] if p[0] < p[2] else p[3]
     w0, w1, w2, w3 = philox_words(plan.seed_low, plan.seed_high, c, k, np.uint64(component), STREAM_DELAYS)
-    samples = plan.samples[plan.sample_offsets[component] : plan.sample_offsets[component + 1]]
+    samples = plan.samples[plan.sample_offsets[law] : plan.sample_offsets[law + 1]]
     return float(draw_words(kind, p[0], p[1], samples, w0, w1, w2, w3))
 
 
@@ -232,13 +248,27 @@ def wait_of(plan: Plan, client: int, task: int) -> Any:
     return draw_component(plan, COMPONENT_WAIT, client, task)
 
 
+def server_time_of(plan: Plan, client: int, task: int) -> Any:
+    return draw_law(plan, SERVER_LAW, COMPONENT_SERVER, client, task)
+
+
+def upload_of(plan: Plan, client: int, task: int) -> Any:
+    """What an upload takes alone, where uploads share a link."""
+    if plan.recorded:
+        return plan.row_upload[recorded_row(plan, client, task)]
+    return draw_component(plan, COMPONENT_UPLOAD, client, task)
+
+
 def duration_of(plan: Plan, client: int, task: int) -> Any:
+    """What a task takes its client; without the upload where uploads share a link."""
     if plan.recorded:
         return plan.row_duration[recorded_row(plan, client, task)]
     compute = draw_component(plan, COMPONENT_COMPUTE, client, task)
     if len(plan.speed) > 0:
         compute = compute * plan.speed[client]
     download = draw_component(plan, COMPONENT_DOWNLOAD, client, task)
+    if plan.uplink < np.inf:
+        return download + compute
     return (download + compute) + draw_component(plan, COMPONENT_UPLOAD, client, task)
 
 
@@ -269,10 +299,14 @@ def start_time_of(plan: Plan, previous: float, start: int) -> float:
 
 
 def end_of_task(plan: Plan, client: int, task: int, start: float) -> Any:
-    """When a task that its client works on from `start` on ends, and how: USED stands for an arrival."""
+    """When the work that its client begins at `start` ends, how, and whether something ends it before it is done.
+
+    USED stands for an arrival.
+    """
     status = USED
+    cut = False
     if start == np.inf:
-        return start, status
+        return start, status, cut
     if plan.recorded and plan.row_ok[recorded_row(plan, client, task)] == 0:
         status = FAILED
     duration = duration_of(plan, client, task)
@@ -282,7 +316,9 @@ def end_of_task(plan: Plan, client: int, task: int, start: float) -> Any:
         if end > close:
             end = close
             status = FAILED
+            cut = True
     if end > start + plan.timeout:
         end = start + plan.timeout
         status = TIMED_OUT
-    return end, status
+        cut = True
+    return end, status, cut

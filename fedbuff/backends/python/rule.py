@@ -19,6 +19,7 @@ from ..._rule.optimizers import SGD, Adam, optimizer_fields
 from ..._rule.server_errors import overflow_error
 from ..._rule.strategies import Rule
 from ..spec import EncodeNumbers, Moments, QuantizeNumbers, StepNumbers, Vector, Words
+from .compression import Compress
 from .philox import Stream
 
 __all__ = [
@@ -52,6 +53,7 @@ class Kernels:
     dot: Callable[[Vector, Vector], float]
     normals: Callable[[int, int, int, int, int, int], NDArray[np.float64]]
     quantize: Callable[[Vector, QuantizeNumbers, Vector], None]
+    compress: Compress
 
 
 class WeightSums(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +17,25 @@ from numpy.typing import NDArray
 from ..spec import PROBLEM_METRICS, ReplayEngine, RunLimits, RunSpec, RunState, UsedRows, Vector
 from .replay import DIVERGED, NEED_ROWS
 
-__all__ = ["Run"]
+__all__ = ["PythonEngine", "Run"]
 
 _SECONDS_A_STRETCH = 0.1
 _LONGEST_STRETCH = 1 << 40
+
+
+class PythonEngine(ReplayEngine, Protocol):
+    """An engine that is not driven by a run in C++."""
+
+    def close(self) -> None:
+        """There are no more rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """Rows that were given to the engine, and what is known of their steps."""
 
-    version: NDArray[np.int64]
+    n_rows: int
+    version: NDArray[np.int64]  # of those that a step uses, and so on
     step: NDArray[np.int64]
     step_time: NDArray[np.float64]
     marks: NDArray[np.uint64]
@@ -42,6 +51,7 @@ class _Position:
     mark: int = 0
     pieces: int = 0
     rows_known: int = 0
+    updates_known: int = 0
     # Of steps version, version + 1, ...: time; used rows up to and with the step; sum and maximum of the staleness of
     # the step's rows; its mark.
     step_time: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
@@ -74,9 +84,10 @@ class _Position:
         return replace(
             self,
             pieces=self.pieces + 1,
-            rows_known=self.rows_known + len(piece.step),
+            rows_known=self.rows_known + piece.n_rows,
+            updates_known=self.updates_known + len(piece.step),
             step_time=np.concatenate((self.step_time, piece.step_time)),
-            step_rows=np.concatenate((self.step_rows, self.rows_known + ends)),
+            step_rows=np.concatenate((self.step_rows, self.updates_known + ends)),
             step_staleness=np.concatenate((self.step_staleness, _by_step(piece.step - piece.version, ends)), axis=1),
             step_mark=np.concatenate((self.step_mark, piece.marks)),
         )
@@ -115,7 +126,7 @@ def _by_step(staleness: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[n
 class Run:
     """A run over a new engine: `ReplayRun`."""
 
-    def __init__(self, engine: ReplayEngine, dot: Callable[[Vector, Vector], float], spec: RunSpec) -> None:
+    def __init__(self, engine: PythonEngine, dot: Callable[[Vector, Vector], float], spec: RunSpec) -> None:
         self._engine, self._dot, self._spec = engine, dot, spec
         self._at = _Position()
         self._given: _Piece | None = None
@@ -150,8 +161,13 @@ class Run:
         marks: NDArray[np.uint64] | None,
     ) -> None:
         self._settle()
+        used = rows.s >= 0
         self._given = _Piece(
-            rows.version, rows.step, step_time, np.zeros(len(step_time), np.uint64) if marks is None else marks
+            len(used),
+            rows.version[used],
+            rows.step[used],
+            step_time,
+            np.zeros(len(step_time), np.uint64) if marks is None else marks,
         )
         self._engine.add(rows, references, unused)
         self._settle()
@@ -382,7 +398,7 @@ class Run:
         return self._secure_before[0] + int(self._engine.stats()["cut"])
 
     def secure_seconds(self) -> float:
-        return self._secure_before[1] + self._engine.stats()["secure_seconds"]
+        return self._secure_before[1] + float(self._engine.stats()["secure_seconds"])
 
     def evaluated(self) -> Vector | None:
         return self._settle().evaluated

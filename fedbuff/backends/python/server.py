@@ -26,6 +26,7 @@ from ..._base.arrays import (
 )
 from ..._base.checks import integer
 from ..._rule.server_errors import (
+    change_of,
     checked_dim,
     client_of,
     closed_error,
@@ -46,6 +47,7 @@ from ..._rule.state import HELD, MOMENTS
 from ..._rule.strategies import PER_CLIENT, plain_rule_of, rule_of
 from ..._rule.table import check_memory, make_rows
 from ..spec import Vector
+from .control import ControlSum
 from .round_means import Heard, RoundMeans
 from .rows import RowTable
 from .rule import (
@@ -199,6 +201,7 @@ class Server:
                 kept_by_rule={
                     **dict(zip(MOMENTS, initial_moments(rule, w), strict=False)),
                     **({"last_step": np.zeros(dim, dtype)} if rule.weight_by.by == "last_step" else {}),
+                    **({"control": np.zeros(dim, dtype)} if rule.has_control else {}),
                     **({"own_w": w.copy()} if rule.hidden is not None else {}),
                     **({"own_state": np.zeros(rule.own.n_state)} if rule.own is not None else {}),
                 },
@@ -306,11 +309,16 @@ class Server:
             due = sorted(state.outstanding.items())
             return {v: n for v, n in due if most is not None and state.version - v >= most}
 
-    def download(self) -> tuple[int, Vector]:
-        """The version and its model, read-only, valid and unchanged for as long as it is held."""
+    def download(self) -> Any:
+        """The version and its model, read-only, valid and unchanged for as long as it is held.
+
+        With a rule that has a control variate it comes third: (version, w, control).
+        """
         with self._turns.between():
             state = self._state
             state.outstanding[state.version] = state.outstanding.get(state.version, 0) + 1
+            if self._rule.has_control:
+                return state.version, read_only(state.w), read_only(state.kept_by_rule["control"])
             return state.version, read_only(state.w)
 
     def take_ticket(self) -> int:
@@ -322,11 +330,19 @@ class Server:
         self._turns.cancel_ticket(ticket)
 
     def upload(
-        self, delta: Any, version: int, n_samples: float = 1, *, client: int | None = None, ticket: int | None = None
+        self,
+        delta: Any,
+        version: int,
+        n_samples: float = 1,
+        *,
+        client: int | None = None,
+        change: Any = None,
+        ticket: int | None = None,
     ) -> bool:
         """Takes in the delta of a client that downloaded `version`; whether the server stepped.
 
-        Rules that look at clients need to know the client, 0 to n_clients - 1.
+        Rules that look at clients need to know the client, 0 to n_clients - 1. Rules with a control variate need
+        `change`, what the client's state has changed by.
 
         A delta that is too stale is counted in `dropped` and not read. With a ticket the delta is added in its place,
         and the call waits for those before it. A ticket is used up unless the arguments do not fit the server.
@@ -335,6 +351,7 @@ class Server:
         number = integer("version", version)
         samples = positive("n_samples", n_samples)
         who = client_of(client, rule.clients)
+        of_state = change_of(change, rule, dim, dtype)
         array = as_vector("delta", delta, dim, dtype) if self.unit is None else as_units("delta", delta, dim)
         with self._turns.turn(ticket):
             state = self._state
@@ -349,7 +366,7 @@ class Server:
             if rule.holds_deltas:
                 stepped = self._hold(_Held(cast(Vector, array).copy(), who, staleness, s, e))
             else:
-                stepped = self._add(array, number, s, e, who)
+                stepped = self._add(array, number, s, e, who, of_state)
             self._return_download(number)
             return stepped
 
@@ -368,7 +385,7 @@ class Server:
             sums = WeightSums(state.fill, state.weight_sum, state.scaled_weight_sum, state.buffer_staleness)
             if sums.norm(self._rule) == 0.0:
                 raise norm_error()
-            self._advance(*self._stepped(state.total, sums, -1))
+            self._advance(*self._stepped(state.total, sums, -1, self._controls(None)))
             return True
 
     def _completes(self, client: int, fill: int) -> bool:
@@ -381,7 +398,7 @@ class Server:
         elif self._heard is not None:
             self._heard.enter(client, fill)
 
-    def _add(self, array: NDArray[Any], version: int, s: float, e: float, client: int) -> bool:
+    def _add(self, array: NDArray[Any], version: int, s: float, e: float, client: int, of_state: Vector | None) -> bool:
         """An arrival into the buffer; whether the server stepped."""
         state, rule = self._state, self._rule
         staleness = state.version - version
@@ -401,7 +418,9 @@ class Server:
             total, change = means.stepped.sum, None
         else:
             total, change = self._added(array, weight, start if rule.base == "current" else None, row)
-        following = self._stepped(total, sums, row) if full else None  # all that may raise comes before any change
+        controls = self._controls(of_state)
+        # All that may raise comes before any change.
+        following = self._stepped(total, sums, row, controls) if full else None
         if means is not None:
             self._means, self._heard = means, means.heard
         else:
@@ -411,6 +430,8 @@ class Server:
             assert change is not None
             self._rows.keep({row: self._rows.stored(cast(Vector, array))})
             self._rows.change = change
+        if controls is not None:
+            state.kept_by_rule["control_change"] = controls.total
         self._hear(client, sums.arrivals)
         if following is not None:
             self._advance(*following)
@@ -430,7 +451,7 @@ class Server:
             self._advance(*following)
         return full
 
-    def _stepped_held(self, held: list[_Held]) -> tuple[Vector, Vector, tuple[Vector, ...]]:
+    def _stepped_held(self, held: list[_Held]) -> tuple[Vector, Vector, tuple[Vector, ...], None]:
         """`_stepped` from deltas that were kept."""
         state = self._state
         if (own := self._rule.own) is not None:
@@ -447,11 +468,12 @@ class Server:
             if not (np.isfinite(w).all() and np.isfinite(after).all()):
                 raise diverged_error(state.version, state.w.dtype)
             self._own_state = after
-            return w, w, ()
+            return w, w, (), None
         sums, total = self._held_sum(held)
         if sums.norm(self._rule) == 0.0:
             raise norm_error()
-        return self._stepped(total, sums, -1)
+        shown, own_w, moments, _ = self._stepped(total, sums, -1, None)
+        return shown, own_w, moments, None
 
     def _shared(self, held: list[_Held]) -> list[float]:
         """e of deltas, divided by the arrivals of their clients where the rule shares them out."""
@@ -508,6 +530,16 @@ class Server:
             raise sum_error(array)
         return self._spare, change
 
+    def _controls(self, change: Vector | None) -> ControlSum | None:
+        """The sum of the clients' changes, with one more; None where the rule has no control variate."""
+        if not self._rule.has_control:
+            return None
+        kept = self._state.kept_by_rule
+        controls = ControlSum(self.kernels.accumulate, kept["control"], kept.get("control_change"))
+        if change is not None and not controls.add_change(change):
+            raise sum_error(change)
+        return controls
+
     def cancel(self, version: int) -> None:
         """Gives up one download of `version`: its client died."""
         number = integer("version", version)
@@ -563,8 +595,11 @@ class Server:
             kept |= _held_state(self._held, self._state.w)
         return replace(self._state, kept_by_rule=kept)
 
-    def _stepped(self, total: NDArray[Any], sums: WeightSums, client: int) -> tuple[Vector, Vector, tuple[Vector, ...]]:
-        """What is downloaded next, the server's own next model, and with them the moments, each in memory of its own.
+    def _stepped(
+        self, total: NDArray[Any], sums: WeightSums, client: int, controls: ControlSum | None
+    ) -> tuple[Vector, Vector, tuple[Vector, ...], Vector | None]:
+        """What is downloaded next, the server's own next model, and with them the moments and the control variate, each
+        in memory of its own.
 
         client: whose row the arrival that makes the step adds, or -1.
         """
@@ -580,13 +615,14 @@ class Server:
         out = own.copy()
         if not waits:
             out = step_model(self.kernels, self._rule, own, total, sums, state.version, moments)
+        control = None if controls is None else controls.step(self._rule, state.kept_by_rule["control"], out)
         hidden = self._rule.hidden is not None
         shown = hidden_after(self.kernels, self._rule, state.w, out, state.version) if hidden else out
-        if not (np.isfinite(out).all() and np.isfinite(shown).all()):
+        if not all(np.isfinite(made).all() for made in (out, shown, control) if made is not None):
             raise diverged_error(state.version, state.w.dtype)
-        return shown, out, moments
+        return shown, out, moments, control
 
-    def _advance(self, w: Vector, own: Vector, moments: tuple[Vector, ...]) -> None:
+    def _advance(self, w: Vector, own: Vector, moments: tuple[Vector, ...], control: Vector | None) -> None:
         state = self._state
         if self._rule.hidden is not None:
             state.kept_by_rule["own_w"] = own
@@ -598,6 +634,9 @@ class Server:
             state.kept_by_rule["last_step"] = state.w - w
         state.w = w
         state.kept_by_rule.update(zip(MOMENTS, moments, strict=False))
+        if control is not None:
+            state.kept_by_rule["control"] = control
+            state.kept_by_rule.pop("control_change", None)
         if (rows := self._rows) is not None:
             rows.total, rows.change, rows.seen = rows.total + rows.change, np.zeros_like(rows.total), len(rows.rows)
         if self._heard is not None:

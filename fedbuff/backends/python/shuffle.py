@@ -24,9 +24,17 @@ _U32 = np.uint64(32)
 _M0, _M1, _WEYL = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57), 0x9E3779B9
 
 
-def shuffled(seed: int, client: int, task: int, turn: int, n_rows: int, index: NDArray[np.int64]) -> NDArray[np.int64]:
+def shuffled(
+    seed: int,
+    client: int,
+    task: int,
+    turn: int,
+    n_rows: int,
+    index: NDArray[np.int64],
+    stream: Stream = Stream.SHUFFLES,
+) -> NDArray[np.int64]:
     """The rows at these places of a client's pass number `turn` in a task."""
-    counter = (np.uint64(word) for word in (client, task, turn, Stream.SHUFFLES << 28))
+    counter = (np.uint64(word) for word in (client, task, turn, stream << 28))
     key = philox_words(*key_words(seed), *counter)
     a = math.isqrt(n_rows - 1) + 1
     b = -(-n_rows // a)

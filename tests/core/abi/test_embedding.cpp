@@ -562,6 +562,99 @@ TEST(local_sgd_scales_deltas_as_fednova_does) {
   refused([&](fb_local_config& c) { c.lr_by_step = &rate; });
 }
 
+TEST(local_sgd_keeps_the_state_of_clients) {
+  const std::int32_t dim = 1;
+  const double center[] = {0, 2}, curvature = 1, w = 1, control = 0.5;
+  fb_problem problem = FB_PROBLEM_INIT;
+  problem.family = FB_QUADRATIC;
+  problem.layer_size = &dim;
+  problem.n_clients = 2;
+  problem.center = center;
+  problem.curvature = &curvature;
+  problem.curvature_shared = 1;
+  fb_local_config config = FB_LOCAL_CONFIG_INIT;
+  config.lr = 0.5;
+  config.method = FB_METHOD_SCAFFOLD;
+  Owned<fb_local> scaffold(fb_local_destroy), feddyn(fb_local_destroy);
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F64, &scaffold.handle), FB_OK);
+  config.method = FB_METHOD_FEDDYN;
+  config.alpha = 2;
+  config.steps = 2;
+  CHECK_EQ(fb_local_create(&problem, &config, FB_F64, &feddyn.handle), FB_OK);
+  double state = 0.25, delta = 0;
+  CHECK_EQ(fb_local_delta_state(scaffold.handle, FB_F64, 1, 1, 0, 0, &w, &control, &state, &delta), FB_OK);
+  CHECK_EQ(delta, 0.5 * (1 - 2 + 0.5 - 0.25));
+  CHECK_EQ(state, 0.25 - 0.5 + delta / 0.5);
+  state = 0.25;
+  CHECK_EQ(fb_local_delta_state(feddyn.handle, FB_F64, 1, 0, 0, 0, &w, nullptr, &state, &delta), FB_OK);
+  const double first = 1 - 0.5 * (1 - 0.25), second = first - 0.5 * (first - 0.25 + 2 * (first - 1));
+  CHECK_EQ(delta, 1 - second);
+  CHECK_EQ(state, 0.25 + 2 * delta);
+  CHECK_EQ(fb_local_delta(scaffold.handle, FB_F64, 1, 0, 0, &w, &delta), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_local_delta_state(scaffold.handle, FB_F64, 1, 0, 0, 0, &w, nullptr, &state, &delta), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_local_delta_state(feddyn.handle, FB_F64, 1, 0, 0, 0, &w, &control, &state, &delta), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_local_delta_state(feddyn.handle, FB_F64, 1, 0, 0, 0, &w, nullptr, nullptr, &delta), FB_ERR_ARGUMENT);
+  CHECK_EQ(fb_local_delta_state(feddyn.handle, FB_F64, 1, 2, 0, 0, &w, nullptr, &state, &delta), FB_ERR_ARGUMENT);
+  fb_local* none = nullptr;
+  const auto refused = [&](auto change) {
+    fb_local_config broken = config;
+    change(broken);
+    CHECK_EQ(fb_local_create(&problem, &broken, FB_F64, &none), FB_ERR_ARGUMENT);
+  };
+  refused([](fb_local_config& c) { c.alpha = 0; });
+  refused([](fb_local_config& c) { c.method = FB_METHOD_SCAFFOLD; });  // with alpha
+  refused([](fb_local_config& c) { c.momentum = 0.5; });
+  refused([](fb_local_config& c) { c.weight_decay = 0.5; });
+  refused([](fb_local_config& c) { c.prox = 0.5; });
+  refused([](fb_local_config& c) {
+    c.method = FB_METHOD_SCAFFOLD;
+    c.alpha = 0;
+    c.lr = 0;
+  });
+}
+
+TEST(servers_keep_a_control_variate) {
+  fb_rule rule = FB_RULE_INIT;
+  rule.buffer_size = 2;
+  rule.n_clients = 4;
+  rule.control = FB_CONTROL_MEAN;
+  rule.control_pull = 2;
+  const double w = 1, delta = 0.25, change = 0.5, bad = kNan;
+  Owned<fb_server> server(fb_server_destroy);
+  CHECK_EQ(fb_server_create(&rule, FB_F64, 1, &w, &server.handle), FB_OK);
+  std::int64_t version = 0;
+  for (int i = 0; i < 3; ++i) {
+    fb_model* model = nullptr;
+    CHECK_EQ(fb_server_download(server.handle, &version, &model), FB_OK);
+    CHECK_EQ(static_cast<const double*>(fb_model_data(model))[1], 0.0);
+    fb_model_release(model);
+  }
+  const auto upload = [&](const double* changes) {
+    return fb_server_upload_change(server.handle, FB_F64, 1, &delta, changes, 0, 1.0, FB_NO_TICKET, nullptr);
+  };
+  CHECK_EQ(fb_server_upload(server.handle, FB_F64, 1, &delta, 0, 1.0, FB_NO_TICKET, nullptr), FB_ERR_ARGUMENT);
+  CHECK_EQ(upload(nullptr), FB_ERR_ARGUMENT);
+  CHECK_EQ(upload(&bad), FB_ERR_NOT_FINITE);
+  CHECK_EQ(upload(&change), FB_OK);
+  CHECK_EQ(upload(&change), FB_OK);
+  fb_model* model = fb_server_model(server.handle);
+  CHECK_EQ(static_cast<const double*>(fb_model_data(model))[0], 1 - 0.5 - 2 * 0.25);
+  CHECK_EQ(static_cast<const double*>(fb_model_data(model))[1], 0.25);
+  fb_model_release(model);
+  fb_server* none = nullptr;
+  const auto refused = [&](auto broken) {
+    fb_rule bent = rule;
+    broken(bent);
+    CHECK_EQ(fb_server_create(&bent, FB_F64, 1, &w, &none), FB_ERR_ARGUMENT);
+  };
+  refused([](fb_rule& r) { r.n_clients = 0; });
+  refused([](fb_rule& r) { r.control = 2; });
+  refused([](fb_rule& r) { r.control = FB_CONTROL_NONE; });
+  refused([](fb_rule& r) { r.control_pull = -1; });
+  refused([](fb_rule& r) { r.unit = 1; });
+  refused([](fb_rule& r) { r.table = FB_TABLE_ROWS; });
+}
+
 TEST(local_sgd_refuses_broken_problems) {
   const std::int64_t offsets[] = {0, 2, 3}, broken[] = {0, 3, 2}, hollow[] = {0, 0, 3};
   const std::int32_t sizes[] = {2, 3}, bad_sizes[] = {0, 3}, label[] = {0, 2, 1}, bad_label[] = {0, 3, 1};

@@ -1,8 +1,10 @@
-// The parts of the replay engine, each alone: row queue, groups, version store, window, commit, helper policy.
+// The parts of the replay engine, each alone: row queue, groups, version store, window, states of clients, commit,
+// helper policy.
 #include <set>
 #include <stdexcept>
 
 #include "check.hpp"
+#include "replay/client_states.hpp"
 #include "replay/commit.hpp"
 #include "replay/groups.hpp"
 #include "replay/helper_policy.hpp"
@@ -155,7 +157,7 @@ TEST(window_moves_rows_from_waiting_to_added) {
       row % 3 == 2 ? window.make_wait(row, list) : window.make_runnable(row);
     });
     if (window.n_runnable() == 0) {
-      window.make_runnable(list);
+      window.visit_waiting(list, [&](std::int64_t waiting) { window.make_runnable(waiting); });
       list = {};
     }
     const std::int64_t row = window.pop_runnable();
@@ -176,6 +178,66 @@ TEST(window_moves_rows_from_waiting_to_added) {
     }
   }
   CHECK(window.n_deltas() == 0 && window.most_deltas() <= window.size());
+}
+
+TEST(window_lets_a_row_follow_the_one_of_its_client) {
+  VectorPool pool;
+  Window<float> window(1, 1 << 20, pool, true);
+  window.resize(4, 4);
+  window.visit_new(3,
+                   [&](std::int64_t row) { row == 0 ? window.make_runnable(row) : window.make_follow(row, row - 1); });
+  for (std::int64_t row = 0; row < 3; ++row) {
+    CHECK_EQ(window.n_runnable(), std::int64_t{1});
+    CHECK_EQ(window.pop_runnable(), row);
+    window.start(row);
+    window.client_state(row) = pool.take(4);
+    window.finish(row);
+  }
+  CHECK_EQ(window.n_runnable(), std::int64_t{0});
+  void* kept = window.client_state(2).get();
+  window.move_prefix(3, [&](std::int64_t i) { return window.is_done(i); });
+  window.pop(true);
+  window.resize(8, 8);
+  CHECK(window.client_state(2).get() == kept && window.is_done(2) && window.client_state(5) == nullptr);
+}
+
+TEST(states_of_clients_are_saved_as_the_last_whole_step_left_them) {
+  VectorPool pool;
+  ClientStates<double> states(1, true, pool);
+  const auto finish = [&](std::int64_t row, std::int32_t client, double value) {
+    CHECK(states.previous(row) < row);
+    SharedMemory after = states.take();
+    *static_cast<double*>(after.get()) = value;
+    states.commit(client, after);
+    states.pop_row();
+  };
+  const auto saved = [&] {
+    std::vector<std::pair<std::int64_t, double>> found;
+    states.visit_saved([&](std::int64_t client, const double* state) { found.emplace_back(client, *state); });
+    return found;
+  };
+  using Found = std::vector<std::pair<std::int64_t, double>>;
+  for (std::int64_t row = 0; row < 5; ++row) {
+    states.add(row, row == 1 ? 0 : 3);
+  }
+  CHECK(states.previous(0) == -1 && states.previous(1) == -1 && states.previous(2) == 0 && states.previous(4) == 3);
+  CHECK(states.state(3) == nullptr);
+  finish(0, 3, 1.0);
+  finish(1, 0, 2.0);
+  CHECK(saved().empty() && *states.state(3) == 1.0);
+  states.end_step();
+  CHECK((saved() == Found{{0, 2.0}, {3, 1.0}}));
+  finish(2, 3, 4.0);
+  finish(3, 3, 5.0);  // twice in a step
+  CHECK((saved() == Found{{0, 2.0}, {3, 1.0}}) && *states.state(3) == 5.0);
+  states.end_step();
+  CHECK((saved() == Found{{0, 2.0}, {3, 5.0}}));
+  ClientStates<double> other(1, true, pool);
+  const double value = 7.0;
+  other.restore(2, &value);
+  other.skip(9, 2);
+  other.add(10, 2);
+  CHECK(other.previous(10) == 9 && *other.state(2) == 7.0);
 }
 
 TEST(window_keeps_done_rows_when_it_is_resized) {

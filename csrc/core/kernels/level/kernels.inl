@@ -17,6 +17,7 @@
 #include "rows.inl"
 #include "fixed_point.inl"
 #include "quantize.inl"
+#include "compress.inl"
 #include "linear.inl"
 #include "batch.inl"
 #include "dense.inl"
@@ -64,11 +65,18 @@ constexpr Kernels<T> make_kernels() {
           &optimizer_step<T>,
           &all_finite<T>,
           &dot<T>,
+          &dots<T>,
+          &squared_distance<T>,
           &encode_add<T, std::uint32_t>,
           &encode_add<T, std::uint64_t>,
           &add_words<typename Kernels<T>::Word>,
           &decode<T, std::uint32_t>,
           &decode<T, std::uint64_t>,
           &quantize<T>,
+          &gather_sizes<T>,
+          &keep_sizes<T>,
+          &sum_of_sizes<T>,
+          &take_signs<T>,
+          &round_to_half<T>,
           make_limits<T>()};
 }

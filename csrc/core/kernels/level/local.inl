@@ -113,21 +113,35 @@ void step_gradient(const Problem<T>& p, const Scratch<T>& s, const Task& task, s
 }
 
 template <class T>
-void local_sgd_one(const Problem<T>& p, const LocalConfig& config, const Task& task, const T* w, void* memory,
-                   T* delta_out) {
+void local_sgd_one(const Problem<T>& p, const LocalConfig& config, const LocalTask<T>& one, void* memory) {
   using V = Vec<T>;
+  const Task& task = one.task;
+  const T *w = one.w, *shift = one.shift;
+  T* delta_out = one.delta_out;
   const Scratch<T> s(p, memory);
   T* at = s.w;
   copy(p.dim, w, at);
   const bool rows = p.family != Family::Quadratic;
-  const bool in_place =
-      rows && config.plain() && p.l2 == 0 && p.nonconvex == 0 && task.batch > 0 && task.batch <= most_rows(p);
+  const bool in_place = rows && config.plain() && shift == nullptr && p.l2 == 0 && p.nonconvex == 0 && task.batch > 0 &&
+                        task.batch <= most_rows(p);
   if (in_place) {
     // The whole batch fits one block: its gradient, times -lr, goes straight into the model.
     for (std::int64_t q = 0; q < config.steps; ++q) {
       const T share = static_cast<T>(-config.lr_at(q) / static_cast<double>(task.batch_at(q, p.rows(task.client))));
       const std::int64_t n = prepare_batch(p, s, task, q, 0, share);
       block_gradient(p, s, at, p.offsets[task.client], n, {}, at);
+    }
+  } else if (shift != nullptr) {
+    T* g = s.gradient;
+    const V prox = V::set(static_cast<T>(config.prox));
+    for (std::int64_t q = 0; q < config.steps; ++q) {
+      step_gradient(p, s, task, q, at, g);
+      const V minus_lr = V::set(static_cast<T>(-config.lr_at(q)));
+      for_each_vec<T>(p.dim, [=](std::int64_t j, auto n) {
+        const V here = load(at + j, n);
+        const V v = madd(prox, here - load(w + j, n), load(g + j, n) - load(shift + j, n));
+        store(madd(minus_lr, v, here), at + j, n);
+      });
     }
   } else if (config.plain()) {
     T* g = s.gradient;
@@ -172,7 +186,7 @@ void local_sgd(const Problem<T>& p, const LocalConfig& config, const LocalTask<T
   for (std::int64_t i = 0; i < n_tasks;) {
     const std::int64_t together = small ? local_sgd_small(p, config, tasks + i, n_tasks - i, memory) : 0;
     if (together == 0) {
-      local_sgd_one(p, config, tasks[i].task, tasks[i].w, memory, tasks[i].delta_out);
+      local_sgd_one(p, config, tasks[i], memory);
     }
     i += together == 0 ? 1 : together;
   }

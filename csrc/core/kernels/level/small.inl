@@ -8,8 +8,7 @@ inline constexpr int kSmallTasks = 32;  // tasks that go together, with at most 
 template <class T>
 bool is_small(const Problem<T>& p, const LocalConfig& config) {
   return p.family == Family::Net && p.n_layers == 1 && p.size[1] == 1 && !p.intercept && p.head != Head::Softmax &&
-         p.dim <= kSmallVecs * Vec<T>::kLanes && config.plain() && config.lr_factors == nullptr &&
-         config.scale == 1;
+         p.dim <= kSmallVecs * Vec<T>::kLanes && config.plain() && config.lr_factors == nullptr && config.scale == 1;
 }
 
 constexpr std::int64_t in_fours(std::int64_t n) { return (n + 3) / 4 * 4; }
@@ -28,7 +27,7 @@ struct SmallGroup {
 
   bool take(const LocalTask<T>& next) {
     const Task& task = next.task;
-    if (n_tasks == kSmallTasks || task.batch == 0 || task.steps_per_pass > 0 ||
+    if (n_tasks == kSmallTasks || next.shift != nullptr || task.batch == 0 || task.steps_per_pass > 0 ||
         n_rows + in_fours(task.batch) > kBlockRows || task.seed != tasks->task.seed) {
       return false;
     }

@@ -301,27 +301,62 @@ bool all_finite(std::int64_t dim, const T* x) {
 }
 
 template <class T>
-double dot(std::int64_t dim, const T* x, const T* y) {
-  // Eight sums of doubles in a fixed order, whatever the level.
-  double part[8] = {};
+void subtract(std::int64_t n, const T* a, const T* b, T* out) {
+  for_each_vec<T>(n, [=](std::int64_t j, auto k) { store(load(a + j, k) - load(b + j, k), out + j, k); });
+}
+
+// Products into eight sums of doubles in a fixed order, whatever the level: number j of the whole goes to sum j % 8.
+template <class T>
+inline __attribute__((always_inline)) void add_products(std::int64_t n, const T* x, const T* y, double* part) {
   std::int64_t j = 0;
-  for (; j + 8 <= dim; j += 8) {
+  for (; j + 8 <= n; j += 8) {
     for (int i = 0; i < 8; ++i) {
       part[i] += static_cast<double>(x[j + i]) * static_cast<double>(y[j + i]);
     }
   }
-  for (int i = 0; j < dim; ++j, ++i) {
+  for (int i = 0; j < n; ++j, ++i) {
     part[i] += static_cast<double>(x[j]) * static_cast<double>(y[j]);
   }
+}
+
+inline double sum_of_eight(const double* part) {
   return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
+}
+
+template <class T>
+double dot(std::int64_t dim, const T* x, const T* y) {
+  double part[8] = {};
+  add_products(dim, x, y, part);
+  return sum_of_eight(part);
+}
+
+inline constexpr std::int64_t kDotBlock = 2048;  // stays in the first cache; a multiple of 8
+
+template <class T>
+void dots(std::int64_t dim, const T* x, const T* y, double* sums_out) {
+  double square[8] = {}, product[8] = {};
+  for (std::int64_t begin = 0; begin < dim; begin += kDotBlock) {
+    const std::int64_t n = dim - begin < kDotBlock ? dim - begin : kDotBlock;
+    add_products(n, x + begin, x + begin, square);
+    add_products(n, x + begin, y + begin, product);
+  }
+  sums_out[0] = sum_of_eight(square);
+  sums_out[1] = sum_of_eight(product);
+}
+
+template <class T>
+double squared_distance(std::int64_t dim, const T* x, const T* y) {
+  double part[8] = {};
+  T way[kDotBlock];
+  for (std::int64_t begin = 0; begin < dim; begin += kDotBlock) {
+    const std::int64_t n = dim - begin < kDotBlock ? dim - begin : kDotBlock;
+    subtract(n, x + begin, y + begin, way);
+    add_products(n, way, way, part);
+  }
+  return sum_of_eight(part);
 }
 
 template <class T>
 void copy(std::int64_t n, const T* from, T* to) {
   __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
-}
-
-template <class T>
-void subtract(std::int64_t n, const T* a, const T* b, T* out) {
-  for_each_vec<T>(n, [=](std::int64_t j, auto k) { store(load(a + j, k) - load(b + j, k), out + j, k); });
 }
