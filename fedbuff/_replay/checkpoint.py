@@ -151,11 +151,11 @@ def _read_states(arrays: dict[str, NDArray[Any]], problem: AnyProblem) -> dict[s
     clients = arrays.get("state_client", np.empty(0, np.int64))
     rows = arrays.get("state_rows", np.empty((0, dim), dtype))
     if clients.dtype != np.int64 or clients.ndim != 1:
-        raise ValueError(f"state_client is {clients.dtype} {clients.shape}")
+        raise ValueError(f"state_client: expected int64 of one dimension, got {clients.dtype} {clients.shape}")
     if len(clients) and not (clients[0] >= 0 and (np.diff(clients) > 0).all() and clients[-1] < problem.n_clients):
         raise ValueError(f"state_client: expected ascending numbers below {problem.n_clients}")
     if rows.dtype != dtype or rows.shape != (len(clients), dim):
-        raise ValueError(f"state_rows is {rows.dtype} {rows.shape}, expected {dtype} ({len(clients)}, {dim})")
+        raise ValueError(f"state_rows: expected {dtype} ({len(clients)}, {dim}), got {rows.dtype} {rows.shape}")
     for client, row in zip(clients.tolist(), rows, strict=True):
         if not all_finite(row):
             raise ValueError(f"state_rows: the state of client {client} is not finite")

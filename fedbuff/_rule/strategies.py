@@ -48,6 +48,15 @@ Refill = Literal["arrival", "step"] | int
 Weighting = Literal["equal", "samples", "sqrt_samples", "log_samples", "inverse_frequency", "per_client"]
 
 
+def check_hearing(trigger: Any, per_client: Any, stop_stale: Any) -> None:
+    """Checks what makes a step, and which tasks it stops."""
+    choice("trigger", trigger, get_args(Trigger))
+    if not number("per_client", per_client) >= 1:
+        raise ValueError(f"per_client: expected a number >= 1, got {per_client}")
+    if stop_stale is not None:
+        count("stop_stale", stop_stale)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """What the server computes. `norm` divides the sum of contributions:
@@ -110,6 +119,7 @@ class Rule:
         self._check_method()
         if self.table is not None:
             self._check_table()
+        check_hearing(self.trigger, self.per_client, self.stop_stale)
         if self.client_weights is not None:
             self._check_client_weights()
         if self.ring is not None:
@@ -430,17 +440,13 @@ class FedBuff:
     def _check_timing(self) -> None:
         if self.period is not None:
             number("period", self.period, open_low=True)
-        choice("trigger", self.trigger, get_args(Trigger))
-        if not number("per_client", self.per_client) >= 1:
-            raise ValueError(f"per_client: expected a number >= 1, got {self.per_client}")
+        check_hearing(self.trigger, self.per_client, self.stop_stale)
         if self.per_client != 1 and self.trigger == "buffer":
             raise ValueError('per_client: trigger="buffer" does not look at it; leave it out')
         if isinstance(self.refill, str):
             choice("refill", self.refill, ("arrival", "step"))
         else:
             count("refill", self.refill)
-        if self.stop_stale is not None:
-            count("stop_stale", self.stop_stale)
         if self.restart is not None:
             choice("restart", self.restart, ("step",))
             if self.stop_stale is not None:

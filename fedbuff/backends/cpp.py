@@ -125,8 +125,8 @@ class _Bound:
         self.count_correct = self.problem.count_correct
 
     def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
-        *drawn, shift = task
-        self.problem.local_sgd(local, w, *drawn, delta_out, shift)
+        client, number, seed, batch, rows, shift = task
+        self.problem.local_sgd(local, w, client, number, seed, batch, rows, delta_out, shift)
 
     def local_handle(self, plan: LocalPlan, seed: int) -> int:
         """The address of a new fb_local, whose owner destroys it; this problem must outlive it."""

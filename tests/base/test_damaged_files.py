@@ -376,6 +376,23 @@ def test_damaged_files_raise_one_type(kind: str, tmp_path: Path) -> None:
     assert tried >= 50 and refused >= tried // 4
 
 
+def test_a_rule_of_other_values_is_refused(tmp_path: Path) -> None:
+    """Every field of a saved server's rule, with values of other types and sizes."""
+    path = saved(made_server, "server.npz")(tmp_path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    rule = json.loads(str(arrays["rule"]))
+    for name in rule:
+        for value in (None, "text", [], {}, -1, 0.5, 1e300, True, 2**70, [1, {"a": 1}]):
+            np.savez(path, **arrays | {"rule": np.array(json.dumps({**rule, name: value}))})
+            try:
+                fb.Server.load(path)
+            except fb.FileError:
+                continue
+            except Exception as error:
+                raise AssertionError(f"{name} {value!r}: {type(error).__name__}: {error}") from error
+
+
 def test_a_run_folder_without_its_files(tmp_path: Path) -> None:
     run_file("config.json")(tmp_path)
     for name in ("provenance.json", "config.json"):

@@ -116,6 +116,15 @@ def publish() -> None:
     reliability_page.publish("fuzz", summary, columns, table)
 
 
+def built_targets(as_built: bool) -> str:
+    """Builds the targets, unless they are to be taken as they are; the commit of their sources."""
+    import targets
+
+    if not as_built:
+        targets.build()
+    return targets.BUILT.read_text(encoding="utf-8")
+
+
 def again_under_sanitizers() -> int:
     """The same command on the sanitized build, which `make sanitize` makes."""
     script = HERE.parent / "sanitized_python.sh"
@@ -131,6 +140,7 @@ def main() -> int:
     parser.add_argument("--names", default="", help="some of the targets, or of the kinds of files")
     parser.add_argument("--seed", type=int, default=round(time.time()), help="of all draws; without it, the time")
     parser.add_argument("--sanitized", action="store_true", help="files and calls on the build with sanitizers")
+    parser.add_argument("--as-built", action="store_true", help="the targets as they are, of an older commit")
     parser.add_argument("--anew", action="store_true", help="forget the counts of earlier pieces, of what is run")
     parser.add_argument("--publish", action="store_true", help="write the figures into docs/reliability.md")
     asked = parser.parse_args()
@@ -147,8 +157,9 @@ def main() -> int:
         if not Path(fedbuff._core.__file__).is_relative_to(SANITIZED):
             parser.error(f"--sanitized: {fedbuff._core.__file__} is not the sanitized build; run make sanitize")
     total = sum(SHARES[part] for part in parts)
-    built, faults = reliability_page.commit(), 0
+    faults = 0
     for part in parts:
+        built = built_targets(asked.as_built) if part == "targets" else reliability_page.commit()
         for row in run_part(part, asked.seconds * SHARES[part] / total, asked.seed, names):
             if part == "targets" or asked.sanitized:
                 row = Row(**{**asdict(row), "sanitized": row.executions})

@@ -33,7 +33,8 @@ double any_time(Input& in) {
 // A plan and the arrays that it points to.
 struct Planned {
   fedbuff::SchedulePlan plan;
-  std::vector<double> samples[4], speed, row_wait, row_duration, window_begin, window_end, period, probability;
+  std::vector<double> samples[5], speed, row_wait, row_duration, row_upload, window_begin, window_end, period,
+      probability;
   std::vector<std::int64_t> row_offsets, window_offsets;
   std::vector<std::uint8_t> row_ok;
 };
@@ -145,6 +146,36 @@ void add_windows(Input& in, Planned& p) {
   p.plan.period = repeat == 0 ? nullptr : p.period.data();
 }
 
+// A server that needs time for an upload, and uploads that share a link.
+void add_server(Input& in, Planned& p) {
+  using Kind = fedbuff::DistributionKind;
+  static constexpr double kUplinks[] = {0.7, 1.0, 1.0, 2.0, 9.0, 1e-9};
+  fedbuff::SchedulePlan& plan = p.plan;
+  if (in.one_in(2)) {
+    plan.needs_server = true;
+    any_distribution(in, plan.server_time, p.samples[4]);
+    if (plan.server_time.kind == Kind::Constant && plan.server_time.p[0] == 0) {
+      plan.server_time.p[0] = 0.5;
+    }
+  }
+  if (in.one_in(2)) {
+    return;
+  }
+  plan.uplink = one_of(in, kUplinks);
+  if (plan.recorded) {
+    for (std::size_t row = 0; row < p.row_wait.size(); ++row) {
+      p.row_upload.push_back(row == 0 ? 1.0 : any_time(in));
+    }
+    plan.row_upload = p.row_upload.data();
+  } else {
+    plan.upload = plan.model.component[fedbuff::kUpload];
+    plan.model.component[fedbuff::kUpload] = fedbuff::Distribution{};
+    if (plan.upload.kind == Kind::Constant && plan.upload.p[0] == 0) {
+      plan.upload.p[0] = 1.0;
+    }
+  }
+}
+
 // Which client is next, as far as the way tasks start admits it.
 void add_selection(Input& in, Planned& p) {
   using fedbuff::Selection;
@@ -235,6 +266,9 @@ void any_plan(Input& in, Planned& p) {
   plan.max_time = in.one_in(3) ? any_time(in) * 3 : kInfinity;
   plan.stall_limit = 200;
   in.one_in(2) ? add_model(in, p) : add_rows(in, p);
+  if (in.one_in(3)) {
+    add_server(in, p);
+  }
   if (in.one_in(3)) {
     add_windows(in, p);
   }

@@ -10,11 +10,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import reliability_page
 from found import Row, found_folder
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 OUT = ROOT / "build" / "fuzz"
+BUILT = OUT / "built"  # the commit
 LARGEST = 256  # bytes of an input
 LONGEST = 120  # seconds by the clock, which run on where others have the cores: longer is a hang
 # Short stacks of allocations and a small quarantine: an execution takes some tens of microseconds.
@@ -26,11 +28,16 @@ def names() -> list[str]:
     return sorted(path.stem.removeprefix("fuzz_") for path in HERE.glob("fuzz_*.cpp"))
 
 
+def build() -> None:
+    """Builds all targets, and notes the commit, for pieces of a campaign that begin when the sources have gone on."""
+    subprocess.run(["make", "-s", f"-j{os.cpu_count()}", "-C", str(HERE), "all"], check=True)
+    BUILT.write_text(reliability_page.commit(), encoding="utf-8")
+
+
 def run(seconds: float, seed: int, chosen: list[str]) -> Iterator[Row]:
     """All targets, or those chosen, each for the same time."""
     if unknown := set(chosen) - {*names()}:
         raise ValueError(f"targets: expected some of {', '.join(names())}, got {', '.join(unknown)}")
-    subprocess.run(["make", "-s", f"-j{os.cpu_count()}", "-C", str(HERE), "all"], check=True)
     wanted = chosen or names()
     yield from (run_one(name, max(1, round(seconds / len(wanted))), seed) for name in wanted)
 

@@ -389,7 +389,7 @@ def test_damaged_states_are_refused(tmp_path: Path) -> None:
     faults: dict[str, dict[str, Any]] = {
         "state_client: expected ascending": {"state_client": arrays["state_client"][::-1].copy()},
         "state_client: expected ascending numbers below": {"state_client": arrays["state_client"] + N},
-        "state_rows is": {"state_rows": arrays["state_rows"].astype(np.float32)},
+        "state_rows: expected float64": {"state_rows": arrays["state_rows"].astype(np.float32)},
         "state_rows: the state of client": {"state_rows": arrays["state_rows"] * np.nan},
         "control is float64": {"control": arrays["control"][:-1]},
         "models is": {"models": arrays["models"][:, :DIM]},

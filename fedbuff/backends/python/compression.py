@@ -68,8 +68,8 @@ def compress_with_feedback(
 
 def _largest(x: Vector, kept: int) -> Vector:
     """The largest numbers, of equals the first. What is not finite is larger than all others."""
-    bits = x.view(np.int32 if x.itemsize == 4 else np.int64)
-    sizes: NDArray[Any] = bits & np.iinfo(bits.dtype).max
+    whole: Any = np.int32 if x.itemsize == 4 else np.int64
+    sizes: NDArray[Any] = x.view(whole) & np.iinfo(whole).max
     places = np.argsort(-sizes, kind="stable")[:kept]
     result = np.zeros_like(x)
     result[places] = x[places]
