@@ -107,10 +107,11 @@ class OwnRule:
     def _python(self, function: Callable[[Step], Any]) -> Callable[[Any, Any], int]:
         def call(_: Any, given: Any) -> int:
             try:
-                step = _step_of(given.contents)
+                numbers = given.contents
+                step = _step_of(numbers)
                 function(step)
-                _view(given.contents.w_out, step.out.size, step.out.dtype)[:] = step.out
-                _view(given.contents.state, step.state.size, np.float64)[:] = step.state
+                _view(numbers.w_out, numbers.dim, _FLOATS[numbers.dtype])[:] = step.out
+                _view(numbers.state, numbers.n_state, np.float64)[:] = step.state
             except BaseException as error:  # it cannot pass through compiled code
                 self._error = error
                 return 1

@@ -231,3 +231,16 @@ def test_a_function_that_writes_no_model() -> None:
     version, _ = server.download()
     with pytest.raises(OverflowError, match="nothing was added"):
         server.upload(np.ones(2), version)
+
+
+@pytest.mark.parametrize("field", ["out", "state"])
+def test_an_array_of_another_size_in_the_place_of_a_field(field: str) -> None:
+    def replaced(step: Any) -> None:
+        step.out = step.w - sum(step.deltas)
+        setattr(step, field, np.zeros(100_000))
+
+    server = fb.Server(np.zeros(3), fb.FedBuff(1, 1.0, own=fb.OwnRule(replaced, n_state=2)))
+    version, _ = server.download()
+    with pytest.raises(ValueError, match="could not broadcast"):
+        server.upload(np.ones(3), version)
+    assert server.version == 0
