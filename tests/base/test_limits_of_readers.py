@@ -46,7 +46,7 @@ def refused(path: Path, call: Callable[[], Any], match: str) -> None:
 
 
 def read_rows(path: Path, *, labels: bool = True, sparse: bool = False, **options: Any) -> Any:
-    reader = RowReader(True, sparse, labels, np.dtype(np.float32), form=None, target=-1, divide_by=1.0)
+    reader = RowReader(True, sparse, labels, np.dtype(np.float32), bytes=False, form=None, target=-1, divide_by=1.0)
     return reader.read(path.parent, path.name, **options)
 
 
