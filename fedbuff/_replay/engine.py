@@ -99,9 +99,14 @@ def _check_control(rule: Rule, problem: AnyProblem) -> None:
         raise ValueError(f"n_clients: {rule.method} has {rule.n_clients}, the problem has {problem.n_clients}")
 
 
+def keeps_state(local: LocalSGD | None) -> bool:
+    """Whether clients keep a state. What is no LocalSGD does not; `check_local` refuses it."""
+    return isinstance(local, LocalSGD) and local.keeps_state
+
+
 def check_states(local: LocalSGD | None, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> None:
     """MemoryError where the states that clients keep do not fit the memory that is free."""
-    if local is None or not local.keeps_state:
+    if local is None or not keeps_state(local):
         return
     n = len(np.unique(schedule.client)) if isinstance(schedule, Schedule) else problem.n_clients
     wanted, free = n * problem.dim * problem.dtype.itemsize, free_memory()

@@ -46,7 +46,7 @@ from .checkpoint import (
     read_checkpoint,
     width_of,
 )
-from .engine import AnyProblem, check_states, make_engine, make_roles, make_run
+from .engine import AnyProblem, check_states, keeps_state, make_engine, make_roles, make_run
 from .feed import _Feed
 from .history import TRAFFIC, ExitReason, History
 from .noise_ledger import NoiseLedger
@@ -100,8 +100,7 @@ class Replay:
         e_by_client = update_weights(self.rule, problem, schedule)
         check_local(local, problem)
         check_states(local, problem, schedule)
-        keeps_state = local is not None and local.keeps_state
-        self._feed = _Feed(schedule, self.rule, e_by_client, problem.n_clients, keeps_state)
+        self._feed = _Feed(schedule, self.rule, e_by_client, problem.n_clients, keeps_state(local))
         self._engine = make_engine(
             problem, local, self.rule, start, self.seed, make_roles(self.rule, start, self.seed, schedule, e_by_client)
         )
