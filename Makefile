@@ -53,7 +53,7 @@ lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest fedbuff._core fedbuff._event_queue fedbuff._local_sgd fedbuff._server --allowlist tests/stubtest_allowlist.txt
+	$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml fedbuff._core fedbuff._event_queue fedbuff._local_sgd fedbuff._server --allowlist tests/stubtest_allowlist.txt
 	git ls-files -co --exclude-standard csrc tests/core tests/fuzz tests/torture | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format --dry-run -Werror
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint --max-line-length 120 src fedbuff/*.pxd
 

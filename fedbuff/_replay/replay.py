@@ -32,7 +32,7 @@ from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import RunSpec, RunState
 from ..backends.spec import Vector as Floats
-from .check import check_problem, check_schedule
+from .check import check_local, check_problem, check_schedule
 from .checkpoint import (
     FORMAT,
     FORMAT_NUMBER,
@@ -98,6 +98,7 @@ class Replay:
         self._w0_hash = hashlib.sha256(little_endian(start).tobytes()).hexdigest()
         self._metrics: list[str] | None = None  # of the evaluations in the history
         e_by_client = update_weights(self.rule, problem, schedule)
+        check_local(local, problem)
         check_states(local, problem, schedule)
         self._feed = _Feed(schedule, self.rule, e_by_client, problem.n_clients, keeps_state(local))
         self._engine = make_engine(

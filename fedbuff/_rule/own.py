@@ -18,7 +18,7 @@ __all__ = ["OwnRule", "Step"]
 
 Vector = NDArray[np.floating[Any]]
 _ABI = 1
-_FLOATS = {0: np.dtype(np.float32), 1: np.dtype(np.float64)}  # by fb_dtype
+_FLOATS: dict[int, np.dtype[Any]] = {0: np.dtype(np.float32), 1: np.dtype(np.float64)}  # by fb_dtype
 
 
 class _StepInput(ctypes.Structure):

@@ -119,8 +119,8 @@ def test_stochastic_rounding_is_right_in_the_mean() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"bits": 32}, "bits: at most 31"),
-        ({"bits": 52, "modulus": 64}, "bits: at most 51"),
+        ({"bits": 32}, "bits: expected at most 31"),
+        ({"bits": 52, "modulus": 64}, "bits: expected at most 51"),
         ({"bits": 1}, "bits: expected an int >= 2"),
         ({"clip": 0.0}, "clip: expected a number"),
         ({"clip": np.nan}, "clip: expected a number"),

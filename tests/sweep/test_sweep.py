@@ -423,7 +423,7 @@ def test_a_run_that_diverges_is_done(base: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "error"),
     [
-        ({"grid": {"local.rate": [1]}}, ConfigError, "local.rate: unknown key; known: batch_size"),
+        ({"grid": {"local.rate": [1]}}, ConfigError, "local.rate: unknown key; known: alpha, batch_size"),
         ({"grid": {"strategy.bufer_size": [1, 2]}}, ConfigError, "did you mean buffer_size"),
         ({"grid": {"seed": [1, 2]}}, ConfigError, "seed: unknown key; give seeds to the sweep"),
         ({"grid": {"name": ["a"]}}, ConfigError, "name: unknown key; a sweep varies problem, trace"),

@@ -187,7 +187,7 @@ def test_server_steps_are_a_budget_too() -> None:
         ({"target": None}, "target: missing"),
         ({"target": {"accuracy": 0.9}}, r"replay\.metrics: the target is of 'accuracy'"),
         ({"target": {"loss": 1, "accuracy": 1}}, "target: expected one metric, got loss, accuracy"),
-        ({"grid": {"local.lr": [0.1]}}, "grid: tuning needs two arms"),
+        ({"grid": {"local.lr": [0.1]}}, "grid: expected two arms or more"),
         ({"eta": 1}, "eta: expected an int >= 2"),
         ({"seeds": 0}, "seeds: expected an int >= 1"),
     ],

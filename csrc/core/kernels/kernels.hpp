@@ -177,9 +177,6 @@ struct Kernels {
   // sum of x[j] * y[j] in double: norms and distances.
   double (*dot)(std::int64_t dim, const T* x, const T* y);
 
-  // dot of x with itself and with y, to the same bits, in one pass.
-  void (*dots)(std::int64_t dim, const T* x, const T* y, double* sums_out);
-
   // dot of x - y, rounded to T, with itself.
   double (*squared_distance)(std::int64_t dim, const T* x, const T* y);
 

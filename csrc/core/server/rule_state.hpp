@@ -135,13 +135,7 @@ class RuleState {
     const bool of_sum = rule_.weight_by == FB_WEIGHT_SUM;
     const T* other =
         of_sum ? (weights_.arrivals > 0 ? sum_.values() : nullptr) : (last_step_.empty() ? nullptr : last_step_.data());
-    double sums[2] = {};  // of the delta with itself, and with the other vector
-    if (other != nullptr) {
-      k.dots(dim, delta, other, sums);
-    } else {
-      sums[0] = k.dot(dim, delta, delta);
-    }
-    const double norm = std::sqrt(sums[0]);
+    const double norm = std::sqrt(k.dot(dim, delta, delta));
     double q = 1.0;
     if (rule_.weight_by == FB_WEIGHT_NORM) {
       q = 1.0 / (norm + rule_.weight_epsilon);
@@ -153,7 +147,7 @@ class RuleState {
       q = 1.0 / (way + rule_.weight_epsilon);
     } else if (other != nullptr) {
       const double length = norm * (of_sum ? std::sqrt(k.dot(dim, other, other)) : last_length_);
-      q = length > 0 ? 0.5 * (1.0 + sums[1] / length) : 1.0;
+      q = length > 0 ? 0.5 * (1.0 + k.dot(dim, delta, other) / length) : 1.0;
     }
     return rule_.weight_clip > 0 && norm > rule_.weight_clip ? q * (rule_.weight_clip / norm) : q;
   }

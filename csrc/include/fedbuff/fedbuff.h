@@ -147,7 +147,8 @@ typedef enum fb_trigger { FB_TRIGGER_BUFFER = 0, FB_TRIGGER_EVERY_CLIENT = 1, FB
 
 /* A control variate c, zero at first: the mean of a state that each of n_clients clients keeps. A step adds the changes
  * of its arrivals' clients over n_clients to it, and takes control_pull times the new c off the model (FedDyn). The
- * data of an fb_model is (w, c) then, 2 dim numbers. Without a unit, a table, a hidden model and own_step; FB_TRIGGER_BUFFER. */
+ * data of an fb_model is (w, c) then, 2 dim numbers. Without a unit, a table, a hidden model and own_step;
+ * FB_TRIGGER_BUFFER. */
 typedef enum fb_control { FB_CONTROL_NONE = 0, FB_CONTROL_MEAN = 1 } fb_control;
 
 /* A step that the host's own rule makes: all deltas of the buffer at once, in the order of arrival. Pointers hold until
@@ -218,9 +219,9 @@ typedef struct fb_rule {
   fb_step_function own_step; /* not null: it makes the steps. Deltas are kept until then. FB_BASE_START, FB_SGD without
                                 momentum, FB_NORM_ONE, and no unit, table, hidden model or weights of numbers */
   void* own_context;
-  int64_t own_state; /* numbers of its state */
-  int32_t control;       /* fb_control */
-  double control_pull;   /* >= 0 */
+  int64_t own_state;   /* numbers of its state */
+  int32_t control;     /* fb_control */
+  double control_pull; /* >= 0 */
 } fb_rule;
 #define FB_RULE_INIT  \
   {sizeof(fb_rule),   \
@@ -380,7 +381,8 @@ FB_API fb_status fb_server_clone(fb_server* server, fb_server** server_out);
  * their arrivals in this round, and of FB_TRIGGER_RINGLEADER "to_step" (n_clients) FB_I64, 1 where the client's next
  * arrival makes a step; of weight_shared and own_step "held" (dim) with its number in the buffer as its key,
  * "held_client" and "held_staleness" (fill) FB_I64, "held_s" and "held_e" (fill) FB_F64; of own_step "own_state"
- * (own_state) FB_F64; "control" (dim) the control variate, "control_change" (dim) what the buffer's clients have changed. */
+ * (own_state) FB_F64; "control" (dim) the control variate, "control_change" (dim) what the buffer's clients have
+ * changed. */
 typedef struct fb_array {
   const char* name;
   int64_t key; /* of a client, or -1 */

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba.core import cgutils, types
 
 from .compile import intrinsic
@@ -18,8 +16,8 @@ def _without_owners(context, builder, kind, value):
         array.meminfo = cgutils.get_null_value(array.meminfo.type)
         return array._getvalue()
     if isinstance(kind, types.BaseTuple):
-        parts: Any = kind
-        for i, part in enumerate(parts):
+        for i in range(len(kind)):
+            part = kind[i]  # type: ignore[index]
             lent = _without_owners(context, builder, part, builder.extract_value(value, i))
             value = builder.insert_value(value, lent, i)
     return value

@@ -65,7 +65,6 @@ constexpr Kernels<T> make_kernels() {
           &optimizer_step<T>,
           &all_finite<T>,
           &dot<T>,
-          &dots<T>,
           &squared_distance<T>,
           &encode_add<T, std::uint32_t>,
           &encode_add<T, std::uint64_t>,

@@ -333,18 +333,6 @@ double dot(std::int64_t dim, const T* x, const T* y) {
 inline constexpr std::int64_t kDotBlock = 2048;  // stays in the first cache; a multiple of 8
 
 template <class T>
-void dots(std::int64_t dim, const T* x, const T* y, double* sums_out) {
-  double square[8] = {}, product[8] = {};
-  for (std::int64_t begin = 0; begin < dim; begin += kDotBlock) {
-    const std::int64_t n = dim - begin < kDotBlock ? dim - begin : kDotBlock;
-    add_products(n, x + begin, x + begin, square);
-    add_products(n, x + begin, y + begin, product);
-  }
-  sums_out[0] = sum_of_eight(square);
-  sums_out[1] = sum_of_eight(product);
-}
-
-template <class T>
 double squared_distance(std::int64_t dim, const T* x, const T* y) {
   double part[8] = {};
   T way[kDotBlock];
