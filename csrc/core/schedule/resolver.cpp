@@ -254,7 +254,7 @@ template <class Queue>
 template <Mode kMode, bool kRecorded, bool kPlain>
 class LoopOver<Queue>::Call {
  public:
-  FB_ALWAYS_INLINE Call(LoopOver& loop, const ScheduleColumns& out)
+  FB_INLINE_FOR_SPEED Call(LoopOver& loop, const ScheduleColumns& out)
       : loop_(loop),
         plan_(loop.plan_),
         clients_(loop.clients_),
@@ -267,7 +267,7 @@ class LoopOver<Queue>::Call {
         timeout_(loop.plan_.timeout),
         s_(loop.counters_) {}
 
-  FB_ALWAYS_INLINE ChunkEnd run() {
+  FB_INLINE_FOR_SPEED ChunkEnd run() {
     if (s_.created + 4 * static_cast<std::uint64_t>(out_.n_rows) + 4 * queue_.n_slots() >= Event::kMaxNumber) {
       throw std::length_error("schedule: expected at most 68,719,476,735 events");
     }
@@ -343,14 +343,14 @@ class LoopOver<Queue>::Call {
   static constexpr bool kStops = kClosed && !kPlain && LoopOver::kCanStop;
   static constexpr std::uint64_t kInfinityBits = std::uint64_t{0x7FF} << 52;
 
-  FB_ALWAYS_INLINE bool has_room() const {
+  FB_INLINE_FOR_SPEED bool has_room() const {
     const std::int64_t rows_per_event = kMode == Mode::Rounds ? plan_.n_slots : 1;
     return rows_ + rows_per_event <= out_.n_rows && steps_ + 2 <= out_.n_steps;
   }
-  FB_ALWAYS_INLINE bool all_have_asked() const {
+  FB_INLINE_FOR_SPEED bool all_have_asked() const {
     return loop_.asked_first_ == static_cast<std::uint32_t>(plan_.n_slots);
   }
-  FB_ALWAYS_INLINE bool stop(StopReason reason) {
+  FB_INLINE_FOR_SPEED bool stop(StopReason reason) {
     reason_ = reason;
     return true;
   }
@@ -359,7 +359,7 @@ class LoopOver<Queue>::Call {
 
   // The first requests come before all others at time 0, and after the tasks that have already ended then. Returns
   // whether one was served.
-  FB_ALWAYS_INLINE bool ask_first() {
+  FB_INLINE_FOR_SPEED bool ask_first() {
     if (!queue_.empty() && queue_.top().time_bits == 0 && queue_.top().kind() == static_cast<int>(kEnd)) {
       return false;
     }
@@ -378,7 +378,7 @@ class LoopOver<Queue>::Call {
     Event* beside = nullptr;  // where it is kept, if it is not in the queue
     bool is_upload = false;   // a transfer that is complete or given up
   };
-  FB_ALWAYS_INLINE Next find_next() {
+  FB_INLINE_FOR_SPEED Next find_next() {
     Next next{queue_.top()};
     if constexpr (!kPlain) {
       if (earlier(loop_.handled_, next.event)) {
@@ -398,7 +398,7 @@ class LoopOver<Queue>::Call {
   }
 
   // Whether the schedule ends with this event.
-  FB_ALWAYS_INLINE bool happen(const Next& next) {
+  FB_INLINE_FOR_SPEED bool happen(const Next& next) {
     const Event& event = next.event;
     s_.now = event.time();
     if constexpr (!kPlain) {
@@ -418,17 +418,17 @@ class LoopOver<Queue>::Call {
     return !kPlain && loop_.has_parts_ ? on_part(event) : on_end(event, event.slot());
   }
 
-  FB_ALWAYS_INLINE double next_tick_time() const { return std::min(s_.trigger, s_.tick); }
+  FB_INLINE_FOR_SPEED double next_tick_time() const { return std::min(s_.trigger, s_.tick); }
 
   // A tick comes after the arrivals and before the starts of its time.
-  FB_ALWAYS_INLINE bool tick_is_due(const Event& top, double due, double time) {
+  FB_INLINE_FOR_SPEED bool tick_is_due(const Event& top, double due, double time) {
     if (due == kInfinity || due > plan_.max_time) {
       return false;
     }
     return due < time || (due == time && top.kind() != static_cast<int>(kEnd));
   }
 
-  FB_ALWAYS_INLINE bool on_tick(double due) {
+  FB_INLINE_FOR_SPEED bool on_tick(double due) {
     s_.now = due;
     const bool is_period = due == s_.tick;
     if (is_period) {
@@ -448,10 +448,10 @@ class LoopOver<Queue>::Call {
   }
 
   // Counts what happens while nothing arrives in the buffer, or no step is made where all must be heard.
-  FB_ALWAYS_INLINE bool is_stalled() { return ++s_.quiet > plan_.stall_limit && stop(StopReason::Stalled); }
+  FB_INLINE_FOR_SPEED bool is_stalled() { return ++s_.quiet > plan_.stall_limit && stop(StopReason::Stalled); }
 
   // Stops the running task that started first, if it is one of those to stop; its client starts again.
-  FB_ALWAYS_INLINE bool stop_next() {
+  FB_INLINE_FOR_SPEED bool stop_next() {
     const std::uint32_t slot_index = loop_.running_.first();
     if (slot_index == kNoSlot || queue_.payload(slot_index).version > s_.stop_until) {
       s_.stop_until = -1;
@@ -480,7 +480,7 @@ class LoopOver<Queue>::Call {
   }
 
   // Open slots ask for clients, in the order in which they became free: at once while nothing else has this time.
-  FB_ALWAYS_INLINE void refill() {
+  FB_INLINE_FOR_SPEED void refill() {
     for (const std::uint32_t slot_index : loop_.open_slots_) {
       if (is_alone()) {
         s_.last_start = s_.now;
@@ -493,14 +493,14 @@ class LoopOver<Queue>::Call {
   }
 
   // Whether nothing else happens at this time before a start that is created now.
-  FB_ALWAYS_INLINE bool is_alone() {
+  FB_INLINE_FOR_SPEED bool is_alone() {
     const std::uint64_t now = portable::detail::bits_of(s_.now);
     return all_have_asked() && s_.stop_until < 0 && next_tick_time() > s_.now && loop_.uplink_.next_time() > s_.now &&
            loop_.handled_.time_bits > now && queue_.top().time_bits > now;
   }
 
   // The client has done its work, or the server has handled the upload.
-  FB_ALWAYS_INLINE bool on_part(const Event top) {
+  FB_INLINE_FOR_SPEED bool on_part(const Event top) {
     const std::uint32_t slot_index = top.slot();
     Slot& slot = queue_.payload(slot_index);
     if (slot.state == SlotState::Running && !slot.cut) {
@@ -517,7 +517,7 @@ class LoopOver<Queue>::Call {
   }
 
   // A transfer is complete, or given up.
-  FB_ALWAYS_INLINE bool on_upload(const Event top) {
+  FB_INLINE_FOR_SPEED bool on_upload(const Event top) {
     const Uplink::Taken taken = loop_.uplink_.take();
     Slot& slot = queue_.payload(taken.slot);
     slot.state = SlotState::Running;
@@ -530,7 +530,7 @@ class LoopOver<Queue>::Call {
   }
 
   // Puts an upload that the server has to handle at the end of its line; returns whether it has to.
-  FB_ALWAYS_INLINE bool joins_server(std::uint32_t slot_index) {
+  FB_INLINE_FOR_SPEED bool joins_server(std::uint32_t slot_index) {
     Slot& slot = queue_.payload(slot_index);
     if (!plan_.needs_server || slot.status != TaskStatus::Used) {
       return false;
@@ -547,14 +547,14 @@ class LoopOver<Queue>::Call {
   }
 
   // The server begins with the upload of the slot.
-  FB_ALWAYS_INLINE void handle(std::uint32_t slot_index) {
+  FB_INLINE_FOR_SPEED void handle(std::uint32_t slot_index) {
     const Slot& slot = queue_.payload(slot_index);
     const double time = draw_server_time(plan_.server_time, plan_.seed, slot.client, slot.task);
     loop_.handled_ = Event::make(s_.now + time, kEnd, s_.created++, slot_index);
   }
 
   // Takes the slot out of the server's line; if it was handled, the next one's turn comes.
-  FB_ALWAYS_INLINE void leave_server(std::uint32_t slot_index) {
+  FB_INLINE_FOR_SPEED void leave_server(std::uint32_t slot_index) {
     const bool was_first = loop_.server_line_.first() == slot_index;
     loop_.server_line_.leave(slot_index);
     if (was_first) {
@@ -566,7 +566,7 @@ class LoopOver<Queue>::Call {
   }
 
   // The task of the slot, whose event was `top`, ends.
-  FB_ALWAYS_INLINE bool on_end(const Event top, std::uint32_t slot_index) {
+  FB_INLINE_FOR_SPEED bool on_end(const Event top, std::uint32_t slot_index) {
     if (!end_task(slot_index)) {
       return false;
     }
@@ -610,10 +610,10 @@ class LoopOver<Queue>::Call {
   }
 
   // A round whose last tasks never end is over.
-  FB_ALWAYS_INLINE bool on_endless_round() { return after_end(end_round()); }
+  FB_INLINE_FOR_SPEED bool on_endless_round() { return after_end(end_round()); }
 
   // A task starts after its wait, or a client is asked for.
-  FB_ALWAYS_INLINE void on_start(const Event top) {
+  FB_INLINE_FOR_SPEED void on_start(const Event top) {
     s_.last_start = s_.now;
     const std::uint32_t slot_index = top.slot();
     if (slot_index != kNoSlot && queue_.payload(slot_index).state == SlotState::Waiting) {
@@ -635,7 +635,7 @@ class LoopOver<Queue>::Call {
 
   // Arrivals that are used, each followed by the next task of its slot, as long as none of the limits can be reached.
   // The columns that follow from the others are filled afterwards.
-  FB_ALWAYS_INLINE void fast_stretch() {
+  FB_INLINE_FOR_SPEED void fast_stretch() {
     const std::int64_t end = stretch_end();
     const std::int64_t begin_row = rows_;
     const std::int64_t first_step = s_.version;
@@ -671,7 +671,7 @@ class LoopOver<Queue>::Call {
   }
 
   // The row before which a fast stretch ends, so that the columns have room and the last step and row come after it.
-  FB_ALWAYS_INLINE std::int64_t stretch_end() const {
+  FB_INLINE_FOR_SPEED std::int64_t stretch_end() const {
     const auto arrivals_until = [this](std::int64_t more_steps) {
       std::int64_t arrivals;
       return __builtin_mul_overflow(more_steps, buffer_size_, &arrivals) ? INT64_MAX : arrivals - s_.fill;
@@ -683,7 +683,7 @@ class LoopOver<Queue>::Call {
   }
 
   // step, staleness and status of the rows from `begin` on, all used; the first of them enter `step`, up to step_end.
-  FB_ALWAYS_INLINE void fill_used_rows(std::int64_t begin, std::int64_t step, std::int64_t step_end) const {
+  FB_INLINE_FOR_SPEED void fill_used_rows(std::int64_t begin, std::int64_t step, std::int64_t step_end) const {
     for (std::int64_t i = begin; i < rows_; ++step, step_end += buffer_size_) {
       for (const std::int64_t until = std::min(rows_, step_end); i < until; ++i) {
         out_.step[i] = step;
@@ -694,7 +694,7 @@ class LoopOver<Queue>::Call {
   }
 
   // The task of the slot ends. Returns false if its arrival waits for the next buffer.
-  FB_ALWAYS_INLINE bool end_task(std::uint32_t slot_index) {
+  FB_INLINE_FOR_SPEED bool end_task(std::uint32_t slot_index) {
     Slot& slot = queue_.payload(slot_index);
     const std::int64_t staleness = s_.version - slot.version;
     TaskStatus status = slot.status;
@@ -733,7 +733,7 @@ class LoopOver<Queue>::Call {
   }
 
   // The task of the slot is over.
-  FB_ALWAYS_INLINE void leave(std::uint32_t slot_index) {
+  FB_INLINE_FOR_SPEED void leave(std::uint32_t slot_index) {
     --loop_.n_taken_;
     if (loop_.stops()) {
       loop_.running_.leave(slot_index);
@@ -750,7 +750,7 @@ class LoopOver<Queue>::Call {
   }
 
   // Takes the slot out of its client's queue; if the client worked on it, it turns to the next one.
-  FB_ALWAYS_INLINE void leave_queue(std::uint32_t slot_index) {
+  FB_INLINE_FOR_SPEED void leave_queue(std::uint32_t slot_index) {
     const std::uint32_t client = queue_.payload(slot_index).client;
     const std::uint32_t next = loop_.queues_.leave(client, slot_index);
     if (next != kNoSlot) {
@@ -762,7 +762,7 @@ class LoopOver<Queue>::Call {
   }
 
   // When the buffer, which has its first arrival, makes a step although it is not full.
-  FB_ALWAYS_INLINE void set_trigger() {
+  FB_INLINE_FOR_SPEED void set_trigger() {
     const bool passed = s_.last_start == s_.now;
     if (plan_.max_wait < kInfinity) {
       s_.trigger = next_tick(s_.last_step, plan_.max_wait, s_.now, passed);
@@ -773,7 +773,7 @@ class LoopOver<Queue>::Call {
   }
 
   // Discards the tasks that are left of the round and asks for the next round. Returns whether the server steps.
-  FB_ALWAYS_INLINE bool end_round() {
+  FB_INLINE_FOR_SPEED bool end_round() {
     for (std::uint32_t i = 1; i < queue_.n_slots(); ++i) {
       Slot& slot = queue_.payload(i);
       if (slot.state == SlotState::Free) {
@@ -800,7 +800,7 @@ class LoopOver<Queue>::Call {
   }
 
   // The step that the end of a task makes, if it makes one; true if the schedule ends with it.
-  FB_ALWAYS_INLINE bool after_end(bool steps) {
+  FB_INLINE_FOR_SPEED bool after_end(bool steps) {
     if (steps && make_step()) {
       return stop(StopReason::ServerSteps);
     }
@@ -808,7 +808,7 @@ class LoopOver<Queue>::Call {
   }
 
   // Returns whether this was the last step.
-  FB_ALWAYS_INLINE bool make_step() {
+  FB_INLINE_FOR_SPEED bool make_step() {
     out_.step_time[steps_] = s_.now;
     out_.started[steps_] = s_.started;
     out_.step_rows[steps_] = s_.total_rows;
@@ -830,7 +830,7 @@ class LoopOver<Queue>::Call {
   }
 
   // What a step brings about: tasks to be stopped, arrivals that waited for the next buffer, slots to be refilled.
-  FB_ALWAYS_INLINE void follow_step() {
+  FB_INLINE_FOR_SPEED void follow_step() {
     s_.quiet = 0;
     loop_.hearing_.on_step();
     if (loop_.stops()) {
@@ -846,7 +846,7 @@ class LoopOver<Queue>::Call {
     loop_.deferred_.clear();
   }
 
-  FB_ALWAYS_INLINE void write_row(const Slot& slot, std::int64_t step, std::int64_t staleness, TaskStatus status) {
+  FB_INLINE_FOR_SPEED void write_row(const Slot& slot, std::int64_t step, std::int64_t staleness, TaskStatus status) {
     out_.client[rows_] = static_cast<std::int32_t>(slot.client);
     out_.task[rows_] = slot.task;
     out_.version[rows_] = slot.version;
@@ -861,7 +861,7 @@ class LoopOver<Queue>::Call {
 
   // A client is asked for: by a slot, by a round, by a start of the open loop, or by a retry of the waiting slots.
   template <bool kFast>
-  FB_ALWAYS_INLINE void ask(std::uint32_t slot_index) {
+  FB_INLINE_FOR_SPEED void ask(std::uint32_t slot_index) {
     if constexpr (kMode == Mode::SlotIsClient) {
       if (kPlain || clients_.tasks_left(slot_index - 1)) {
         assign<kFast>(slot_index - 1, slot_index, 0);
@@ -881,10 +881,10 @@ class LoopOver<Queue>::Call {
     }
   }
 
-  FB_ALWAYS_INLINE std::int64_t draw() { return clients_.template draw<kMode, kRecorded, kPlain>(s_.starts); }
+  FB_INLINE_FOR_SPEED std::int64_t draw() { return clients_.template draw<kMode, kRecorded, kPlain>(s_.starts); }
 
   // The slot, if there is one, joins the line; then the line is served, oldest first, as long as clients are eligible.
-  FB_ALWAYS_INLINE void serve_line(std::uint32_t slot_index) {
+  FB_INLINE_FOR_SPEED void serve_line(std::uint32_t slot_index) {
     std::deque<std::uint32_t>& line = loop_.line_;
     if (slot_index != kNoSlot) {
       if (line.empty()) {
@@ -914,7 +914,7 @@ class LoopOver<Queue>::Call {
     }
   }
 
-  FB_ALWAYS_INLINE void start_round() {
+  FB_INLINE_FOR_SPEED void start_round() {
     for (std::uint32_t i = 1; i <= static_cast<std::uint32_t>(plan_.n_slots); ++i) {
       const std::int64_t client = draw();
       if (client < 0) {
@@ -925,7 +925,7 @@ class LoopOver<Queue>::Call {
   }
 
   // A start that finds no eligible client is lost.
-  FB_ALWAYS_INLINE void start_of_open_loop() {
+  FB_INLINE_FOR_SPEED void start_of_open_loop() {
     const std::int64_t client = draw();
     if (client >= 0) {
       assign<false>(static_cast<std::uint32_t>(client), loop_.free_slot(), s_.starts);
@@ -938,13 +938,13 @@ class LoopOver<Queue>::Call {
 
   // The client takes the slot for its next task, which starts after its wait and inside a window.
   template <bool kFast>
-  FB_ALWAYS_INLINE void assign(std::uint32_t client, std::uint32_t slot_index, std::uint64_t start) {
+  FB_INLINE_FOR_SPEED void assign(std::uint32_t client, std::uint32_t slot_index, std::uint64_t start) {
     start_task<kFast>(client, clients_.template take<kMode, kRecorded, kPlain>(client), slot_index, start);
   }
 
   template <bool kFast>
-  FB_ALWAYS_INLINE void start_task(std::uint32_t client, std::uint32_t task, std::uint32_t slot_index,
-                                   std::uint64_t start) {
+  FB_INLINE_FOR_SPEED void start_task(std::uint32_t client, std::uint32_t task, std::uint32_t slot_index,
+                                      std::uint64_t start) {
     if constexpr (!kPlain) {
       ++loop_.n_taken_;
     }
@@ -975,8 +975,8 @@ class LoopOver<Queue>::Call {
   }
 
   // Wait and duration of a task: recorded, drawn ahead, or drawn now.
-  FB_ALWAYS_INLINE void find_delays(std::uint32_t client, std::uint32_t task, std::uint64_t start, double& wait_out,
-                                    double& duration_out) const {
+  FB_INLINE_FOR_SPEED void find_delays(std::uint32_t client, std::uint32_t task, std::uint64_t start, double& wait_out,
+                                       double& duration_out) const {
     if constexpr (kRecorded) {
       const std::int64_t row = loop_.recorded_row(client, task);
       wait_out = plan_.row_wait[row];
@@ -988,7 +988,7 @@ class LoopOver<Queue>::Call {
   }
 
   // What the upload of a task takes alone, where uploads share a link.
-  FB_ALWAYS_INLINE double find_upload(const Slot& slot) const {
+  FB_INLINE_FOR_SPEED double find_upload(const Slot& slot) const {
     if constexpr (kRecorded) {
       return plan_.row_upload[loop_.recorded_row(slot.client, slot.task)];
     }
@@ -997,7 +997,7 @@ class LoopOver<Queue>::Call {
 
   // The task of the slot starts now, on the current version; if its client is busy, it waits in the queue.
   template <bool kFast>
-  FB_ALWAYS_INLINE void begin(std::uint32_t slot_index, double duration) {
+  FB_INLINE_FOR_SPEED void begin(std::uint32_t slot_index, double duration) {
     Slot& slot = queue_.payload(slot_index);
     slot.state = SlotState::Running;
     slot.version = s_.version;
@@ -1018,7 +1018,7 @@ class LoopOver<Queue>::Call {
 
   // The client works on the task of the slot from `begin` on.
   template <bool kFast>
-  FB_ALWAYS_INLINE void work(std::uint32_t slot_index, double begin, double duration) {
+  FB_INLINE_FOR_SPEED void work(std::uint32_t slot_index, double begin, double duration) {
     Slot& slot = queue_.payload(slot_index);
     double end = find_end(slot, begin, duration);
     if constexpr (!kFast) {
@@ -1038,7 +1038,7 @@ class LoopOver<Queue>::Call {
   }
 
   // When a task that its client works on from `begin` on ends; writes how: Used stands for an arrival.
-  FB_ALWAYS_INLINE double find_end(Slot& slot, double begin, double duration) const {
+  FB_INLINE_FOR_SPEED double find_end(Slot& slot, double begin, double duration) const {
     slot.status = TaskStatus::Used;
     if constexpr (!kPlain) {
       slot.cut = false;
