@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any
 
 from .checks import flag
@@ -12,22 +13,12 @@ __all__ = ["progress_bar"]
 
 
 def progress_bar(total: int | None, unit: str, progress: bool | None, **options: Any) -> Any:
-    """A bar of tqdm; `progress` is what the user asked for, None: where somebody looks. It ends whole: a limit may have
-    come before all was done."""
-    tqdm = optional("tqdm.auto", None, "a progress bar").tqdm
+    """A bar of tqdm; `progress` is what the user asked for, None: where somebody looks."""
     if progress is not None:
         disable: bool | None = not flag("progress", progress)
     else:
         disable = False if in_notebook() else None  # None: on a terminal only
-
-    class Bar(tqdm):  # type: ignore[misc, valid-type]
-        def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-            if kind is None:
-                self.total = self.n
-                self.refresh()
-            super().__exit__(kind, error, trace)
-
-    return Bar(total=total, unit=unit, disable=disable, **options)
+    return _bar_type()(total=total, unit=unit, disable=disable, **options)
 
 
 def in_notebook() -> bool:
@@ -35,3 +26,19 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and "IPKernelApp" in shell.config
+
+
+@cache
+def _bar_type() -> Any:
+    tqdm = optional("tqdm.auto", None, "a progress bar").tqdm
+
+    class Bar(tqdm):  # type: ignore[misc, valid-type]
+        """A bar that ends whole: a limit may have come before all was done."""
+
+        def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+            if kind is None:
+                self.total = self.n
+                self.refresh()
+            super().__exit__(kind, error, trace)
+
+    return Bar
