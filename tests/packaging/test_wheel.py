@@ -62,9 +62,9 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
 
 
 @pytest.mark.skipif("-fsanitize" in _build_info.FLAGS, reason="sanitizers are large")
+@pytest.mark.xfail(raises=AssertionError, strict=True, reason="3.4 MB: the event loop's and the networks' kernels")
 def test_the_wheel_is_small(wheel: Path) -> None:
-    """The goal is 3 MB; schedules with many options and networks take it above that."""
-    assert wheel.stat().st_size < 3_500_000
+    assert wheel.stat().st_size < 3_000_000
 
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
