@@ -687,6 +687,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     next_out = prepare_step();
     state_.commit_sum();
     if (!step(lock, after, norm, next_out)) {
+      state_.undo_sum();
       return FB_ERR_DIVERGED;
     }
     state_.set_weights(after);
