@@ -14,6 +14,8 @@ FLWR ?= 1.41.*
 FLOWER := .venv-flower
 FRAMEWORKS := .venv-frameworks
 OLDEST := .venv-oldest
+FREE ?= python3.14t
+FREE_VENV := .venv-free
 JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedbuff/_version.py)
 CORE := $(CURDIR)/fedbuff/$(if $(filter Darwin,$(shell uname)),libfedbuff.dylib,libfedbuff-$(VERSION).so)
@@ -25,7 +27,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
 INSTALL = FEDBUFF_BUILD=require FEDBUFF_BUILD_LOG=/proc/$$$$/fd/2 $(PIP) install --no-build-isolation -e ".[$(1)]"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flower test-frameworks test-oldest lint format docs cmake dist wheels core-test sanitize torture fuzz memory bench \
+.PHONY: help demo test test-flower test-frameworks test-oldest test-free-threaded arm-test lint format docs cmake dist wheels core-test sanitize torture fuzz memory bench \
         bench-full bench-flower study clean
 .DELETE_ON_ERROR:
 
@@ -49,6 +51,11 @@ test-frameworks: $(VENV)/.built $(FRAMEWORKS)/.made  ## tests with PyTorch, JAX 
 test-oldest: $(VENV)/.built $(OLDEST)/.made  ## the main tests beside the oldest NumPy, in .venv-oldest
 	PYTHONPATH=$(CURDIR) $(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/rule tests/problems tests/schedule tests/replay tests/golden
 
+test-free-threaded: $(VENV)/.made  ## tests of threads under a free-threaded Python, in .venv-free; FREE=python3.14t names it
+	@command -v $(FREE) >/dev/null || { echo "test-free-threaded: left out, as $(FREE) is not on this machine"; exit 0; }; \
+	$(MAKE) --no-print-directory $(FREE_VENV)/.built && \
+	$(FREE_VENV)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/boundary/test_threads.py tests/rule/test_server.py tests/problems/test_callback_safety.py tests/golden
+
 lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -68,6 +75,12 @@ docs: $(VENV)/.built $(VENV)/.docs  ## the documentation as a site, in build/sit
 
 core-test:  ## the tests of the C++ core alone: compiler and make are enough
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core run
+
+ARM := aarch64-linux-gnu
+arm-test:  ## the core's tests on AArch64, level NEON and golden hashes: Debian's cross compiler and qemu-user
+	@for needed in $(ARM)-g++ qemu-aarch64; do \
+	  command -v $$needed >/dev/null || { echo "arm-test: left out, as $$needed is not installed"; exit 0; }; done; \
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core TARGET=$(ARM) RUN="qemu-aarch64 -L /usr/$(ARM)" run
 
 CMAKE_CXX = $(or $(shell command -v clang++),c++)
 cmake:  ## the core built, tested and installed by CMake, without Python, with Clang where it is; a C++ program that uses it
@@ -119,7 +132,7 @@ bench-flower: $(VENV)/.built $(FLOWER)/.made  ## fedbuff.flower beside Flower's 
 	PYTHONPATH=$(CURDIR) OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/python benches/flower.py
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(VENV) $(FLOWER) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
+	rm -rf $(VENV) $(FLOWER) $(FREE_VENV) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.made: pyproject.toml
@@ -153,6 +166,12 @@ $(FRAMEWORKS)/.made: Makefile
 $(OLDEST)/.made: Makefile
 	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet install "numpy==2.0.0" tqdm click "pytest>=8" "hypothesis>=6.100" "numba>=0.60" "pyarrow>=16"
+	@touch $@
+
+$(FREE_VENV)/.built: $(VENV)/.made $(COMPILED)
+	test -x $(FREE_VENV)/bin/python || $(FREE) -m venv --without-pip $(FREE_VENV)
+	$(PIP) --python $(FREE_VENV)/bin/python install "setuptools>=77" wheel "Cython>=3.1" "pybind11>=3.0" "numpy>=2.3" tqdm click "pytest>=8" "hypothesis>=6.100"
+	FEDBUFF_BUILD=require $(PIP) --python $(FREE_VENV)/bin/python install --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made
