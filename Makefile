@@ -69,7 +69,14 @@ format: $(VENV)/.lint  ## rewrite what `make lint` would complain about, where a
 	$(BIN)/ruff format .
 	git ls-files -co --exclude-standard csrc tests/core tests/fuzz tests/torture | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format -i
 
-docs: $(VENV)/.built $(VENV)/.docs  ## the documentation as a site, in build/site; a warning is an error
+# The event loop for a browser, where Emscripten is; the page says so where it is not.
+SIMULATOR := build/simulator/schedule.js
+SIMULATOR_SOURCES := docs/simulator/simulator.cpp csrc/core/schedule/resolver.cpp csrc/core/kernels/dispatch.cpp csrc/core/kernels/kernels_baseline.cpp
+$(SIMULATOR): $(SIMULATOR_SOURCES) $(shell find csrc/core -name '*.hpp' -o -name '*.inl')
+	@mkdir -p $(@D)
+	emcc -std=c++17 -O2 -ffp-contract=off -fno-math-errno -Icsrc/include -Icsrc/core $(SIMULATOR_SOURCES) -sSINGLE_FILE=1 -sMODULARIZE=1 -sEXPORT_NAME=createSchedule -sALLOW_MEMORY_GROWTH=1 -sENVIRONMENT=web,node -o $@
+
+docs: $(VENV)/.built $(VENV)/.docs $(if $(shell command -v emcc),$(SIMULATOR))  ## the documentation as a site, in build/site; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
 	@echo "build/site/index.html"
 
@@ -170,8 +177,9 @@ $(OLDEST)/.made: Makefile
 
 $(FREE_VENV)/.built: $(VENV)/.made $(COMPILED)
 	test -x $(FREE_VENV)/bin/python || $(FREE) -m venv --without-pip $(FREE_VENV)
-	$(PIP) --python $(FREE_VENV)/bin/python install "setuptools>=77" wheel "Cython>=3.1" "pybind11>=3.0" "numpy>=2.3" tqdm click "pytest>=8" "hypothesis>=6.100"
-	FEDBUFF_BUILD=require $(PIP) --python $(FREE_VENV)/bin/python install --no-deps --no-build-isolation -e .
+	$(PIP) --python $(FREE_VENV)/bin/python install "pip>=24.1"
+	$(FREE_VENV)/bin/python -m pip --quiet install "setuptools>=77" wheel "Cython>=3.1" "pybind11>=3.0" "numpy>=2.3" tqdm click "pytest>=8" "hypothesis>=6.100"
+	FEDBUFF_BUILD=require $(FREE_VENV)/bin/python -m pip --quiet install --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made
