@@ -25,3 +25,12 @@ def test_every_function_and_struct_has_a_heading() -> None:
     headings = "\n".join(line for line in c_reference.page().splitlines() if line.startswith("### "))
     assert len(names) > 100
     assert {name for name in names if f"`{name}`" not in headings} == set()
+
+
+def test_the_wrapper_for_cpp_covers_all() -> None:
+    header = c_reference.HEADER.read_text(encoding="utf-8")
+    wrapper = c_reference.HEADER.with_suffix(".hpp").read_text(encoding="utf-8")
+    names = set(re.findall(r"^FB_API [^(]*?(fb_\w+)\(", header, re.MULTILINE))
+    of_the_library = {"fb_abi_version", "fb_require_abi", "fb_level"}  # no object has them
+    same = {"fb_local_delta", "fb_server_dtype"}  # fb_local_delta_at does it; T is the dtype
+    assert {name for name in names - of_the_library - same if not re.search(rf"\b{name}\b", wrapper)} == set()

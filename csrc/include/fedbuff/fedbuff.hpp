@@ -18,7 +18,9 @@
 
 #include "fedbuff/fedbuff.h"
 
+// The inline namespace keeps these names apart from those inside the library.
 namespace fedbuff {
+inline namespace v1 {
 
 class Error : public std::runtime_error {
  public:
@@ -180,6 +182,7 @@ class Server {
   std::int64_t fill() const noexcept { return fb_server_fill(server_.get()); }
   std::int64_t dropped() const noexcept { return fb_server_dropped(server_.get()); }
   std::int64_t outstanding() const noexcept { return fb_server_outstanding(server_.get()); }
+  std::int64_t live_models() const noexcept { return fb_server_live_models(server_.get()); }
   std::size_t dim() const noexcept { return static_cast<std::size_t>(fb_server_dim(server_.get())); }
 
   Model<T> w() const {
@@ -192,6 +195,12 @@ class Server {
     fb_model* model = nullptr;
     check(fb_server_download(server_.get(), &version, &model));
     return {version, {model, dim()}};
+  }
+  // Into memory of the caller's; returns the version.
+  std::int64_t download_to(Span<T> w_out) {
+    std::int64_t version = -1;
+    check(fb_server_download_to(server_.get(), dtype_of<T>(), detail::size_of(w_out), w_out.data(), &version));
+    return version;
   }
   void cancel(std::int64_t version) { check(fb_server_cancel(server_.get(), version)); }
   void set_staleness(Span<const double> weight) {
@@ -225,6 +234,21 @@ class Server {
     return static_cast<fb_outcome>(outcome);
   }
 
+  // For rules with a control variate: `change` (dim) is what the client's state has changed by.
+  fb_outcome upload_change(Span<const T> delta, Span<const T> change, std::int64_t version, double e = 1.0,
+                           std::int64_t ticket = FB_NO_TICKET) {
+    check(delta.size() == change.size() ? FB_OK : FB_ERR_SIZE);
+    std::int32_t outcome = FB_ADDED;
+    check(fb_server_upload_change(server_.get(), dtype_of<T>(), detail::size_of(delta), delta.data(), change.data(),
+                                  version, e, ticket, &outcome));
+    return static_cast<fb_outcome>(outcome);
+  }
+  // Models that came back in parts; each upload has its status.
+  void upload_models(Span<fb_model_upload> uploads) {
+    check(fb_server_upload_models(server_.get(), dtype_of<T>(), static_cast<std::int64_t>(dim()),
+                                  detail::size_of(uploads), uploads.data()));
+  }
+
   // Steps with what is in the buffer; false where it is empty.
   bool step() {
     const fb_status status = fb_server_step(server_.get());
@@ -255,9 +279,27 @@ class Server {
     executor_ = std::move(executor);
   }
   void close() { check(fb_server_close(server_.get())); }
+  // Memory for the rows of a table, which must outlive the server; before the first upload.
+  void set_table(void* memory, std::int64_t bytes) { check(fb_server_set_table(server_.get(), memory, bytes)); }
+
+  // A second server in the same state, without tickets out and executor.
+  Server clone() const {
+    Server made;
+    check(fb_server_clone(server_.get(), made.server_.out()));
+    return made;
+  }
+  // The state, to save; its pointers hold until the server's next call. Room for n_due and n_arrays is the caller's.
+  void get_state(fb_server_state& state) { check(fb_server_get_state(server_.get(), &state)); }
+  static Server restored(const fb_rule& rule, std::size_t dim, const fb_server_state& state) {
+    Server made;
+    check_said(fb_server_restore(&rule, dtype_of<T>(), static_cast<std::int64_t>(dim), &state, made.server_.out()));
+    return made;
+  }
   fb_server* get() const noexcept { return server_.get(); }
 
  private:
+  Server() = default;
+
   std::optional<Executor> executor_;  // outlives the server, which is destroyed first
   detail::Owner<fb_server, fb_server_destroy> server_;
 };
@@ -281,6 +323,19 @@ class DeltaBuffer {
   }
   void cancel_ticket(std::int64_t ticket) { check(fb_buffer_cancel_ticket(buffer_.get(), ticket)); }
   std::int64_t count() const noexcept { return fb_buffer_count(buffer_.get()); }
+  std::size_t dim() const noexcept { return static_cast<std::size_t>(fb_buffer_dim(buffer_.get())); }
+  // The sum, until the buffer's next change; S is T, or int64_t where there is a unit.
+  template <class S = T>
+  Span<const S> sum() {
+    const auto* data = static_cast<const S*>(fb_buffer_sum(buffer_.get()));
+    check(data == nullptr ? FB_ERR_ARGUMENT : FB_OK);
+    return {data, dim()};
+  }
+  void set_executor(Executor executor) {
+    const fb_executor c = executor.c();
+    check(fb_buffer_set_executor(buffer_.get(), &c));
+    executor_ = std::move(executor);
+  }
   void clear() { check(fb_buffer_clear(buffer_.get())); }
   // w <- w - lr * sum; empties the buffer.
   void step(Span<T> w, double lr) {
@@ -290,6 +345,7 @@ class DeltaBuffer {
   fb_buffer* get() const noexcept { return buffer_.get(); }
 
  private:
+  std::optional<Executor> executor_;  // outlives the buffer, which is destroyed first
   detail::Owner<fb_buffer, fb_buffer_destroy> buffer_;
 };
 
@@ -317,6 +373,14 @@ class LocalSGD {
     check(w.size() == delta_out.size() ? FB_OK : FB_ERR_SIZE);
     check(fb_local_delta_at(local_.get(), dtype_of<T>(), detail::size_of(w), client, task, version, w.data(),
                             delta_out.data()));
+  }
+  // With a method that keeps a state of clients: `state` is the client's, and is changed; `control` the server's, empty
+  // where the method has none.
+  void delta(std::int64_t client, std::uint32_t task, Span<const T> w, Span<const T> control, Span<T> state,
+             Span<T> delta_out, std::int64_t version = 0) {
+    check(w.size() == delta_out.size() && w.size() == state.size() ? FB_OK : FB_ERR_SIZE);
+    check(fb_local_delta_state(local_.get(), dtype_of<T>(), detail::size_of(w), client, task, version, w.data(),
+                               control.size() == 0 ? nullptr : control.data(), state.data(), delta_out.data()));
   }
   fb_local* get() const noexcept { return local_.get(); }
 
@@ -379,7 +443,7 @@ class EventQueue {
   detail::Owner<fb_queue, fb_queue_destroy> queue_;
 };
 
-struct TaskInFlight {
+struct FlyingTask {
   std::int32_t client;
   std::uint32_t task;
   std::int64_t version;
@@ -433,7 +497,7 @@ class Schedule {
     rows_out.resize(static_cast<std::size_t>(n_rows), static_cast<std::size_t>(n_steps));
     return static_cast<fb_schedule_end>(end);
   }
-  std::vector<TaskInFlight> in_flight() const {
+  std::vector<FlyingTask> in_flight() const {
     const std::int64_t n = fb_schedule_in_flight(schedule_.get(), 0, nullptr, nullptr, nullptr, nullptr);
     check(n < 0 ? FB_ERR_ARGUMENT : FB_OK);
     const auto size = static_cast<std::size_t>(n);
@@ -442,7 +506,7 @@ class Schedule {
     std::vector<std::int64_t> version(size);
     std::vector<double> start_time(size);
     fb_schedule_in_flight(schedule_.get(), n, client.data(), task.data(), version.data(), start_time.data());
-    std::vector<TaskInFlight> found;
+    std::vector<FlyingTask> found;
     for (std::size_t i = 0; i < size; ++i) {
       found.push_back({client[i], task[i], version[i], start_time[i]});
     }
@@ -565,6 +629,47 @@ class Recorder {
   detail::Owner<fb_recorder, fb_recorder_destroy> recorder_;
 };
 
+// Whether the layers fit together: their number of weights, or an exception that says what does not fit.
+inline std::int64_t network_dim(const fb_network& network) {
+  std::int64_t dim = 0;
+  char text[256] = "";
+  const fb_status status = fb_network_check(&network, &dim, text, sizeof text);
+  if (status != FB_OK) {
+    throw Error(status, text[0] == '\0' ? fb_status_text(status) : text);
+  }
+  return dim;
+}
+
+// sum <- sum + weight * delta.
+template <class T>
+void accumulate(Span<T> sum, Span<const T> delta, double weight) {
+  check(sum.size() == delta.size() ? FB_OK : FB_ERR_SIZE);
+  check(fb_accumulate(dtype_of<T>(), detail::size_of(sum), sum.data(), delta.data(), weight, sum.data()));
+}
+// The same in whole numbers: D is int32_t or int64_t.
+template <class D>
+void accumulate_fixed(Span<std::int64_t> sum, Span<const D> delta, double weight) {
+  check(sum.size() == delta.size() ? FB_OK : FB_ERR_SIZE);
+  check(fb_accumulate_fixed(dtype_of<D>(), detail::size_of(sum), sum.data(), delta.data(), weight, sum.data()));
+}
+// w <- w - scale * sum.
+template <class T>
+void step(Span<T> w, Span<const T> sum, double scale) {
+  check(w.size() == sum.size() ? FB_OK : FB_ERR_SIZE);
+  check(fb_step(dtype_of<T>(), detail::size_of(w), w.data(), sum.data(), scale, w.data()));
+}
+// w <- w - scale * sum_k weight[k] * delta[k], in one pass; on the executor's threads, where there is one.
+template <class T>
+void aggregate(Span<T> w, Span<const T* const> delta, Span<const T> weight, double scale,
+               const Executor* executor = nullptr) {
+  check(delta.size() == weight.size() ? FB_OK : FB_ERR_SIZE);
+  const fb_executor c = executor == nullptr ? fb_executor{} : executor->c();
+  check(fb_aggregate(dtype_of<T>(), detail::size_of(w), w.data(), detail::size_of(delta),
+                     reinterpret_cast<const void* const*>(delta.data()), weight.data(), scale,
+                     executor == nullptr ? nullptr : &c, w.data()));
+}
+
+}  // namespace v1
 }  // namespace fedbuff
 
 #endif  // FEDBUFF_HPP

@@ -499,3 +499,58 @@ TEST(a_recorder_writes_what_came) {
     CHECK(rows[i].start_time < rows[i].arrive_time && (i == 0 || rows[i - 1].arrive_time < rows[i].start_time));
   }
 }
+
+TEST(the_wrapper_for_cpp_reaches_the_smaller_parts) {
+  const fb_rule rule = fedbuff::rule(2, 0.5);
+  fedbuff::Server<double> server(rule, std::vector<double>(3));
+  std::vector<double> w(3, 9.0);
+  const std::int64_t version = server.download_to(w);
+  CHECK(version == 0 && w == std::vector<double>(3));
+  CHECK_EQ(server.upload<double>(std::vector<double>{1, 2, 3}, version), FB_ADDED);
+  server.download();
+  fedbuff::Server<double> copy = server.clone();
+  CHECK(copy.fill() == 1 && copy.outstanding() == 1 && copy.live_models() == 1);
+
+  fb_server_state state = FB_SERVER_STATE_INIT;
+  copy.get_state(state);
+  CHECK(state.n_due == 1 && state.fill == 1);
+  std::int64_t due[1], of[1];
+  const void* kept[1];
+  state.due = due, state.due_version = of, state.kept = kept;
+  copy.get_state(state);
+  fedbuff::Server<double> third = fedbuff::Server<double>::restored(rule, 3, state);
+  CHECK_EQ(third.upload<double>(std::vector<double>{1, 2, 3}, 0), FB_STEPPED);
+  CHECK(third.w()[2] == -3.0 && server.version() == 0 && copy.version() == 0);
+
+  fedbuff::DeltaBuffer<double> buffer(3);
+  buffer.add<double>(std::vector<double>{1, 2, 3}, 2.0);
+  CHECK(buffer.sum()[2] == 6.0 && buffer.dim() == 3);
+  std::vector<double> sum{1, 1, 1};
+  const std::vector<double> delta{1, 2, 4}, weight{0.5};
+  fedbuff::accumulate<double>(sum, delta, 0.5);
+  CHECK((sum == std::vector<double>{1.5, 2, 3}));
+  fedbuff::step<double>(sum, delta, 1.0);
+  CHECK((sum == std::vector<double>{0.5, 0, -1}));
+  const double* deltas[] = {delta.data()};
+  fedbuff::aggregate<double>(sum, fedbuff::Span<const double* const>(deltas, 1), weight, 2.0);
+  CHECK((sum == std::vector<double>{-0.5, -2, -5}));
+  std::vector<std::int64_t> whole{1, 2};
+  fedbuff::accumulate_fixed<std::int32_t>(whole, std::vector<std::int32_t>{3, -3}, 2.0);
+  CHECK((whole == std::vector<std::int64_t>{7, -4}));
+
+  fb_layer layer = FB_LAYER_INIT;
+  layer.kind = FB_LAYER_DENSE;
+  layer.out = 2;
+  fb_network network = FB_NETWORK_INIT;
+  network.n_layers = 1;
+  network.input_shape[0] = 3, network.input_shape[1] = network.input_shape[2] = 1;
+  network.layers = &layer;
+  CHECK_EQ(fedbuff::network_dim(network), 8);
+  layer.out = 0;
+  try {
+    fedbuff::network_dim(network);
+    CHECK(false);
+  } catch (const fedbuff::Error& error) {
+    CHECK(error.status() == FB_ERR_ARGUMENT && std::strlen(error.what()) > 0);
+  }
+}
