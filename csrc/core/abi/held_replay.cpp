@@ -134,20 +134,25 @@ class HeldReplay final : public fb_replay {
   }
 
   fb_status add(const fb_columns& rows) override {
-    std::vector<ReplayRow> used;
+    require_whole();
+    std::vector<ReplayRow> used, stale = stale_;
     std::vector<std::int64_t> ended;
-    if (!read_rows(rows, used, ended)) {
+    if (!read_rows(rows, used, stale, ended)) {
       return FB_ERR_SHORT_TABLE;
     }
+    is_whole_ = false;  // unless all that follows comes to its end
+    stale_ = std::move(stale);
     std::vector<std::uint64_t> marks = marks_of(used, rows.n_steps);
     engine_->release(ended.data(), static_cast<std::int64_t>(ended.size()));
     run_->add(used.data(), static_cast<std::int64_t>(used.size()), rows.started, rows.step_time, marks.data(),
               rows.n_steps);
     restore_if_known();
+    is_whole_ = true;
     return FB_OK;
   }
 
   void close() override {
+    require_whole();
     if (saved_) {
       throw std::invalid_argument("rows: they end before server step " + std::to_string(saved_->version) +
                                   ", where the saved replay stands");
@@ -157,6 +162,7 @@ class HeldReplay final : public fb_replay {
   }
 
   fb_replay_end run(std::int64_t max_steps, int threads) override {
+    require_whole();
     if (saved_) {
       return FB_REPLAY_NEED_ROWS;
     }
@@ -204,7 +210,13 @@ class HeldReplay final : public fb_replay {
     return values == nullptr ? std::vector<double>() : std::vector<double>(values, values + n);
   }
 
-  bool read_rows(const fb_columns& rows, std::vector<ReplayRow>& used, std::vector<std::int64_t>& ended);
+  void require_whole() const {
+    if (!is_whole_) {
+      throw std::invalid_argument("replay: expected a new one, for this one was given rows that it could not take");
+    }
+  }
+  bool read_rows(const fb_columns& rows, std::vector<ReplayRow>& used, std::vector<ReplayRow>& stale,
+                 std::vector<std::int64_t>& ended) const;
   std::vector<std::uint64_t> marks_of(const std::vector<ReplayRow>& used, std::int64_t n_steps);
   void restore_if_known();
   Saved<T> read_saved(SavedFileReader& file) const;
@@ -224,11 +236,13 @@ class HeldReplay final : public fb_replay {
   std::int64_t n_rows_ = 0;          // that were given to the run
   std::optional<Saved<T>> saved_;    // until the rows before it are known
   bool closed_ = false;
+  bool is_whole_ = true;
 };
 
 // Rows for the run, and the versions of tasks that ended unused; false where one is too stale for the table.
 template <class T>
-bool HeldReplay<T>::read_rows(const fb_columns& rows, std::vector<ReplayRow>& used, std::vector<std::int64_t>& ended) {
+bool HeldReplay<T>::read_rows(const fb_columns& rows, std::vector<ReplayRow>& used, std::vector<ReplayRow>& stale,
+                              std::vector<std::int64_t>& ended) const {
   const std::int64_t last_step = run_->steps_known() + rows.n_steps;
   for (std::int64_t i = 0; i < rows.n_rows; ++i) {
     const std::int32_t client = rows.client[i];
@@ -253,14 +267,14 @@ bool HeldReplay<T>::read_rows(const fb_columns& rows, std::vector<ReplayRow>& us
     }
     const double e = e_.empty() ? 1.0 : e_[static_cast<std::size_t>(client)];
     if (status == FB_TASK_TOO_STALE) {
-      stale_.push_back({client, rows.task[i], version, 0, -1.0, e});
+      stale.push_back({client, rows.task[i], version, 0, -1.0, e});
       continue;
     }
-    for (ReplayRow& before : stale_) {  // they get the step of the used row after them
+    for (ReplayRow& before : stale) {  // they get the step of the used row after them
       before.step = step;
       used.push_back(before);
     }
-    stale_.clear();
+    stale.clear();
     used.push_back(
         {client, rows.task[i], version, step, s_.empty() ? 1.0 : s_[static_cast<std::size_t>(staleness)], e});
   }
@@ -307,6 +321,7 @@ void HeldReplay<T>::restore_if_known() {
 
 template <class T>
 std::string HeldReplay<T>::save(const char* path) {
+  require_whole();
   if (saved_) {
     return "save: expected the rows that are done first, up to server step " + std::to_string(saved_->version);
   }

@@ -932,8 +932,9 @@ FB_API fb_status fb_replay_create(const fb_problem* problem, const fb_local_conf
                                   fb_replay** replay_out);
 FB_API void fb_replay_destroy(fb_replay** replay);
 /* Rows after those before, and steps that are complete with them, as fb_schedule_next wrote them (start_time,
- * arrive_time and step_rows may be null). FB_ERR_ARGUMENT: they are no part of a schedule, and the replay is of no more
- * use; FB_ERR_SHORT_TABLE: one is staler than the table of weights is long. */
+ * arrive_time and step_rows may be null). FB_ERR_SHORT_TABLE: one is staler than the table of weights is long; nothing
+ * has changed. FB_ERR_ARGUMENT, FB_ERR_MEMORY: they are no part of a schedule, or were taken in part; the replay is of
+ * no more use. */
 FB_API fb_status fb_replay_add(fb_replay* replay, const fb_columns* rows);
 /* There are no more rows. */
 FB_API fb_status fb_replay_close(fb_replay* replay);

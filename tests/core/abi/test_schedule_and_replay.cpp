@@ -446,6 +446,7 @@ TEST(rows_that_are_no_schedule_are_refused) {
     const fb_columns columns = rows.columns();
     CHECK_EQ(fb_replay_add(replay.get(), &columns), FB_ERR_ARGUMENT);
     CHECK(std::strlen(fb_error_text()) > 0);
+    CHECK_EQ(replay.version(), 0);
   };
   refused([](Rows& rows) { rows.client[1] = 3; });
   refused([](Rows& rows) { rows.client[1] = -1; });
