@@ -244,17 +244,23 @@ template <class T>
 bool HeldReplay<T>::read_rows(const fb_columns& rows, std::vector<ReplayRow>& used, std::vector<ReplayRow>& stale,
                               std::vector<std::int64_t>& ended) const {
   const std::int64_t last_step = run_->steps_known() + rows.n_steps;
+  for (std::int64_t i = 0; i < rows.n_steps; ++i) {
+    if (rows.started[i] < 0 || !std::isfinite(rows.step_time[i])) {
+      throw std::invalid_argument("started, step_time[" + std::to_string(i) + "]: expected a step of a schedule");
+    }
+  }
   for (std::int64_t i = 0; i < rows.n_rows; ++i) {
     const std::int32_t client = rows.client[i];
     const std::int64_t version = rows.version[i], step = rows.step[i], staleness = rows.staleness[i];
     const std::uint8_t status = rows.status[i];
     const bool counts = status == FB_TASK_USED || (keeps_state_ && status == FB_TASK_TOO_STALE);
-    const char* wrong = client < 0 || client >= n_clients_ ? "client"
-                        : status > FB_TASK_STOPPED         ? "status"
-                        : version < 0                      ? "version"
-                        : status == FB_TASK_USED && (step < version || step > last_step || staleness != step - version)
-                            ? "step"
-                            : nullptr;
+    // Tasks that have ended were started before; a step is the last that is known, or the one after it.
+    const bool fits = status != FB_TASK_USED || (step >= version && step <= last_step && staleness == step - version);
+    const char* wrong = client < 0 || client >= n_clients_   ? "client"
+                        : status > FB_TASK_STOPPED           ? "status"
+                        : version < 0 || version > last_step ? "version"
+                        : !fits                              ? "step"
+                                                             : nullptr;
     if (wrong != nullptr) {
       throw std::invalid_argument(std::string(wrong) + "[" + std::to_string(i) + "]: expected a row of a schedule");
     }

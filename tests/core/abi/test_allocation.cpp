@@ -395,7 +395,7 @@ void use_recorder(Caller& call, Answers& answers) {
   for (std::int64_t i = 0; i < 60; ++i) {
     call([&] { return fb_recorder_started(recorder, i, i / 4, static_cast<double>(i)); });
     if (i >= 5) {
-      call([&] { return fb_recorder_arrived(recorder, i - 5, i + 0.5); });
+      call([&] { return fb_recorder_arrived(recorder, i - 5, static_cast<double>(i) + 0.5); });
     }
   }
   const std::int64_t numbers[] = {fb_recorder_count(recorder), fb_recorder_in_flight(recorder)};

@@ -450,6 +450,9 @@ TEST(rows_that_are_no_schedule_are_refused) {
   };
   refused([](Rows& rows) { rows.client[1] = 3; });
   refused([](Rows& rows) { rows.client[1] = -1; });
+  refused([](Rows& rows) { rows.status[1] = FB_TASK_FAILED, rows.version[1] = INT64_MAX; });
+  refused([](Rows& rows) { rows.started[1] = -1; });
+  refused([](Rows& rows) { rows.step_time[1] = HUGE_VAL; });
   refused([](Rows& rows) { rows.version[1] = -1; });
   refused([](Rows& rows) { rows.version[0] = 1; });
   refused([](Rows& rows) { rows.step[3] = INT64_MAX; });
