@@ -253,8 +253,10 @@ void check_steps(const fb_schedule_config& c, std::int64_t n_clients, FieldCheck
 }
 
 void check_ends(const fb_schedule_config& c, FieldChecks& checks) {
-  checks.at_least("server_steps", c.server_steps, -1);
-  checks.at_least("arrivals", c.arrivals, -1);
+  const std::pair<const char*, std::int64_t> counts[] = {{"server_steps", c.server_steps}, {"arrivals", c.arrivals}};
+  for (const auto& [name, count] : counts) {
+    checks.require(count == -1 || count >= 1, name, "-1, or at least 1", static_cast<double>(count));
+  }
   checks.require(c.max_time == -1 || is_time(c.max_time), "max_time", "-1, or a finite number of at least 0",
                  c.max_time);
   checks.require(c.server_steps >= 0 || c.arrivals >= 0 || c.max_time >= 0, "server_steps",

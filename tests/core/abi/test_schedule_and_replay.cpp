@@ -162,6 +162,8 @@ TEST(errors_name_the_field) {
   config = pool(2, 2, -1);
   check_said(fb_schedule_create(&delays, &config, &schedule),
              "server_steps: expected a limit here, in arrivals or in max_time");
+  config.server_steps = 0;
+  check_said(fb_schedule_create(&delays, &config, &schedule), "server_steps: expected -1, or at least 1, got 0");
   config.server_steps = 4;
   delays.upload.kind = FB_LAW_UNIFORM;
   delays.upload.p[0] = 2.0;
