@@ -7,7 +7,7 @@ in an arm is left out, and a note says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -38,6 +38,7 @@ __all__ = [
     "arm_labels",
     "bands",
     "carried_forward",
+    "flat_arms",
     "interval",
     "pair",
     "paired",
@@ -208,8 +209,22 @@ class Paired:
 # ---- results of a sweep ----
 
 
+def flat_arms(arms: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The changes of each arm by whole paths: of tables that an arm puts in the place of others, each key."""
+    return [{path: value for name in arm for path, value in _flat(name, arm[name])} for arm in arms]
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _flat(f"{path}.{name}", inner)
+    else:
+        yield path, value
+
+
 def arm_labels(arms: Sequence[Mapping[str, Any]]) -> list[str]:
     """A short name for each arm: its changes, the paths cut to where they differ."""
+    arms = flat_arms(arms)
     paths = list(dict.fromkeys(path for arm in arms for path in arm))
     ends = [path.rpartition(".")[2] for path in paths]
     short = {path: end if ends.count(end) == 1 else path for path, end in zip(paths, ends, strict=True)}
@@ -276,9 +291,10 @@ def table(results: SweepResults, metric: str, level: float, method: Method) -> T
     """A row for each arm: its changes, how many runs, and the mean with its interval."""
     notes: list[str] = []
     rows = []
-    for arm, values in zip(results.arms, _values(results, metric, notes), strict=True):
+    arms = flat_arms(results.arms)
+    for arm, values in zip(arms, _values(results, metric, notes), strict=True):
         mean, low, high = (float(each) for each in interval(list(values.values()), level, method))
-        rows.append({**_cells(results.arms, arm), "n": len(values), "mean": mean, "low": low, "high": high})
+        rows.append({**_cells(arms, arm), "n": len(values), "mean": mean, "low": low, "high": high})
     return Table(rows, notes)
 
 
@@ -342,7 +358,8 @@ def time_to(results: SweepResults, metric: str, target: float, axis: Axis, level
     notes: list[str] = []
     rows = []
     done, diverged = results.column("status") == "done", results.column("exit_reason") == "diverged"
-    for arm, label, of_arm in zip(results.arms, arm_labels(results.arms), _by_arm(results), strict=True):
+    arms = flat_arms(results.arms)
+    for arm, label, of_arm in zip(arms, arm_labels(arms), _by_arm(results), strict=True):
         mine = of_arm[done[of_arm]]
         failed = len(of_arm) - len(mine)
         found = [first_at(results.history(int(row)), metric, target, axis) for row in mine]
@@ -359,7 +376,7 @@ def time_to(results: SweepResults, metric: str, target: float, axis: Axis, level
         whole = len(mine) > 0 and bool(reached.all())
         mean, low, high = (float(each) for each in interval(times if whole else [], level, method))
         median = survival_median(times, reached) if len(mine) else math.nan
-        row = {**_cells(results.arms, arm), "n": len(mine), "reached": int(reached.sum())}
+        row = {**_cells(arms, arm), "n": len(mine), "reached": int(reached.sum())}
         rows.append(row | {"median": median, "mean": mean, "low": low, "high": high})
     return Table(rows, notes)
 

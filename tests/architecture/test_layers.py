@@ -35,7 +35,7 @@ PYTHON_LAYERS = (
     ("_machine",),
     ("_theory", "_study", "flower", "numba", "traces"),
     ("theory", "_sweep"),
-    ("plots",),
+    ("loggers", "plots"),
     ("_report",),
     ("_cli",),
     ("__init__", "__main__"),

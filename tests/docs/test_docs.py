@@ -72,7 +72,8 @@ def test_every_page_is_in_the_site() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     trees = re.findall(r"^```{toctree}\n.*?\n\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)
     listed = [name for tree in trees for name in tree.split()]
-    pages = [str(page.relative_to(ROOT / "docs").with_suffix("")) for page in (ROOT / "docs").rglob("*.md")]
+    files = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
+    pages = [str(page.relative_to(ROOT / "docs").with_suffix("")) for page in files]
     assert sorted([*listed, "index"]) == sorted(pages)
 
 
