@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -24,7 +24,7 @@ from .._base.checks import (
 from .._base.files import optional
 from .._base.html import grid
 from .._base.student_t import student
-from .._base.text_table import aligned
+from .._base.text_table import aligned, show
 from .._replay.history import first_reached
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = [
     "arm_at",
     "arm_labels",
     "bands",
+    "bounded",
     "carried_forward",
     "flat_arms",
     "interval",
@@ -51,7 +52,9 @@ Floats = NDArray[np.float64]
 Method = Literal["student", "bootstrap"]
 Axis = Literal["step", "time", "updates"]
 
+_PLACES = {"time": "{} s", "step": "server step {}", "updates": "{} client updates"}
 _RESAMPLES = 4000
+_SEEDS_FOR_A_BAND = 3
 _POINTS = 200  # of a band whose runs were evaluated at different places
 
 
@@ -325,6 +328,19 @@ def bands(
     return made
 
 
+def bounded(bands: Sequence[Band], metric: str) -> list[Band]:
+    """Bands as they are drawn: no interval where two seeds or one say too little for it; none of an accuracy outside of
+    0 and 1, none of another metric below 0 where no mean is."""
+    positive = all(np.nanmin(band.mean, initial=0.0) >= 0.0 for band in bands)
+    floor, ceiling = 0.0 if positive else -np.inf, 1.0 if metric == "accuracy" else np.inf
+    return [
+        replace(band, low=np.clip(band.low, floor, ceiling), high=np.clip(band.high, floor, ceiling))
+        if band.n >= _SEEDS_FOR_A_BAND
+        else replace(band, low=np.full(band.x.shape, np.nan), high=np.full(band.x.shape, np.nan))
+        for band in bands
+    ]
+
+
 def _places(axes: Sequence[NDArray[Any]]) -> Floats:
     """Where all runs were evaluated, or evenly spaced as far as all reach."""
     first = np.asarray(axes[0], np.float64)
@@ -371,7 +387,7 @@ def time_to(results: SweepResults, metric: str, target: float, axis: Axis, level
         if not reached.all():
             never = times[~reached]
             watched = never[np.isfinite(never)]
-            after = f" by {axis} {watched.min():.4g}" if watched.size else ""
+            after = f" by {_PLACES[axis].format(show(float(watched.min())))}" if watched.size else ""
             notes.append(f"{label}: {never.size} of {len(mine)} runs did not reach it{after}; there is no mean")
         whole = len(mine) > 0 and bool(reached.all())
         mean, low, high = (float(each) for each in interval(times if whole else [], level, method))

@@ -7,13 +7,12 @@ import gzip
 import hashlib
 import json
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pages import errors, wait
 
 import fedbuff as fb
 from fedbuff._report import _levels, write_report
@@ -21,7 +20,6 @@ from fedbuff._study.run_folder import Run, load_run, run_study
 
 pytest.importorskip("plotly")
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 TABLES: dict[str, Any] = {
     "seeds": [0, 1],
     "problem": {"kind": "quadratic", "centers": [[float(i), 1.0] for i in range(20)]},
@@ -52,41 +50,11 @@ def page(runs: list[Run]) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    if CHROMIUM is None or DRIVER is None:
-        pytest.skip("there is no chromium with its driver here")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    no_network = "--host-resolver-rules=MAP * ~NOTFOUND"
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,2400", no_network):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.set_script_timeout(60)
-    yield driver
-    driver.quit()
-
-
 @pytest.fixture
 def opened(browser: Any, page: Path) -> Any:
     browser.get(page.as_uri())
     wait(browser, "report.ready")
     return browser
-
-
-def wait(browser: Any, promise: str) -> Any:
-    """What a promise of the page comes to; its error is the test's."""
-    ends = "(v) => done([true, v]), (e) => done([false, String(e.stack)])"
-    code = f"const done = arguments[0]; Promise.resolve({promise}).then({ends})"
-    good, value = browser.execute_async_script(code)
-    assert good, value
-    return value
-
-
-def errors(browser: Any) -> list[str]:
-    return [entry["message"] for entry in browser.get_log("browser")]
 
 
 def test_one_file_without_links(page: Path) -> None:
