@@ -243,6 +243,7 @@ def write_page(sections: Sections, profiles: Profiles, networks: str) -> None:
         _scale(sections),
         _peers(sections),
         networks or _part("Networks"),
+        _part("Options, tables and compression"),
         _missed(measured, profiles),
         _again(),
     ]
