@@ -41,7 +41,7 @@ from ..python.resolver import (
     wait_of,
 )
 from ..spec import Columns, Plan
-from .compile import compiled, inlined, reads
+from .compile import compiled, helper, inlined, reads
 from .lend import lend
 from .random import bits_of, double_of, log_positive, multiply_high, philox_words, unit_double
 
@@ -114,12 +114,12 @@ class _State(NamedTuple):
     delays: Any  # and wait and duration of that
 
 
-@compiled
+@helper
 def _earlier(time0, order0, time1, order1):
     return (time0 < time1) | ((time0 == time1) & (order0 < order1))
 
 
-@compiled
+@helper
 def _replace_top(heap, end, time, order):
     """The first event is replaced by this one; `end` is behind the last entry."""
     at, child = _U3, _U4
@@ -144,7 +144,7 @@ def _replace_top(heap, end, time, order):
     heap[i], heap[i + _U1] = time, order
 
 
-@compiled
+@helper
 def _selection_words(k0, k1, start, words_out):
     """The words of `selection_word`, for this start and those after it."""
     for i in range(_BATCH):
@@ -153,7 +153,7 @@ def _selection_words(k0, k1, start, words_out):
         words_out[i] = (w0 << _U32) | w1
 
 
-@compiled
+@helper
 def _exponentials(k0, k1, component, scale, guess, task, out):
     """Exponential delays of the guessed tasks, as `draw_component` gives them."""
     for i in range(_BATCH):
@@ -161,7 +161,7 @@ def _exponentials(k0, k1, component, scale, guess, task, out):
         out[i] = (0.0 - log_positive(1.0 - unit_double(w0, w1))) * scale
 
 
-@compiled
+@helper
 def _draws(plan, component, guess, task, out):
     """This component of the delays of the guessed tasks."""
     for i in range(_BATCH):
@@ -181,7 +181,7 @@ def _draw_batch(plan, component, guess, task, out):
         _draws(plan, component, guess, task, out)
 
 
-@compiled
+@helper
 def _look_ahead(plan, state, start, n_eligible, filling):
     """Places of the next starts and, as far as they can be guessed, their clients and delays.
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compile import compiled, inlined
+from .compile import helper, inlined
 from .draws import fill_batch_rows, fill_pass_rows
 from .power import power
 
@@ -27,6 +27,7 @@ class Local(NamedTuple):
     factors: Any
     steps_per_pass: int
     scale: float
+    shift: Any  # taken off every gradient, or empty
 
 
 class Task(NamedTuple):
@@ -49,12 +50,28 @@ class Scratch(NamedTuple):
     gradient: Any
     velocity: Any
     noise: Any  # float64
+    choice: Any  # of a network: by number of each tensor, where it is from, or whether it is kept
+    windows: Any  # of a convolution
+    factors: Any  # its weights, by number of a window
 
 
 @inlined
 def clear(vector):
     for j in range(len(vector)):
         vector[j] = 0
+
+
+@helper
+def powers(score, m, n):
+    """Turns m rows of n scores into their exp, but for a factor of each row."""
+    for i in range(m):
+        top = score[i * n]
+        for k in range(i * n + 1, i * n + n):
+            top = max(top, score[k])
+        for k in range(i * n, i * n + n):
+            score[k] -= top
+    for k in range(m * n):
+        score[k] = power(score[k])
 
 
 @inlined
@@ -77,8 +94,9 @@ def _merge(rows, n, counts, place):
 
 
 @inlined
-def choose_rows(local, task, step, begin, n_rows, given, scratch):
-    """Fills the rows of one local step and their counts; `given` is empty where rows are to be drawn.
+def choose_rows(local, task, step, begin, n_rows, given, scratch, merges):
+    """Fills the rows of one local step and their counts; `given` is empty where rows are to be drawn. `merges`: one
+    that is there twice may be visited once.
 
     Returns how many different rows there are, and how many in all. Behind them are three of count 0.
     """
@@ -100,7 +118,7 @@ def choose_rows(local, task, step, begin, n_rows, given, scratch):
         for i in range(n):
             rows[i] = i
     different = n
-    if task.batch > 0 and n_rows <= MERGE * n:
+    if merges and task.batch > 0 and n_rows <= MERGE * n:
         different = _merge(rows, n, counts, scratch.place)
     else:
         for i in range(n):
@@ -126,14 +144,18 @@ def is_plain(problem, local):
         local.momentum == 0
         and local.weight_decay == 0
         and local.prox == 0
+        and len(local.shift) == 0
         and problem.l2 == 0
         and problem.nonconvex == 0
     )
 
 
-@compiled
+@helper
 def move(model, w, gradient, velocity, local, lr):
-    """One local step from `model`; velocity is used where there is momentum."""
+    """One local step from `model`; velocity is used where there is momentum, and the gradient is."""
+    if len(local.shift) > 0:
+        for j in range(len(model)):
+            gradient[j] -= local.shift[j]
     if local.momentum == 0 and local.weight_decay == 0 and local.prox == 0:
         for j in range(len(model)):
             model[j] -= lr * gradient[j]
@@ -157,7 +179,7 @@ def finish(w, local, delta_out):
             delta_out[j] *= scale
 
 
-@compiled
+@helper
 def add_regularizer(w, l2, nonconvex, gradient):
     one = w.dtype.type(1)
     if l2 != 0:
@@ -169,7 +191,7 @@ def add_regularizer(w, l2, nonconvex, gradient):
             gradient[j] += (nonconvex + nonconvex) * w[j] / (square * square)
 
 
-@compiled
+@helper
 def regularizer_value(w, l2, nonconvex):
     squares = 0.0
     bounded = 0.0
@@ -180,7 +202,7 @@ def regularizer_value(w, l2, nonconvex):
     return l2 / 2 * squares + nonconvex * bounded
 
 
-@compiled
+@helper
 def _logistic_loss(z, y):
     """log(1 + exp(z)) - y z."""
     zero = z * 0
@@ -197,6 +219,6 @@ def single_slope(z, y, head):
     return (one if z >= 0 else small) / (one + small) - y
 
 
-@compiled
+@helper
 def single_loss(z, y, head):
     return (z - y) * (z - y) / 2 if head == SQUARED else np.float64(_logistic_loss(z, y))

@@ -8,10 +8,9 @@ import math
 import numba as nb
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
-from numba.extending import intrinsic
 
 from ..spec import Moments, StepNumbers, Vector
-from .compile import compiled, inlined, or_empty, reads
+from .compile import compiled, helper, inlined, intrinsic, or_empty, reads
 from .shared import clear
 from .threads import on_threads
 
@@ -59,7 +58,7 @@ def _pointer(typing_context, address):
     return nb.types.voidptr(nb.types.intp), code
 
 
-@compiled
+@helper
 def _vector(address, begin, n, like):
     """Elements begin .. begin + n of the vector at an address."""
     return carray(_pointer(address), begin + n, like.dtype)[begin:]  # type: ignore[call-arg,arg-type,unused-ignore]
@@ -109,10 +108,10 @@ def _add_ten(weights, addresses, k, begin, total, minus, scale):
             minus[j] -= scale * _plus_five(_plus_five(total[j], w, d, j), v, e, j)
 
 
-_add_ten = compiled(_add_ten, fastmath={"contract", "nsz"})
+_add_ten = helper(_add_ten, fastmath={"contract", "nsz"})
 
 
-@compiled
+@helper
 def _add_one(weight, delta, total):
     for j in range(len(total)):
         total[j] += weight * delta[j]
