@@ -298,8 +298,9 @@ def _steepest(rows: list[Any]) -> tuple[list[float], str]:
 # --- the page
 
 
-def write_page(sections: Sections, profiles: Profiles, networks: str) -> None:
-    """`networks` is the part on networks; empty where none was measured: the page then keeps the one that it has."""
+def write_page(sections: Sections, profiles: Profiles, networks: str, numba: str) -> None:
+    """`networks` and `numba` are the parts on networks and on the Numba backend; empty where nothing of them was
+    measured: the page then keeps what it has."""
     FIGURES.mkdir(exist_ok=True)
     mpl.rcParams.update({"svg.hashsalt": "fedbuff", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
     measured = bars(sections)
@@ -318,6 +319,7 @@ def write_page(sections: Sections, profiles: Profiles, networks: str) -> None:
         _peers(sections) or _part("Beside other libraries"),
         networks or _part("Networks"),
         _part("Options, tables and compression"),
+        numba or _part("The Numba backend"),
         _missed(measured, profiles),
         _again(),
     ]

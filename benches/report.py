@@ -33,6 +33,7 @@ from typing import Any
 
 import machine
 import network_report
+import numba_report
 from compare import SECONDS, Failed, Missing, compare, contenders, interpreters, present, ratio
 from page import bars, replace_part, write_page
 from readme import write_readme
@@ -352,6 +353,7 @@ SECTIONS: dict[str, Parts] = {
     "python": {run: python_part(run) for run in ("callback 500000 64", "callback 200000 1", "tiny_call")},
     "reading": {kind: reading_part(kind) for kind in ("csv", "parquet")},
     "peers": {who: peer_part(who) for who in PEERS},
+    "numba backend": numba_report.parts(),
     **{name: {"": measure} for name, measure in network_report.sections(lambda options: options.turns).items()},
 }
 
@@ -466,19 +468,19 @@ def main() -> None:
         measure_piece(piece, options, how)
     sections = {name: section for name in SECTIONS if (section := whole(name)) is not None}
     networks = network_report.page({name: part["data"] | {"others": part["others"]} for name, part in sections.items()})
+    numba = numba_report.page(sections.get("numba backend"))
     if "machine" not in sections:
-        if not networks:
-            print("docs/performance.md stays as it is: `machine` was not measured yet")
-            return
-        replace_part(networks)
-        print("docs/performance.md: the part on networks is written")
+        own = [part for part in (numba, networks) if part]
+        for part in own:
+            replace_part(part)
+        print(f"docs/performance.md: {len(own)} parts of it are written; the others need `machine`, not measured yet")
         return
     profiles = stored("profiles") or {"how": how, "data": {}}
     if "profiles" in chosen.only or (wanted and not chosen.only):
         known = profiles["data"] if profiles["how"] == how else {}
         profiles = {"how": how, "data": measure_profiles(sections, known)}
         store("profiles", profiles)
-    write_page(sections, profiles["data"], networks)
+    write_page(sections, profiles["data"], networks, numba)
     write_readme()
     print("docs/performance.md and its figures are written")
 

@@ -15,11 +15,13 @@ from .._problems.base import Problem
 from .._problems.linear import Logistic
 from .._problems.local import LocalSGD
 from .._problems.mlp import MLP
+from .._problems.network import Network
 from .._problems.quadratic import Quadratic
 from .._replay.loop import replay
 from .._rule.strategies import FedBuff
 from .._schedule.resolve import schedule
 from .._schedule.schedule import Schedule
+from ..layers import Dense, Flatten
 
 _N = 4  # clients
 
@@ -56,9 +58,15 @@ def _sparse(dtype: str) -> Problem:
     return Logistic(rows, y, clients)
 
 
+def _network(dtype: str) -> Problem:
+    rows = np.ones((2 * _N, 1, 3, 3), dtype)
+    return Network(rows, np.arange(2 * _N) % 2, np.repeat(np.arange(_N), 2), layers=[Flatten(), Dense(2)])
+
+
 _PROBLEMS: dict[str, Callable[[str], Problem]] = {
     "dense rows": lambda dtype: MLP(*_rows(dtype), hidden=(2,)),
     "sparse rows": _sparse,
+    "networks": _network,
     "quadratics": lambda dtype: Quadratic(np.zeros((_N, 3), dtype)),
 }
 

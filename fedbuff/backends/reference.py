@@ -22,6 +22,7 @@ from .python.network import Back, Draws, network
 from .python.parts import parts_over
 from .python.philox import Stream, key_words, philox_words, unit_double
 from .python.portable_math import log_positive, sincos2pi
+from .python.resolver import check_slots
 from .python.schedule_check import ScheduleCheck
 from .python.server import Kernels
 from .python.shuffle import shuffled
@@ -524,4 +525,5 @@ schedule_check = ScheduleCheck
 
 
 def make_resolver(plan: Plan) -> Resolver:
+    check_slots(plan)
     return EventLoop(plan)

@@ -41,7 +41,7 @@ PYTHON_LAYERS = (
     ("__init__", "__main__"),
 )
 # Inside backends: what a backend is, the specification's parts, and the backends. `__init__` chooses one.
-BACKEND_LAYERS = (("spec",), ("python",), ("cpp", "numba", "reference"), ("__init__",))
+BACKEND_LAYERS = (("spec",), ("python",), ("reference",), ("cpp", "numba"), ("__init__",))
 COMPILED = {"_core", "_event_queue", "_local_sgd", "_server"}
 # Modules that import by a computed name: their own later parts, packages from outside, a user's function.
 COMPUTED_IMPORTS = {

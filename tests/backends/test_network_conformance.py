@@ -25,8 +25,9 @@ from fedbuff.backends.spec import LocalSpec, LocalTask, ProblemSpec
 L = fb.layers
 Array = NDArray[Any]
 
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM and GRU are not compiled in the numba backend:RuntimeWarning")
 few = settings(max_examples=25, deadline=None, derandomize=True)
-with_networks = pytest.mark.parametrize("case", [case for case in cases() if case.values[0].backend != "numba"])
+with_networks = pytest.mark.parametrize("case", cases())
 
 
 @with_networks
@@ -262,11 +263,13 @@ def test_the_first_of_equal_pixels_gets_the_gradient(case: Any, dtype: str) -> N
         np.testing.assert_allclose(gradient, want, rtol=1e-5)
 
 
-def test_numba_says_what_to_do() -> None:
-    numba = pytest.importorskip("fedbuff.backends.numba")
-    spec = spec_of([L.Dense(3)], np.ones((2, 4)), [2], "softmax")
-    with pytest.raises(ValueError, match=r"^problem: the numba backend has no Network; .*FEDBUFF_BACKEND=reference"):
-        numba.bind(spec)
+def test_numba_runs_recurrent_layers_by_the_reference() -> None:
+    numba = pytest.importorskip("fedbuff.backends.numba.problem")
+    spec = spec_of([L.LSTM(3, last=True), L.Dense(3)], np.ones((2, 4, 5)), [2], "softmax")
+    numba.said_slow.clear()
+    with pytest.warns(RuntimeWarning, match="LSTM and GRU are not compiled in the numba backend"):
+        bound = numba.bind(spec)
+    assert type(bound) is type(reference.bind(spec)) is type(numba.bind(spec))  # it is said once
 
 
 def test_every_public_layer_is_drawn() -> None:

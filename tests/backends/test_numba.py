@@ -109,6 +109,12 @@ RULES = {
     "paper": fb.FedBuff(3),
     "momentum": fb.FedBuff(3, optimizer=fb.SGD(0.9), norm="scaled_weights"),
     "adam": fb.FedBuff(3, optimizer=fb.Adam(), norm="weights", server_lr=0.01),
+    "fedadam": fb.FedBuff(3, optimizer=fb.Adam(bias_correction=False, initial=1e-4), server_lr=0.01),
+    "nesterov": fb.FedBuff(3, optimizer=fb.Nesterov(0.5), server_lr=0.1),
+    "delayed": fb.FedBuff(3, optimizer=fb.DelayedNesterov(period=4, activation=0.1), server_lr=0.1),
+    "yogi": fb.FedBuff(3, optimizer=fb.Yogi(), server_lr=0.01),
+    "adagrad": fb.FedBuff(3, optimizer=fb.Adagrad(beta=0.5), server_lr=0.01),
+    "amsgrad": fb.FedBuff(3, optimizer=fb.AMSGrad(), server_lr=0.01),
     "current": fb.FedBuff(3, base="current", norm="arrivals", server_lr=fb.LearningRate(0.5, "inverse_sqrt")),
 }
 LOCALS = {

@@ -288,3 +288,27 @@ def test_bars_of_calls_follow_this_python() -> None:
     options = {"100": {"rates": {}, "ratios": {"ours option 'a recorded trace' 100 1": [2.5, 2.0, 3.0]}}}
     (half,) = bars({"options": {"data": options}})
     assert half.what == "schedule with a recorded trace, 100 in flight / plain" and half.got == 0.4 and not half.met
+
+
+def test_the_part_on_the_numba_backend() -> None:
+    import numba_report
+
+    assert numba_report.page(None) == "" == numba_report.page({"data": {}})
+    ours, by_hand, compiled = "FEDBUFF_BACKEND=numba ours replay W1 4000", "numba replay W1 4000", "ours replay W1 4000"
+    rates = {ours: 900.0, f"{by_hand} loops": 1000.0, f"{by_hand} blas": 500.0, compiled: 2000.0}
+    ratios = {text: [rates[ours] / rate] * 3 for text, rate in rates.items() if text != ours}
+    pair = {"ratios": {"ours replay_alone W1 4000 1": [1.9, 1.7, 2.0]}}
+    data = {"W1": {"rates": rates, "ratios": ratios}, "threads W1": pair, "first": {"empty": 31.2, "full": 0.7}}
+    text = numba_report.page({"data": data, "others": 0.5})
+    assert text.startswith("## The Numba backend\n") and "**Other programs ran meanwhile, 0.5 cores' worth.**" in text
+    row = "900 updates | 1,000 updates | 0.90 (0.90 to 0.90) | 0.95 | missed | 2,000 |"
+    assert f"| W1, softmax regression | {row}" in text
+    assert "W1 1.90 (1.70 to 2.00), met." in text and "31 s where nothing" in text and "0.70 s where" in text
+    assert "Philox" not in text
+    run = f"{numba_report.OURS} schedule 100 3000000"
+    counts, columns = ("numba schedule 100 3000000 counts", "numba schedule 100 3000000 columns")
+    rates = {run: 2e7, counts: 1e7, columns: 4e6, "ours schedule 100 3000000": 4e7}
+    ratios = {text: [rates[run] / rate] * 3 for text, rate in rates.items() if text != run}
+    text = numba_report.page({"data": {"W5-100": {"rates": rates, "ratios": ratios}}})
+    assert "2.00 (2.00 to 2.00) | 0.8 | met | 40,000,000 |" in text and "W5, 100 in flight 5.00." in text
+    assert "Other programs" not in text

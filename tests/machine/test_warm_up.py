@@ -26,7 +26,7 @@ def test_there_is_nothing_to_compile_where_cpp_runs() -> None:
 def test_all_works_run_and_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the backend in force, so that this test does not wait for all that Numba compiles."""
     works = warm_up()
-    assert len({name for name, _ in works}) == len(works) == 8
+    assert len({name for name, _ in works}) == len(works) == 10
     for _, work in works if backends.current().name == "cpp" else works[:1]:
         work()
     done: list[str] = []

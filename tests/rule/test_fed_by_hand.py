@@ -94,8 +94,6 @@ class Feeder:
 def test_the_bits_of_the_replay(backend: Any, dtype: str, name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(fb.backends, "current", lambda: backend)
     problem, strategy, schedule = setting(name, dtype)
-    if backend.name == "numba" and local_of(strategy).keeps_state:
-        pytest.skip("numba has no states of clients")
     want = fb.Replay(problem, schedule, local_of(strategy), strategy=strategy, w0=np.zeros(DIM, dtype))
     feeder = Feeder(backend, problem, strategy, schedule)
     for t in range(STEPS):

@@ -68,13 +68,19 @@ def compiled(function: F, **options: Any) -> F:
     return result
 
 
+def helper(function: F, **options: Any) -> F:
+    """`compiled`, for what only compiled code calls: without the code for calls from Python, which takes a while to
+    make where arguments hold many arrays."""
+    return compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
+
+
 def inlined(function: F, **options: Any) -> F:
-    """`compiled`, and put into its callers by LLVM.
+    """`helper`, and put into its callers by LLVM.
 
     Numba passes seven words for an array: a call with many arrays costs more than the work on a small model. Its own
     inlining would count references of all of them.
     """
-    return compiled(function, forceinline=True, **options)
+    return helper(function, forceinline=True, **options)
 
 
 def reads(array: NDArray[Any]) -> NDArray[Any]:

@@ -6,7 +6,7 @@ LLVM turns the innermost loops into vector code; sums are made in the order that
 
 from __future__ import annotations
 
-from .compile import FAST, compiled, inlined
+from .compile import FAST, helper, inlined
 
 
 def _scores(x, rows, m, weight, out):
@@ -106,8 +106,8 @@ def _inner(x, y):
     return total
 
 
-scores = compiled(_scores, fastmath=FAST)
-add_products = compiled(_add_products, fastmath=FAST)
+scores = helper(_scores, fastmath=FAST)
+add_products = helper(_add_products, fastmath=FAST)
 row_score = inlined(_row_score, fastmath=FAST)
 add_row = inlined(_add_row, fastmath=FAST)
-inner = compiled(_inner, fastmath=FAST)
+inner = helper(_inner, fastmath=FAST)

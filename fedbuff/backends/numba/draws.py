@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..python.philox import Stream
 from ..python.shuffle import ROUNDS, round_word
-from .compile import compiled, inlined, reads
+from .compile import compiled, helper, inlined, reads
 from .random import key_words, log_positive, philox_words, sincos2pi, unit_double
 
 BATCHES = int(Stream.BATCHES)
@@ -50,7 +50,7 @@ def _batch_rows(k0, k1, client, task, step, n_rows, rows_out):
     fill_batch_rows(k0, k1, client, task, step, 0, n_rows, rows_out)
 
 
-@compiled
+@helper
 def fill_pass_rows(k0, k1, client, task, turn, n_rows, first, rows_out):
     """The rows at places first, first + 1, ... of a pass: `shuffled` of python/shuffle.py."""
     key = philox_words(k0, k1, np.uint64(client), np.uint64(task), np.uint64(turn), SHUFFLES)

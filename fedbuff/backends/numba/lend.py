@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from numba.core import cgutils, types
+from numba.core.imputils import impl_ret_borrowed
 
 from .compile import intrinsic
 
-__all__ = ["lend"]
+__all__ = ["lend", "read_only"]
 
 
 def _without_owners(context, builder, kind, value):
@@ -31,3 +32,14 @@ def lend(typing_context, given):
         return _without_owners(context, builder, signature.args[0], arguments[0])
 
     return given(given), code
+
+
+@intrinsic
+def read_only(typing_context, array):
+    """The array as one that is only read, which is another type."""
+    made = types.Array(array.dtype, array.ndim, array.layout, readonly=True)
+
+    def code(context, builder, signature, arguments):
+        return impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
+
+    return made(array), code

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compile import compiled, inlined
+from .compile import helper, inlined
 from .draws import fill_batch_rows, fill_pass_rows
 
 MERGE = 8  # rows that a batch holds twice are visited once where a client has at most so many times its rows
@@ -24,6 +24,7 @@ class Local(NamedTuple):
     factors: Any
     steps_per_pass: int
     scale: float
+    shift: Any  # taken off every gradient, or empty
 
 
 class Task(NamedTuple):
@@ -46,6 +47,9 @@ class Scratch(NamedTuple):
     gradient: Any
     velocity: Any
     noise: Any  # float64
+    choice: Any  # of a network: by number of each tensor, where it is from, or whether it is kept
+    windows: Any  # of a convolution
+    factors: Any  # its weights, by number of a window
 
 
 @inlined
@@ -74,8 +78,9 @@ def _merge(rows, n, counts, place):
 
 
 @inlined
-def choose_rows(local, task, step, begin, n_rows, given, scratch):
-    """Fills the rows of one local step and their counts; `given` is empty where rows are to be drawn.
+def choose_rows(local, task, step, begin, n_rows, given, scratch, merges):
+    """Fills the rows of one local step and their counts; `given` is empty where rows are to be drawn. `merges`: one
+    that is there twice may be visited once.
 
     Returns how many different rows there are, and how many in all. Behind them are three of count 0.
     """
@@ -97,7 +102,7 @@ def choose_rows(local, task, step, begin, n_rows, given, scratch):
         for i in range(n):
             rows[i] = i
     different = n
-    if task.batch > 0 and n_rows <= MERGE * n:
+    if merges and task.batch > 0 and n_rows <= MERGE * n:
         different = _merge(rows, n, counts, scratch.place)
     else:
         for i in range(n):
@@ -123,14 +128,18 @@ def is_plain(problem, local):
         local.momentum == 0
         and local.weight_decay == 0
         and local.prox == 0
+        and len(local.shift) == 0
         and problem.l2 == 0
         and problem.nonconvex == 0
     )
 
 
-@compiled
+@helper
 def move(model, w, gradient, velocity, local, lr):
-    """One local step from `model`; velocity is used where there is momentum."""
+    """One local step from `model`; velocity is used where there is momentum, and the gradient is."""
+    if len(local.shift) > 0:
+        for j in range(len(model)):
+            gradient[j] -= local.shift[j]
     if local.momentum == 0 and local.weight_decay == 0 and local.prox == 0:
         for j in range(len(model)):
             model[j] -= lr * gradient[j]

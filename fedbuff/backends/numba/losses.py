@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""What a local step descends on: losses of one output, and regularisers."""
+"""What a local step descends on: losses, and regularisers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 
 import numpy as np
 
-from .compile import compiled, inlined
+from .compile import helper, inlined
 from .power import power
 
 SQUARED, LOGISTIC, SOFTMAX = 0, 1, 2
 
 
-@compiled
+@helper
 def add_regularizer(w, l2, nonconvex, gradient):
     one = w.dtype.type(1)
     if l2 != 0:
@@ -25,7 +25,7 @@ def add_regularizer(w, l2, nonconvex, gradient):
             gradient[j] += (nonconvex + nonconvex) * w[j] / (square * square)
 
 
-@compiled
+@helper
 def regularizer_value(w, l2, nonconvex):
     squares = 0.0
     bounded = 0.0
@@ -36,7 +36,7 @@ def regularizer_value(w, l2, nonconvex):
     return l2 / 2 * squares + nonconvex * bounded
 
 
-@compiled
+@helper
 def _logistic_loss(z, y):
     """log(1 + exp(z)) - y z."""
     zero = z * 0
@@ -53,6 +53,19 @@ def single_slope(z, y, head):
     return (one if z >= 0 else small) / (one + small) - y
 
 
-@compiled
+@helper
 def single_loss(z, y, head):
     return (z - y) * (z - y) / 2 if head == SQUARED else np.float64(_logistic_loss(z, y))
+
+
+@helper
+def powers(score, m, n):
+    """Turns m rows of n scores into their exp, but for a factor of each row."""
+    for i in range(m):
+        top = score[i * n]
+        for k in range(i * n + 1, i * n + n):
+            top = max(top, score[k])
+        for k in range(i * n, i * n + n):
+            score[k] -= top
+    for k in range(m * n):
+        score[k] = power(score[k])

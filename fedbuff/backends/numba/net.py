@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compile import compiled, inlined
+from .compile import compiled, helper, inlined
 from .dense import add_products, add_row, row_score, scores
 from .draws import batch_words
+from .lend import read_only
 from .local_step import choose_rows, clear, finish, is_plain, lr_of, move
-from .losses import SOFTMAX, add_regularizer, regularizer_value, single_loss, single_slope
+from .losses import SOFTMAX, add_regularizer, powers, regularizer_value, single_loss, single_slope
 from .memory import prefetch
-from .power import power
 
 RELU, TANH = 0, 1
 MOST_FETCHED, MOST_FETCHED_COLUMNS = 16, 32  # rows, and their columns, that are worth fetching ahead
@@ -35,7 +35,7 @@ class Net(NamedTuple):
     nonconvex: Any
 
 
-@compiled
+@helper
 def _head_losses(problem, rows, n, score):
     """The sum of the losses of the first n rows."""
     loss = 0.0
@@ -54,24 +54,11 @@ def _head_losses(problem, rows, n, score):
     return loss
 
 
-@compiled
-def _powers(score, m, n):
-    """Turns m rows of n scores into their exp, but for a factor of each row."""
-    for i in range(m):
-        top = score[i * n]
-        for k in range(i * n + 1, i * n + n):
-            top = max(top, score[k])
-        for k in range(i * n, i * n + n):
-            score[k] -= top
-    for k in range(m * n):
-        score[k] = power(score[k])
-
-
-@compiled
+@helper
 def _head_slopes(problem, rows, counts, m, score, scale):
     """Turns each score into scale * the row's count * the derivative of its loss."""
     if problem.head == SOFTMAX:
-        _powers(score.reshape(score.size), m, score.shape[1])
+        powers(score.reshape(score.size), m, score.shape[1])
     for i in range(m):
         factor = scale * counts[i]
         if problem.head == SOFTMAX:
@@ -86,7 +73,7 @@ def _head_slopes(problem, rows, counts, m, score, scale):
             score[i, 0] = single_slope(score[i, 0], problem.target[rows[i]], problem.head) * factor
 
 
-@compiled
+@helper
 def _activate(problem, value):
     zero = value.dtype.type(0)
     for i in range(value.shape[0]):
@@ -94,7 +81,7 @@ def _activate(problem, value):
             value[i, k] = math.tanh(value[i, k]) if problem.activation == TANH else max(value[i, k], zero)
 
 
-@compiled
+@helper
 def _deactivate(problem, value, slope):
     """Multiplies the slopes by the activation's derivative, which follows from its value."""
     one = value.dtype.type(1)
@@ -107,12 +94,12 @@ def _deactivate(problem, value, slope):
                 slope[i, k] = slope[i, k] if value[i, k] > 0 else zero
 
 
-@compiled
+@helper
 def _matrix(flat, position, n_rows, n_columns):
     return flat[position : position + n_rows * n_columns].reshape((n_rows, n_columns))
 
 
-@compiled
+@helper
 def _net_scores(problem, w, rows, m, scratch):
     """Runs the first m rows forward, m a multiple of four; returns their scores.
 
@@ -141,7 +128,7 @@ def _net_scores(problem, w, rows, m, scratch):
     return _matrix(values, at_value - m * sizes[-1], m, sizes[-1])
 
 
-@compiled
+@helper
 def _net_backward(problem, w, rows, m, scratch, target):
     """Adds the gradient of the first m rows to the target, after `_net_scores` and `_head_slopes`.
 
@@ -178,7 +165,7 @@ def _net_backward(problem, w, rows, m, scratch, target):
             slope = below
 
 
-@compiled
+@helper
 def _net_pass(problem, w, rows, counts, n, scale, scratch, target):
     """target += scale times the sum of the gradients of the first n rows, times their counts; n at most BLOCK."""
     m = (n + 3) // 4 * 4
@@ -203,7 +190,7 @@ def _single_pass(problem, model, rows, counts, n, scale, scratch):
             model[n_in] += factor[i]
 
 
-@compiled
+@helper
 def fetch_rows(x, target, offsets, k0, k1, client, number, batch):
     """Asks the memory for the rows of the first local step of a task, while another one is at work."""
     begin = offsets[client]
@@ -230,23 +217,23 @@ def net_local_sgd(problem, local, task, w, given, scratch, delta_out):
     if local.momentum != 0:
         clear(velocity)
     for step in range(local.steps):
-        n, n_all = choose_rows(local, task, step, begin, n_rows, given, scratch)
+        n, n_all = choose_rows(local, task, step, begin, n_rows, given, scratch, True)
         scale, lr = one / w.dtype.type(n_all), lr_of(local, step, w)
         if plain and n <= BLOCK:
             if single:
                 _single_pass(problem, model, rows, counts, n, -lr * scale, scratch)
             else:
-                _net_pass(problem, model, rows, counts, n, -lr * scale, scratch, model)
+                _net_pass(problem, read_only(model), rows, counts, n, -lr * scale, scratch, model)
         else:
             clear(gradient)
             for i in range(0, n, BLOCK):
-                _net_pass(problem, model, rows[i:], counts[i:], min(BLOCK, n - i), scale, scratch, gradient)
+                _net_pass(problem, read_only(model), rows[i:], counts[i:], min(BLOCK, n - i), scale, scratch, gradient)
             add_regularizer(model, problem.l2, problem.nonconvex, gradient)
             move(model, w, gradient, velocity, local, lr)
     finish(w, local, delta_out)
 
 
-@compiled
+@helper
 def _block_of(begin, end, scratch):
     """Rows begin to end, at most BLOCK, and three of count 0 behind them; returns a multiple of four of them."""
     rows, counts = scratch.rows, scratch.counts

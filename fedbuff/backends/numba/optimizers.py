@@ -4,17 +4,33 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from ..._rule.optimizers import Adagrad, AMSGrad, DelayedNesterov, Nesterov, Yogi
 from ..spec import Moments, StepNumbers, Vector
-from .compile import compiled, reads
+from .compile import compiled, helper, reads
 
-_ADAGRAD, _YOGI, _AMSGRAD = Adagrad.code, Yogi.code, AMSGrad.code
+_NESTEROV, _DELAYED, _ADAGRAD, _YOGI, _AMSGRAD = (
+    kind.code for kind in (Nesterov, DelayedNesterov, Adagrad, Yogi, AMSGrad)
+)
 
 
-@compiled
+class Optimizer(NamedTuple):
+    """Its code and its numbers, as in `StepNumbers`."""
+
+    code: int
+    momentum: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    period: int
+    activation: float
+
+
+@helper
 def _nesterov(w, total, lr, norm, momentum, velocity, out):
     for j in range(len(w)):
         gradient = total[j] / norm
@@ -22,7 +38,7 @@ def _nesterov(w, total, lr, norm, momentum, velocity, out):
         out[j] = w[j] - lr * (gradient + momentum * velocity[j])
 
 
-@compiled
+@helper
 def _delayed_nesterov(w, total, lr, norm, momentum, share, period, last, first, pending, out):
     for j in range(len(w)):
         gradient = total[j] / norm
@@ -33,7 +49,7 @@ def _delayed_nesterov(w, total, lr, norm, momentum, share, period, last, first, 
         out[j] = w[j] - lr * (share * first[j] + gradient / period)
 
 
-@compiled
+@helper
 def _adaptive(code, w, total, numbers, first, second, third, out):
     lr, norm, b1, one_less_b1, b2, one_less_b2, epsilon, weight_decay = numbers
     for j in range(len(w)):
@@ -56,23 +72,35 @@ def _adaptive(code, w, total, numbers, first, second, third, out):
         out[j] = w[j] - lr * first[j] / (math.sqrt(moment) + epsilon)
 
 
-def optimizer_step(code: int, w: Vector, total: Vector, numbers: StepNumbers, moments: Moments, out: Vector) -> None:
+@helper
+def optimize(by, w, total, lr, norm, step, first, second, third, out):
+    """One step of an optimizer. The moments that it does not have are empty, the others are changed in place."""
     t = w.dtype.type
-    first, *others = moments
-    lr, norm, momentum = t(numbers.lr), t(numbers.norm), t(numbers.momentum)
-    if code == Nesterov.code:
-        _nesterov(reads(w), reads(total), lr, norm, momentum, first, out)
-    elif code == DelayedNesterov.code:
-        last = numbers.step % numbers.period == 0
-        active = 1 - numbers.activation * (numbers.period - 1) if last else numbers.activation
-        share = t(active * numbers.momentum)
-        _delayed_nesterov(
-            reads(w), reads(total), lr, norm, momentum, share, t(numbers.period), last, first, others[0], out
-        )
+    if by.code == _NESTEROV:
+        _nesterov(w, total, t(lr), t(norm), t(by.momentum), first, out)
+    elif by.code == _DELAYED:
+        last = step % by.period == 0
+        active = 1 - by.activation * (by.period - 1) if last else by.activation
+        share = t(active * by.momentum)
+        _delayed_nesterov(w, total, t(lr), t(norm), t(by.momentum), share, t(by.period), last, first, second, out)
     else:
-        b1, b2 = numbers.beta1, numbers.beta2
-        values = tuple(
-            map(t, (numbers.lr, numbers.norm, b1, 1 - b1, b2, 1 - b2, numbers.epsilon, numbers.weight_decay))
-        )
-        second, largest = (*others, np.empty(0, w.dtype))[:2]
-        _adaptive(code, reads(w), reads(total), values, first, second, largest, out)
+        numbers = (
+            t(lr), t(norm), t(by.beta1), t(1 - by.beta1), t(by.beta2), t(1 - by.beta2), t(by.epsilon),
+            t(by.weight_decay),
+        )  # fmt: skip
+        _adaptive(by.code, w, total, numbers, first, second, third, out)
+
+
+@compiled
+def _optimize(by, w, total, lr, norm, step, first, second, third, out):
+    optimize(by, w, total, lr, norm, step, first, second, third, out)
+
+
+def optimizer_step(code: int, w: Vector, total: Vector, numbers: StepNumbers, moments: Moments, out: Vector) -> None:
+    none = np.empty(0, w.dtype)
+    first, second, third = (*moments, none, none)[:3]
+    by = Optimizer(
+        code, numbers.momentum, numbers.beta1, numbers.beta2, numbers.epsilon, numbers.weight_decay, numbers.period,
+        numbers.activation,
+    )  # fmt: skip
+    _optimize(by, reads(w), reads(total), numbers.lr, numbers.norm, numbers.step, first, second, third, out)

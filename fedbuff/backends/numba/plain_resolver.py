@@ -41,8 +41,9 @@ from ..python.resolver import (
     wait_of,
 )
 from ..spec import Columns, Plan
-from .compile import compiled, inlined, reads
+from .compile import compiled, helper, inlined, reads
 from .lend import lend
+from .memory import prefetch
 from .random import bits_of, double_of, log_positive, multiply_high, philox_words, unit_double
 
 # Fields of a plan of which this loop knows every value, where those of the second table have the value there.
@@ -86,6 +87,7 @@ _SLOT_MASK = np.uint64((1 << _SLOT_BITS) - 1)
 _SHIFT = np.uint64(_SLOT_BITS)
 _U1, _U2, _U3, _U4, _U6 = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4), np.uint64(6)
 _U0, _U32 = np.uint64(0), np.uint64(32)
+_MANY, _NEAR = np.uint64(1 << 16), np.uint64(1 << 12)  # events, and of them those that lie in the caches
 _LARGEST = float(np.finfo(np.float64).max)
 
 # `_State.slots`: client and task (the task above), version, bits of the start (while it waits: of its duration), and
@@ -114,17 +116,24 @@ class _State(NamedTuple):
     delays: Any  # and wait and duration of that
 
 
-@compiled
+@helper
 def _earlier(time0, order0, time1, order1):
     return (time0 < time1) | ((time0 == time1) & (order0 < order1))
 
 
-@compiled
+@helper
 def _replace_top(heap, end, time, order):
-    """The first event is replaced by this one; `end` is behind the last entry."""
+    """The first event is replaced by this one; `end` is behind the last entry.
+
+    Where there are many, a group's line of the cache is asked from memory while the group above it is looked at.
+    """
     at, child = _U3, _U4
+    far = end > _MANY
     while child < end:
         i = child << _U1
+        if far and child > _NEAR:
+            for below in range(4):
+                prefetch(heap, np.int64((child + np.uint64(below) - _U2) << _U3))
         t0, o0, t1, o1 = heap[i], heap[i + _U1], heap[i + _U2], heap[i + _U3]
         i += _U4
         t2, o2, t3, o3 = heap[i], heap[i + _U1], heap[i + _U2], heap[i + _U3]
@@ -144,7 +153,7 @@ def _replace_top(heap, end, time, order):
     heap[i], heap[i + _U1] = time, order
 
 
-@compiled
+@helper
 def _selection_words(k0, k1, start, words_out):
     """The words of `selection_word`, for this start and those after it."""
     for i in range(_BATCH):
@@ -153,7 +162,7 @@ def _selection_words(k0, k1, start, words_out):
         words_out[i] = (w0 << _U32) | w1
 
 
-@compiled
+@helper
 def _exponentials(k0, k1, component, scale, guess, task, out):
     """Exponential delays of the guessed tasks, as `draw_component` gives them."""
     for i in range(_BATCH):
@@ -161,7 +170,7 @@ def _exponentials(k0, k1, component, scale, guess, task, out):
         out[i] = (0.0 - log_positive(1.0 - unit_double(w0, w1))) * scale
 
 
-@compiled
+@helper
 def _draws(plan, component, guess, task, out):
     """This component of the delays of the guessed tasks."""
     for i in range(_BATCH):
@@ -181,7 +190,7 @@ def _draw_batch(plan, component, guess, task, out):
         _draws(plan, component, guess, task, out)
 
 
-@compiled
+@helper
 def _look_ahead(plan, state, start, n_eligible, filling):
     """Places of the next starts and, as far as they can be guessed, their clients and delays.
 
@@ -275,6 +284,9 @@ def _run(plan, state, out):
     rows, steps, left = 0, 0, _EVENTS_PER_CALL
     while left > 0 and reason == FULL and rows < len(out.client) and steps + 2 <= len(out.step_time):
         left -= 1
+        if end > _MANY:
+            for second in range(8, 16, 2):  # one of these four comes next
+                prefetch(slots, np.int64(heap[second + 1] & _SLOT_MASK) * 4)
         time, order = heap[_U6], heap[_U6 + _U1]
         if time > horizon:
             reason = MAX_TIME if plan.max_time < np.inf else EXHAUSTED

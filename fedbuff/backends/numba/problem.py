@@ -7,16 +7,20 @@ compiled once per dtype.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..spec import BoundProblem, LocalSpec, LocalTask, ProblemSpec, Vector
+from .. import reference
+from ..spec import BoundProblem, LocalSpec, LocalTask, NetworkSpec, ProblemSpec, Vector
 from .compile import or_empty, reads
+from .layers import Layers, layers_count_correct, layers_local_sgd, layers_objective
 from .local_step import MERGE, Local, Scratch, Task
 from .losses import LOGISTIC, SOFTMAX, SQUARED
 from .net import BLOCK, RELU, TANH, Net, net_count_correct, net_local_sgd, net_objective
+from .program import Program, is_recurrent, program_of
 from .quadratic import (
     DENSE,
     DIAGONAL,
@@ -35,6 +39,8 @@ _PART_BYTES = 1 << 26  # of all their gradients
 
 NO_ROWS = reads(np.empty((0, 0), np.int64))
 
+said_slow: list[bool] = []  # that recurrent layers run in NumPy
+
 
 class Loops(NamedTuple):
     """The compiled functions of a family."""
@@ -46,14 +52,15 @@ class Loops(NamedTuple):
 
 NET = Loops(net_local_sgd, net_objective, net_count_correct)
 SPARSE = Loops(sparse_local_sgd, sparse_objective, sparse_count_correct)
+LAYERS = Loops(layers_local_sgd, layers_objective, layers_count_correct)
 QUADRATIC = Loops(quadratic_local_sgd, quadratic_objective, quadratic_count_correct)
 
 
 class BoundLoops:
     """A problem with the compiled loops of its family."""
 
-    def __init__(self, spec: ProblemSpec, problem: NamedTuple, loops: Loops) -> None:
-        self.problem, self.loops = problem, loops
+    def __init__(self, spec: ProblemSpec, problem: NamedTuple, loops: Loops, program: Program | None = None) -> None:
+        self.problem, self.loops, self._program = problem, loops, program
         self._spec = spec
         self._weights = reads(spec.client_weight)
         self._one = reads(np.ones(1))
@@ -61,19 +68,24 @@ class BoundLoops:
 
     def scratch(self, most: int, batch: int) -> Scratch:
         """Room for one task of at most so many rows at a time, and batches of this size."""
-        spec, n_values = self._spec, sum(self._spec.sizes[1:])
-        widest = max(self._spec.sizes[1:], default=1)
+        spec, program = self._spec, self._program
+        n_values, widest = BLOCK * sum(spec.sizes[1:]), max(spec.sizes[1:], default=1)
+        if program is not None:
+            n_values, widest = program.block * program.size, program.widest
         most = max(most, BLOCK) + 4
         return Scratch(
             rows=np.zeros(most, np.int64),
             counts=np.zeros(most, spec.dtype),
             place=np.full(min(self._most_rows, MERGE * batch), -1, np.int32),
             identity=np.arange(max(BLOCK, widest) + 4),
-            values=np.empty((2, BLOCK * n_values), spec.dtype),
+            values=np.empty((2, n_values), spec.dtype),
             turned=np.empty(max(BLOCK * widest, most, spec.dim if spec.family == "quadratic" else 0), spec.dtype),
             gradient=np.empty(spec.dim, spec.dtype),
             velocity=np.empty(spec.dim, spec.dtype),
             noise=np.empty(spec.dim if spec.family == "quadratic" else 0, np.float64),
+            choice=np.empty(0 if program is None else n_values, np.int32),
+            windows=np.empty(0 if program is None else program.windows, spec.dtype),
+            factors=np.empty(0 if program is None else program.factors, spec.dtype),
         )
 
     def task_scratch(self, batches: NDArray[np.int64]) -> Scratch:
@@ -82,14 +94,11 @@ class BoundLoops:
         return self.scratch(max(batch, self._most_rows if (batches == 0).any() else 0), batch)
 
     def local_sgd(self, local: LocalSpec, w: Vector, task: LocalTask, delta_out: Vector) -> None:
-        if task.shift is not None:
-            raise ValueError(
-                "local: scaffold and feddyn are not in the numba backend; FEDBUFF_BACKEND=cpp or reference has them"
-            )
         t = self._spec.dtype.type
         numbers = Local(
             local.steps, float(local.lr), t(local.momentum), t(local.weight_decay), t(local.prox),
             reads(local.lr_factors), local.steps_per_pass, float(local.scale),
+            or_empty(task.shift, self._spec.dtype),
         )  # fmt: skip
         given = NO_ROWS if task.rows is None else reads(task.rows)
         draws = Task(*key_words(task.seed), task.client, task.task, task.batch)
@@ -130,11 +139,16 @@ class BoundLoops:
 
 
 def bind(spec: ProblemSpec) -> BoundProblem:
-    if spec.family == "layers":
-        raise ValueError(
-            "problem: the numba backend has no Network; install fedbuff where there is a C++ compiler, or set "
-            "FEDBUFF_BACKEND=reference, which is slow"
-        )
+    if spec.family == "layers" and is_recurrent(_network_of(spec)):
+        if not said_slow:
+            said_slow.append(True)
+            warnings.warn(
+                "LSTM and GRU are not compiled in the numba backend: they run in NumPy, which is slow. Install fedbuff "
+                "where there is a C++ compiler.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return reference.bind(spec)
     t = spec.dtype.type
     head = {"squared": SQUARED, "logistic": LOGISTIC, "softmax": SOFTMAX}[spec.head]
     if spec.family == "quadratic":
@@ -158,6 +172,8 @@ def bind(spec: ProblemSpec) -> BoundProblem:
             nonconvex=t(spec.nonconvex),
         )
         return BoundLoops(spec, sparse, SPARSE)
+    if spec.family == "layers":
+        return _bind_layers(spec, head)
     net = Net(
         x=or_empty(spec.x, spec.dtype, 2),
         target=or_empty(spec.target, spec.dtype),
@@ -172,3 +188,29 @@ def bind(spec: ProblemSpec) -> BoundProblem:
         nonconvex=t(spec.nonconvex),
     )
     return BoundLoops(spec, net, NET)
+
+
+def _network_of(spec: ProblemSpec) -> NetworkSpec:
+    assert spec.network is not None
+    return spec.network
+
+
+def _bind_layers(spec: ProblemSpec, head: int) -> BoundProblem:
+    network, t = _network_of(spec), spec.dtype.type
+    of_byte = None if spec.byte is None else (spec.scale * np.arange(256.0) + spec.shift).astype(spec.dtype)
+    program = program_of(network)
+    layers = Layers(
+        x=or_empty(spec.x, spec.dtype, 2),
+        byte=or_empty(spec.byte, np.uint8, 2),
+        of_byte=or_empty(of_byte, spec.dtype),
+        token=or_empty(spec.token, np.int32, 2),
+        target=or_empty(None if spec.target is None else spec.target.reshape(-1), spec.dtype),
+        label=or_empty(spec.label, np.int32),
+        offsets=or_empty(spec.offsets, np.int64),
+        program=program._replace(operations=reads(program.operations), numbers=reads(program.numbers)),
+        head=head,
+        smoothing=t(network.label_smoothing),
+        l2=t(spec.l2),
+        nonconvex=t(spec.nonconvex),
+    )
+    return BoundLoops(spec, layers, LAYERS, program)

@@ -14,15 +14,16 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._rule.optimizers import SGD, Adam
+from ..._rule.optimizers import SGD, Adam, optimizer_fields
 from ..._rule.state import MOMENTS
 from ..._rule.strategies import Norm, Rule
 from ..python.replay import DIVERGED, NEED_ROWS, STEPS
 from ..python.rule import initial_moments
 from ..spec import EngineSpec, LocalPlan, LocalTask, UsedRows, Vector
 from . import steps as _steps
-from .compile import reads
+from .compile import or_empty, reads
 from .local_step import Local
+from .optimizers import Optimizer
 from .problem import NO_ROWS, BoundLoops
 from .random import key_words
 from .steps import (
@@ -54,9 +55,7 @@ METHODS = ("sgd", "fednova")  # of rules: those whose clients do local SGD, its 
 
 def can_replay(spec: EngineSpec) -> bool:
     """Whether `CompiledReplay` has all that this replay needs."""
-    rule, optimizer = spec.rule, spec.rule.optimizer
-    plain = isinstance(optimizer, SGD) or (isinstance(optimizer, Adam) and optimizer.bias_correction)
-    sums = spec.sums
+    rule, sums = spec.rule, spec.sums
     return (
         isinstance(spec.bound, BoundLoops)
         and spec.function is None
@@ -66,7 +65,6 @@ def can_replay(spec: EngineSpec) -> bool:
         and rule.method in METHODS
         and (spec.local is None or spec.local.compress is None)
         and not rule.weighs_numbers
-        and plain
     )
 
 
@@ -146,8 +144,9 @@ class CompiledReplay:
             [np.broadcast_to(column, number) for column in (local.steps, local.batch, local.steps_per_pass)]
         ).astype(np.int64)
         numbers = Local(
-            0, 0.0, t(local.momentum), t(local.weight_decay), t(local.prox), reads(local.lr_factors), 0, 1.0
-        )
+            0, 0.0, t(local.momentum), t(local.weight_decay), t(local.prox), reads(local.lr_factors), 0, 1.0,
+            or_empty(None, self._like.dtype),
+        )  # fmt: skip
         k0, k1 = key_words(spec.seed)
         return Job(
             first_row=0,
@@ -453,18 +452,19 @@ class CompiledReplay:
 
 def _server(rule: Rule) -> Server:
     optimizer = rule.optimizer
-    adam = isinstance(optimizer, Adam)
-    beta1, beta2 = optimizer.betas if isinstance(optimizer, Adam) else (0.0, 0.0)
+    kind = _steps.OTHER
+    if isinstance(optimizer, SGD):
+        kind = _steps.SGD
+    elif isinstance(optimizer, Adam) and optimizer.bias_correction:
+        kind = _steps.ADAM
+    given = optimizer_fields(optimizer)
+    numbers: dict[str, Any] = {name: given[name] for name in Optimizer._fields[1:]}
     return Server(
         from_current=rule.base == "current",
         norm=get_args(Norm).index(rule.norm),
         n_clients=float(rule.n_clients or 1),
-        optimizer=_steps.ADAM if adam else _steps.SGD,
-        momentum=float(getattr(optimizer, "momentum", 0.0)),
-        beta1=beta1,
-        beta2=beta2,
-        epsilon=float(getattr(optimizer, "epsilon", 0.0)),
-        weight_decay=float(getattr(optimizer, "weight_decay", 0.0)),
+        optimizer=kind,
+        by=Optimizer(code=optimizer.code, **numbers),
     )
 
 

@@ -227,6 +227,7 @@ def _compiled() -> _Compiled:
 
 def make_resolver(plan: Plan) -> Resolver:
     """The compiled loop; that of plain plans where it will do, which is compiled and runs several times as fast."""
+    resolver.check_slots(plan)
     if is_plain(plan):
         return PlainResolver(plan)
     seen = viewed(plan)

@@ -54,7 +54,7 @@ def sparse_local_sgd(problem, local, task, w, given, scratch, delta_out):
     if local.momentum != 0:
         clear(velocity)
     for step in range(local.steps):
-        n, n_all = choose_rows(local, task, step, begin, end - begin, given, scratch)
+        n, n_all = choose_rows(local, task, step, begin, end - begin, given, scratch, True)
         scale, lr = one / w.dtype.type(n_all), lr_of(local, step, w)
         for i in range(n):
             z = _sparse_score(problem, model, rows[i])

@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from numba import types
-from numba.core.imputils import impl_ret_borrowed
 from numba.extending import overload
 
 from . import atomics
-from .compile import compiled, inlined, intrinsic
-from .lend import lend
+from .compile import compiled, helper, inlined
+from .layers import Layers, layers_local_sgd
+from .lend import lend, read_only
 from .local_step import Local, Task
 from .net import MOST_FETCHED, MOST_FETCHED_COLUMNS, Net, fetch_rows, net_local_sgd
+from .optimizers import Optimizer, optimize
 from .quadratic import quadratic_local_sgd
 from .sparse import Sparse, sparse_local_sgd
 from .vectors import vector_at
@@ -38,7 +38,7 @@ STEPS, BATCH, PASSES = range(3)
 ADDRESS, READY = range(2)
 
 NORM_ONE, NORM_ARRIVALS, NORM_WEIGHTS, NORM_SCALED, NORM_CLIENTS = range(5)
-SGD, ADAM = range(2)
+SGD, ADAM, OTHER = range(3)
 
 
 class Server(NamedTuple):
@@ -48,11 +48,7 @@ class Server(NamedTuple):
     norm: int
     n_clients: float
     optimizer: int
-    momentum: float
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
+    by: Optimizer
 
 
 class Job(NamedTuple):
@@ -80,17 +76,6 @@ class Job(NamedTuple):
     server: Server
 
 
-@intrinsic
-def _read_only(typing_context, array):
-    """The array as one that is only read, which is another type."""
-    made = types.Array(array.dtype, array.ndim, array.layout, readonly=True)
-
-    def code(context, builder, signature, arguments):
-        return impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
-
-    return made(array), code
-
-
 def _local_sgd(problem, local, task, w, given, scratch, delta_out):
     """The loop of the problem's family."""
     raise NotImplementedError
@@ -107,7 +92,10 @@ def _local_sgd_of(problem, local, task, w, given, scratch, delta_out):
     def quadratic(problem, local, task, w, given, scratch, delta_out):
         quadratic_local_sgd(problem, local, task, w, given, scratch, delta_out)
 
-    return {Net: net, Sparse: sparse}.get(problem.instance_class, quadratic)
+    def layers(problem, local, task, w, given, scratch, delta_out):
+        layers_local_sgd(problem, local, task, w, given, scratch, delta_out)
+
+    return {Net: net, Sparse: sparse, Layers: layers}.get(problem.instance_class, quadratic)
 
 
 @inlined
@@ -124,10 +112,10 @@ def _train(problem, job, row, given, scratch, delta_out):
     local = job.local
     numbers = Local(
         job.tasks[STEPS, c], job.factors[LR, i], local.momentum, local.weight_decay, local.prox, local.factors,
-        job.tasks[PASSES, c], job.factors[SCALE, i],
+        job.tasks[PASSES, c], job.factors[SCALE, i], local.shift,
     )  # fmt: skip
     task = Task(job.k0, job.k1, client, job.rows[TASK, i], job.tasks[BATCH, c])
-    _local_sgd(problem, numbers, task, _read_only(_model(job, job.rows[ON_VERSION, i])), given, scratch, delta_out)
+    _local_sgd(problem, numbers, task, read_only(_model(job, job.rows[ON_VERSION, i])), given, scratch, delta_out)
 
 
 def _fetch(problem, k0, k1, client, number, batch):
@@ -184,39 +172,47 @@ def _norm(job):
     return job.server.n_clients if norm == NORM_CLIENTS else 1.0
 
 
-@compiled
+@helper
 def _move(job, w, norm, lr, out):
     """The optimizer's step, with the moments that are not in force."""
-    server, total, moments = job.server, job.total, job.moments
+    server, by, total, moments = job.server, job.server.by, job.total, job.moments
     scalar = total.dtype.type
     here, there = job.at[WHICH], 1 - job.at[WHICH]
     n = len(moments) // 2
     if server.optimizer == ADAM:
         step = float(job.at[VERSION] + 1)
-        rate = scalar(lr / (1.0 - server.beta1**step))
-        correction = scalar(1.0 - server.beta2**step)
-        b1, b2 = scalar(server.beta1), scalar(server.beta2)
-        one_less_b1, one_less_b2 = scalar(1.0 - server.beta1), scalar(1.0 - server.beta2)
-        epsilon, weight_decay, divisor = scalar(server.epsilon), scalar(server.weight_decay), scalar(norm)
+        rate = scalar(lr / (1.0 - by.beta1**step))
+        correction = scalar(1.0 - by.beta2**step)
+        b1, b2 = scalar(by.beta1), scalar(by.beta2)
+        one_less_b1, one_less_b2 = scalar(1.0 - by.beta1), scalar(1.0 - by.beta2)
+        epsilon, weight_decay, divisor = scalar(by.epsilon), scalar(by.weight_decay), scalar(norm)
         for j in range(len(w)):
             gradient = total[j] / divisor + weight_decay * w[j]
             first = b1 * moments[here * n, j] + one_less_b1 * gradient
             second = b2 * moments[here * n + 1, j] + one_less_b2 * (gradient * gradient)
             moments[there * n, j], moments[there * n + 1, j] = first, second
             out[j] = w[j] - rate * first / (math.sqrt(second / correction) + epsilon)
-    elif server.momentum == 0:
+    elif server.optimizer == OTHER:
+        for i in range(n):
+            for j in range(len(w)):
+                moments[there * n + i, j] = moments[here * n + i, j]
+        first, none = moments[there * n], moments[there * n, :0]
+        second = moments[there * n + 1] if n > 1 else none
+        third = moments[there * n + 2] if n > 2 else none
+        optimize(by, w, total, lr, norm, job.at[VERSION] + 1, first, second, third, out)
+    elif by.momentum == 0:
         rate = scalar(lr / norm)
         for j in range(len(w)):
             out[j] = w[j] - rate * total[j]
     else:
-        rate, momentum, divisor = scalar(lr), scalar(server.momentum), scalar(norm)
+        rate, momentum, divisor = scalar(lr), scalar(by.momentum), scalar(norm)
         for j in range(len(w)):
             velocity = momentum * moments[here, j] + total[j] / divisor
             moments[there, j] = velocity
             out[j] = w[j] - rate * velocity
 
 
-@compiled
+@helper
 def _all_finite(vector):
     finite = True
     for j in range(len(vector)):
@@ -236,7 +232,7 @@ def _release(job, version):
         at[LIVE] -= 1
 
 
-@compiled
+@helper
 def _step(job):
     """The server step with what is in the buffer; False where it cannot be made."""
     at, versions = job.at, job.versions
@@ -300,7 +296,7 @@ def steps_alone(problem, job, given, scratch, goal):
         at[DONE] = row
 
 
-@compiled
+@helper
 def _commit(job, goal):
     """Adds what is ready and makes the steps that are complete, unless another thread is at it."""
     at, window = job.at, job.window

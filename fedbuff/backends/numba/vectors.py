@@ -8,20 +8,37 @@ import math
 import numba as nb
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
-from numba.extending import intrinsic
 
 from ..spec import Moments, StepNumbers, Vector
-from .compile import compiled, inlined, or_empty, reads
+from .compile import compiled, helper, inlined, intrinsic, or_empty, reads
 from .local_step import clear
 from .threads import on_threads
 
-_PART = 2048  # numbers that are added while they are in the nearest cache
+_LINE = 64  # bytes of the cache
+_PART = 16384  # numbers that are added while they are in the nearest cache
 _STRETCH = 1 << 18  # numbers that a thread takes at a time
+
+
+@inlined
+def same(x, y):
+    """Whether two vectors lie in one place. LLVM makes vector code only of loops whose arrays are apart, so that what
+    changes in place needs a loop of its own."""
+    return x.ctypes.data == y.ctypes.data
 
 
 @compiled
 def _accumulate(total, delta, weight, current, start, out):
     finite = True
+    if same(total, out):
+        if len(start) > 0:
+            for j in range(len(out)):
+                out[j] += weight * (delta[j] + (current[j] - start[j]))
+                finite &= math.isfinite(out[j])
+        else:
+            for j in range(len(out)):
+                out[j] += weight * delta[j]
+                finite &= math.isfinite(out[j])
+        return finite
     if len(start) > 0:
         for j in range(len(total)):
             out[j] = total[j] + weight * (delta[j] + (current[j] - start[j]))
@@ -41,7 +58,7 @@ def _pointer(typing_context, address):
     return nb.types.voidptr(nb.types.intp), code
 
 
-@compiled
+@helper
 def _vector(address, begin, n, like):
     """Elements begin .. begin + n of the vector at an address."""
     return carray(_pointer(address), begin + n, like.dtype)[begin:]  # type: ignore[call-arg,arg-type,unused-ignore]
@@ -53,28 +70,81 @@ def vector_at(address, like):
     return carray(_pointer(address), len(like), like.dtype)  # type: ignore[call-arg,arg-type,unused-ignore]
 
 
+@inlined
+def _five(addresses, k, begin, n, like):
+    return (
+        _vector(addresses[k], begin, n, like), _vector(addresses[k + 1], begin, n, like),
+        _vector(addresses[k + 2], begin, n, like), _vector(addresses[k + 3], begin, n, like),
+        _vector(addresses[k + 4], begin, n, like),
+    )  # fmt: skip
+
+
+@inlined
+def _plus_five(total, weights, deltas, j):
+    (w0, w1, w2, w3, w4), (d0, d1, d2, d3, d4) = weights, deltas
+    return ((((total + w0 * d0[j]) + w1 * d1[j]) + w2 * d2[j]) + w3 * d3[j]) + w4 * d4[j]
+
+
+@inlined
+def _five_weights(weights, k):
+    return weights[k], weights[k + 1], weights[k + 2], weights[k + 3], weights[k + 4]
+
+
+def _add_ten(weights, addresses, k, begin, total, minus, scale):
+    """Deltas k to k + 9, in one pass: added to the total, or with it, times the scale, taken off `minus`, which is
+    empty in the first case; an empty total is zeros."""
+    n = max(len(total), len(minus))
+    d, e = _five(addresses, k, begin, n, minus), _five(addresses, k + 5, begin, n, minus)
+    w, v = _five_weights(weights, k), _five_weights(weights, k + 5)
+    zero = minus.dtype.type(0)
+    if len(minus) == 0:
+        for j in range(n):
+            total[j] = _plus_five(_plus_five(total[j], w, d, j), v, e, j)
+    elif len(total) == 0:
+        for j in range(n):
+            minus[j] -= scale * _plus_five(_plus_five(zero, w, d, j), v, e, j)
+    else:
+        for j in range(n):
+            minus[j] -= scale * _plus_five(_plus_five(total[j], w, d, j), v, e, j)
+
+
+_add_ten = helper(_add_ten, fastmath={"contract", "nsz"})
+
+
+@helper
+def _add_one(weight, delta, total):
+    for j in range(len(total)):
+        total[j] += weight * delta[j]
+
+
 @compiled
 def _aggregate(w, addresses, weights, scale, first, last, out):
-    """Numbers first to last. Of each part the deltas are added, four at a time, while the sum is in the cache."""
+    """Numbers first to last, a part at a time: ten deltas in one pass, while the sum is in the cache."""
     n_deltas = len(addresses)
-    room = np.empty(_PART, w.dtype)
-    for begin in range(first, last, _PART):
-        n = min(_PART, last - begin)
-        total = room[:n]
+    tens = n_deltas // 10 * 10
+    in_place = same(out, w)
+    part = last - first if n_deltas == 10 and in_place else _PART
+    room = np.empty(0 if n_deltas == 10 else part, w.dtype)
+    begin = first
+    while begin < last:
+        n = min(part, last - begin)
+        away = (addresses[0] + begin * w.itemsize) % _LINE if n_deltas > 0 else 0
+        if away > 0:  # from now on whole lines of the cache
+            n = min(n, (_LINE - away) // w.itemsize)
+        made, total = out[begin : begin + n], room[:n]
+        if not in_place:
+            for j in range(n):
+                made[j] = w[begin + j]
         clear(total)
-        for k in range(0, n_deltas - 3, 4):
-            delta0, delta1 = _vector(addresses[k], begin, n, w), _vector(addresses[k + 1], begin, n, w)
-            delta2, delta3 = _vector(addresses[k + 2], begin, n, w), _vector(addresses[k + 3], begin, n, w)
-            weight0, weight1, weight2, weight3 = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
+        for k in range(0, tens, 10):
+            ends = k + 10 == n_deltas
+            _add_ten(weights, addresses, k, begin, total, made if ends else made[:0], scale)
+        for k in range(tens, n_deltas):
+            _add_one(weights[k], _vector(addresses[k], begin, n, w), total)
+        if tens < n_deltas:
             for j in range(n):
-                two = (total[j] + weight0 * delta0[j]) + weight1 * delta1[j]
-                total[j] = (two + weight2 * delta2[j]) + weight3 * delta3[j]
-        for k in range(n_deltas - n_deltas % 4, n_deltas):
-            delta0, weight0 = _vector(addresses[k], begin, n, w), weights[k]
-            for j in range(n):
-                total[j] += weight0 * delta0[j]
-        for j in range(n):
-            out[begin + j] = w[begin + j] - scale * total[j]
+                made[j] -= scale * total[j]
+        begin += n
 
 
 @compiled
@@ -119,15 +189,16 @@ def accumulate(
 
 
 def aggregate(w: Vector, deltas: list[Vector], weights: Vector, scale: float, out: Vector, threads: int) -> None:
-    addresses = np.array([delta.ctypes.data for delta in deltas], np.intp)
-    stretches = iter(range(0, w.size, _STRETCH))
+    addresses = np.array([delta.__array_interface__["data"][0] for delta in deltas], np.intp)
+    stretch = max(w.size, 1) if threads == 1 else _STRETCH
+    stretches = iter(range(0, w.size, stretch))
 
     def work() -> None:
         for first in stretches:  # an iterator gives each number once, also to several threads
-            last = min(first + _STRETCH, w.size)
+            last = min(first + stretch, w.size)
             _aggregate(reads(w), addresses, reads(weights), w.dtype.type(scale), first, last, out)
 
-    on_threads(work, min(threads, -(-w.size // _STRETCH)))
+    on_threads(work, min(threads, -(-w.size // stretch)))
 
 
 def sgd_step(

@@ -96,6 +96,13 @@ EVENTS_PER_CALL = 4096  # so that a run hears of signals
 _U0 = np.uint64(0)
 _U32 = np.uint64(32)
 MASK = np.uint64(0xFFFFFFFF)
+_MOST_SLOTS = (1 << 26) - 2
+
+
+def check_slots(plan: Plan) -> None:
+    """The compiled event loop numbers so many slots; the others have the same limit."""
+    if plan.n_slots > _MOST_SLOTS:
+        raise ValueError(f"concurrency: expected at most {_MOST_SLOTS:,} tasks in flight")
 
 
 def period_of(plan: Plan, client: int) -> Any:
