@@ -316,6 +316,7 @@ def write_page(sections: Sections, profiles: Profiles, networks: str) -> None:
         _others(sections),
         _scale(sections),
         _peers(sections) or _part("Beside other libraries"),
+        _part("Cliffs"),
         networks or _part("Networks"),
         _missed(measured, profiles),
         _again(),
@@ -717,6 +718,8 @@ def _again() -> str:
             "| `fedbuff bench` | this machine, and the kernels on it; no rivals needed |",
             "| `make bench` | the suites in short |",
             "| `make bench-full` | everything, and this page written anew |",
+            "| `python benches/report.py --only W1/jax` | a part of it, a minute or two; `--list` names all |",
+            "| `python benches/cliffs.py --publish` | places where a small change costs more than twice as much |",
             '| `python benches/compare.py "ours replay W1 4000" "numba replay W1 4000 blas"` | any two contenders |',
             "",
             "`benches/rivals/` holds the rivals, as good as we can write them. Each reproduces one update of fedbuff, "
