@@ -165,7 +165,21 @@ def bars(sections: Sections) -> list[Bar]:
         fall, run = _steepest(rows)
         add(f"{label}, rate at a size / at the size before", NO_CLIFF, fall, "sizes", run, percent=True)
     _bars_of_calls(sections, add)
+    pace = _pace(_data(sections, "long").get("rows", []))
+    if pace:
+        add("a long stream, rate of its last tenth / of its first", 0.9, 3 * [pace[0]], "arrivals")
+        add("a long stream, MiB more at its end than after a tenth", 16.0, 3 * [pace[1]], "arrivals", at_most=True)
     return found
+
+
+def _pace(rows: list[Any]) -> tuple[float, float] | None:
+    """Of a stream's samples of arrivals, seconds and MiB: the last tenth's rate over the first's; what memory it took
+    more after its first tenth."""
+    if len(rows) < 20:
+        return None
+    part = len(rows) // 10
+    rates = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in ((rows[0], rows[part]), (rows[-1 - part], rows[-1]))]
+    return rates[1] / rates[0], max(row[2] for row in rows[part:]) - rows[part][2]
 
 
 Add = Callable[..., None]
@@ -315,6 +329,7 @@ def write_page(sections: Sections, profiles: Profiles, networks: str) -> None:
         _threads(sections),
         _others(sections),
         _scale(sections),
+        _long(sections),
         _peers(sections) or _part("Beside other libraries"),
         _part("Cliffs"),
         networks or _part("Networks"),
@@ -617,6 +632,34 @@ def _scale(sections: Sections) -> str:
             times = scale[kind]["ratios"].get(run)
             lines.append(f"| {kind} | {n:,} | {each[n]:,.0f} | {_times(times) if times else ''} |")
     return "\n".join(lines)
+
+
+def _long(sections: Sections) -> str:
+    made = _data(sections, "long")
+    rows = made.get("rows", [])
+    if len(rows) < 2:
+        return ""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 2.6), layout="constrained")
+    places = [b[0] for b in rows[1:]]
+    left.plot(places, [(b[0] - a[0]) / (b[1] - a[1]) / 1e6 for a, b in pairwise(rows)])
+    left.set(xlabel="arrivals", ylabel="million arrivals/s")
+    right.plot([row[0] for row in rows], [row[2] for row in rows])
+    right.set(xlabel="arrivals", ylabel="MiB resident")
+    for axis in (left, right):
+        axis.set_ylim(bottom=0)
+    _save(figure, "long")
+    return "\n".join(
+        [
+            "## A long stream",
+            "",
+            "![rate and memory of a long stream over time](figures/performance-long.svg)",
+            "",
+            f"`fedbuff.iter_schedule` of {made['arrivals']:,} arrivals, 1,000 tasks of 10,000 clients in flight, in "
+            f"chunks of a million rows: {rows[-1][1]:.0f} seconds, {rows[-1][0] / rows[-1][1] / 1e6:.1f} million "
+            f"arrivals a second, at most {max(row[2] for row in rows):.0f} MiB; mean staleness "
+            f"{made['staleness']:.4f}, which tends to (C - 1) / K = 99.9.",
+        ]
+    )
 
 
 def _times(ratio: list[float]) -> str:

@@ -25,6 +25,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -315,6 +316,14 @@ def reading_part(kind: str) -> Measure:
     return measure
 
 
+def measure_long(options: Options) -> Section:
+    """A stream of 10^9 arrivals where FEDBUFF_BENCH_FULL is 1, else of a tenth; in a process of its own."""
+    arrivals = 1_000_000_000 if os.environ.get("FEDBUFF_BENCH_FULL") == "1" else 100_000_000
+    command = [sys.executable, str(HERE / "long_run.py"), str(arrivals // (10 if options.quick else 1))]
+    made: Section = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return made
+
+
 def peer_part(who: str) -> Measure:
     """A peer may be there and not run, as one that does not import on this Python: the page says why."""
 
@@ -350,6 +359,7 @@ SECTIONS: dict[str, Parts] = {
     "shares": {"": measure_shares},
     "python": {run: python_part(run) for run in ("callback 500000 64", "callback 200000 1", "tiny_call")},
     "reading": {kind: reading_part(kind) for kind in ("csv", "parquet")},
+    "long": {"": measure_long},
     "peers": {who: peer_part(who) for who in PEERS},
     **{name: {"": measure} for name, measure in network_report.sections(lambda options: options.turns).items()},
 }

@@ -288,3 +288,19 @@ def test_bars_of_calls_follow_this_python() -> None:
     options = {"100": {"rates": {}, "ratios": {"ours option 'a recorded trace' 100 1": [2.5, 2.0, 3.0]}}}
     (half,) = bars({"options": {"data": options}})
     assert half.what == "schedule with a recorded trace, 100 in flight / plain" and half.got == 0.4 and not half.met
+
+
+def test_a_long_stream_is_sampled() -> None:
+    import long_run
+    from page import bars
+
+    made = long_run.stream(200_000)
+    assert made["arrivals"] == 200_000 and len(made["rows"]) >= 10
+    assert made["rows"][-1][0] == 200_000 and all(row[2] > 1 for row in made["rows"])
+    assert 90 < made["staleness"] < 100
+    steady = [[n, n / 1e6, 50.0 + (n > 90)] for n in range(101)]
+    slower = [*steady[:91], *([n, 9e-5 + (n - 90) / 5e5, 80.0] for n in range(91, 101))]
+    rate, memory = bars({"long": {"data": {"rows": steady}}})
+    assert rate.got == pytest.approx(1.0) and memory.got == 1.0 and rate.met and memory.met
+    rate, memory = bars({"long": {"data": {"rows": slower}}})
+    assert rate.got == pytest.approx(0.5, rel=0.01) and not rate.met and not memory.met
