@@ -267,6 +267,7 @@ def test_parts_are_kept_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert report.wanted_pieces([], how) == ["a/x", "a/y/z", "b"]
     report.measure_piece("a/x", report.Options(True), how)
     assert report.wanted_pieces([], how) == ["a/y/z", "b"]
+    assert report.wanted_pieces(["a"], how, True) == ["a/y/z"] == report.wanted_pieces(["a/y/z"], how, True)
     assert report.wanted_pieces(["a"], how) == ["a/x", "a/y/z"] and report.wanted_pieces(["a/x"], how) == ["a/x"]
     assert report.whole("a")["data"] == {"x": {"n": 3}} and report.whole("b") is None
     assert report.wanted_pieces([], {**how, "core": "d"}) == ["a/x", "a/y/z", "b"]
