@@ -58,11 +58,13 @@ REASONS = {
     "W4": "all of the time is in the fused pass, which moves about as many bytes a second as reading alone",
     "peak": "scores need a sum over each row, and steps read and write the weights: loads and stores share the cycles "
     "with multiply-adds",
-    "options": "what such a schedule does for each task beside the queue: looking up a recorded row or a window, and "
-    "waking who waits",
-    "shares": "with nearly all clients at work an idle one is rare, and is found in a set of bits",
-    "python": "checks of arguments, and objects made anew in every call",
-    "reading": "pyarrow only reads: a trace also checks each number and numbers its clients",
+    "options": "windows: at the end of each task its client's next window is looked for; open loop: each start is an "
+    "event too, and its time is drawn by itself",
+    "shares": "of few tasks each is drawn for a client that was just idle, and of nearly all clients at work the next "
+    "idle one is seldom guessed, so that delays are drawn one by one instead of sixteen at a time",
+    "python": "about a hundred small arrays and objects are made and checked in every call, a microsecond or two each",
+    "reading": "pyarrow only reads into a table; for a trace clients are read as texts, numbered and sorted, and the "
+    "columns are gathered by client",
     "W5": "the rival's loop writes nothing and draws from a cheap generator; ours writes the columns of a schedule and "
     "draws by counters, so that every backend and machine gives the same schedule",
     "heapq": "NumPy's bulk draws make the plain loop faster than the standard library's generator does",
