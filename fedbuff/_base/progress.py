@@ -18,10 +18,25 @@ _DELAY = 0.5  # seconds: work that is done before shows no bar, where nobody ask
 def progress_bar(total: int | None, unit: str, progress: bool | None, **options: Any) -> Any:
     """A bar of tqdm; `progress` is what the user asked for, None: where somebody looks."""
     if progress is not None:
-        disable: bool | None = not flag("progress", progress)
+        wanted = flag("progress", progress)
     else:
-        disable = False if in_notebook() else None  # None: on a terminal only
-    return _bar_type()(total=total, unit=unit, disable=disable, delay=0.0 if progress else _DELAY, **options)
+        wanted = in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+    return _bar_type()(total=total, unit=unit, delay=0.0 if progress else _DELAY, **options) if wanted else _NoBar()
+
+
+class _NoBar:
+    """In the place of a bar where nobody looks: to make one of tqdm takes as long as a short replay."""
+
+    disable = True
+
+    def __enter__(self) -> _NoBar:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        pass
+
+    def update(self, n: int = 1) -> None:
+        pass
 
 
 def in_notebook() -> bool:
