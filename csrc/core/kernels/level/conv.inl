@@ -242,33 +242,32 @@ void conv_forward(const Network& network, const Operation& op, const NetworkScra
 
 // ---- Backward ----
 
-// A channel's gradients that are not zero, rows begin .. end; returns how many.
+// The lists of n neighbouring channels from `channel` on, of rows begin .. end.
 template <class T>
-std::int64_t make_list(const Network& network, const Operation& op, const ConvShape<T>& shape,
-                       const NetworkScratch<T>& s, std::int64_t channel, std::int64_t begin, std::int64_t end) {
+void make_lists(const Network& network, const Operation& op, const ConvShape<T>& shape, const NetworkScratch<T>& s,
+                std::int64_t channel, std::int64_t n, std::int64_t begin, std::int64_t end, ChannelLists<T>& lists) {
   const Tensor& in = network.tensors[op.in];
   const Tensor& out = network.tensors[op.out];
   const std::int64_t across = 2 * shape.step, down = 2 * shape.line_step;
-  const auto chosen = [&](std::int64_t i) {
-    return static_cast<std::int32_t>((i % 2) * shape.step + i / 2 * shape.line_step);
-  };
-  const std::int32_t away[4] = {chosen(0), chosen(1), chosen(2), chosen(3)};
-  ListEntry<T>* to = s.list;
+  ListPlaces places;
+  for (std::int64_t i = 0; i < 4; ++i) {
+    places.away[i] = static_cast<std::int32_t>((i % 2) * shape.step + i / 2 * shape.line_step);
+  }
+  for (std::int64_t c = 0; c < n; ++c) {
+    places.group[c] = static_cast<std::int32_t>((channel + c) / shape.out_group * shape.in_group);
+  }
+  ListMaker<T> maker(lists, places, n);
   for (std::int64_t r = begin; r < end; ++r) {
-    const std::int64_t row = (r - begin) * in.size() + shape.origin + channel / shape.out_group * shape.in_group;
-    const T* g = s.gradient[op.out] + r * out.size() + out.first() + channel;
-    const T* which = s.choice[op.out] + r * out.features() + channel;
-    for (std::int64_t y = 0; y < out.h; ++y, g += out.line()) {
-      auto from = static_cast<std::int32_t>(row + y * down);
-      for (std::int64_t x = 0; x < out.w; ++x, from += static_cast<std::int32_t>(across), which += out.c) {
-        const T value = g[x * out.c];
-        to->g = value;
-        to->from = from + away[static_cast<int>(*which)];
-        to += counts(value);
+    const std::int64_t row = (r - begin) * in.size() + shape.origin;
+    const T* line = s.gradient[op.out] + r * out.size() + out.first() + channel;
+    const T* choice = s.choice[op.out] + r * out.features() + channel;
+    for (std::int64_t y = 0; y < out.h; ++y, line += out.line()) {
+      for (std::int64_t x = 0; x < out.w; ++x, choice += out.c) {
+        maker.add(line + x * out.c, choice, static_cast<std::int32_t>(row + y * down + x * across));
       }
     }
   }
-  return to - s.list;
+  maker.finish();
 }
 
 // Gradients behind a ReLU that was not passed become zero.
@@ -288,48 +287,86 @@ void stop_at_relu(const Network& network, const Operation& op, const NetworkScra
 // Lines of the kernel's rows that stay in registers: H rows of it, N vectors of each.
 template <class T>
 struct ListPass {
-  const ListEntry<T>* list;
+  const T* g;
+  const std::int32_t* from;
   std::int64_t n;
   std::int64_t line;      // from one row to the next in the input
   std::int64_t per_line;  // and in the kernel
 };
 
-// kernel += sum of g times the window of x.
+// sum += g times the window of x, of entry i.
 template <class T, int H, int N>
-void add_windows(const ListPass<T>& a, const T* x, T* kernel) {
+inline __attribute__((always_inline)) void add_window(const ListPass<T>& a, std::int64_t i, const T* x,
+                                                      Vec<T> (&sum)[H][N]) {
   using V = Vec<T>;
-  V acc[H][N];
+  const V g = V::set(a.g[i]);
+  const T* from = x + a.from[i];
 #pragma GCC unroll 8
   for (int h = 0; h < H; ++h) {
 #pragma GCC unroll 20
     for (int v = 0; v < N; ++v) {
-      acc[h][v] = V::load(kernel + h * a.per_line + v * V::kLanes);
-    }
-  }
-  for (std::int64_t i = 0; i < a.n; ++i) {
-    const V g = V::set(a.list[i].g);
-    const T* from = x + a.list[i].from;
-#pragma GCC unroll 8
-    for (int h = 0; h < H; ++h) {
-#pragma GCC unroll 20
-      for (int v = 0; v < N; ++v) {
-        acc[h][v] = madd(g, V::load(from + h * a.line + v * V::kLanes), acc[h][v]);
-      }
-    }
-  }
-#pragma GCC unroll 8
-  for (int h = 0; h < H; ++h) {
-#pragma GCC unroll 20
-    for (int v = 0; v < N; ++v) {
-      acc[h][v].store(kernel + h * a.per_line + v * V::kLanes);
+      sum[h][v] = madd(g, V::load(from + h * a.line + v * V::kLanes), sum[h][v]);
     }
   }
 }
 
-// The window of x += g times kernel.
+// kernel += sum of g times the window of x. Where the sums are few, an addition would wait for the one before it: then
+// there are two of each, and entries go to them in turn.
+template <class T, int H, int N>
+void add_windows(const ListPass<T>& a, const T* x, T* kernel) {
+  using V = Vec<T>;
+  constexpr bool kTwo = H * N < 8;
+  V sum[H][N], other[H][N];
+#pragma GCC unroll 8
+  for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 20
+    for (int v = 0; v < N; ++v) {
+      sum[h][v] = V::load(kernel + h * a.per_line + v * V::kLanes);
+      other[h][v] = V::zero();
+    }
+  }
+  std::int64_t i = 0;
+  if constexpr (kTwo) {
+    for (; i + 2 <= a.n; i += 2) {
+      add_window(a, i, x, sum);
+      add_window(a, i + 1, x, other);
+    }
+  }
+  for (; i < a.n; ++i) {
+    add_window(a, i, x, sum);
+  }
+#pragma GCC unroll 8
+  for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 20
+    for (int v = 0; v < N; ++v) {
+      (kTwo ? sum[h][v] + other[h][v] : sum[h][v]).store(kernel + h * a.per_line + v * V::kLanes);
+    }
+  }
+}
+
+// The window of x += g times weight, of entry i.
+template <class T, int H, int N>
+inline __attribute__((always_inline)) void add_kernel(const ListPass<T>& a, std::int64_t i, const Vec<T> (&weight)[H][N],
+                                                      T* x) {
+  using V = Vec<T>;
+  const V g = V::set(a.g[i]);
+  T* to = x + a.from[i];
+#pragma GCC unroll 8
+  for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 20
+    for (int v = 0; v < N; ++v) {
+      T* at = to + h * a.line + v * V::kLanes;
+      madd(g, weight[h][v], V::load(at)).store(at);
+    }
+  }
+}
+
+// The same of all entries. Windows of neighbours overlap, and a load from where a store has just gone waits; so the
+// list is walked in parts that take turns.
 template <class T, int H, int N>
 void add_kernels(const ListPass<T>& a, const T* kernel, T* x) {
   using V = Vec<T>;
+  constexpr int kParts = 4;
   V weight[H][N];
 #pragma GCC unroll 8
   for (int h = 0; h < H; ++h) {
@@ -338,17 +375,14 @@ void add_kernels(const ListPass<T>& a, const T* kernel, T* x) {
       weight[h][v] = V::load(kernel + h * a.per_line + v * V::kLanes);
     }
   }
-  for (std::int64_t i = 0; i < a.n; ++i) {
-    const V g = V::set(a.list[i].g);
-    T* to = x + a.list[i].from;
-#pragma GCC unroll 8
-    for (int h = 0; h < H; ++h) {
-#pragma GCC unroll 20
-      for (int v = 0; v < N; ++v) {
-        T* at = to + h * a.line + v * V::kLanes;
-        madd(g, weight[h][v], V::load(at)).store(at);
-      }
+  const std::int64_t part = a.n / kParts;
+  for (std::int64_t i = 0; i < part; ++i) {
+    for (int k = 0; k < kParts; ++k) {
+      add_kernel(a, i + k * part, weight, x);
     }
+  }
+  for (std::int64_t i = kParts * part; i < a.n; ++i) {
+    add_kernel(a, i, weight, x);
   }
 }
 
@@ -405,11 +439,13 @@ void list_vecs(const ListPass<T>& a, std::int64_t vecs, const T* x, T* dx, T* ke
 
 // One pass over the list for each block of the kernel that fits the registers.
 template <class T, bool kInput>
-void walk_list(const ConvShape<T>& shape, const ListEntry<T>* list, std::int64_t n, const T* x, T* dx, T* kernel) {
+void walk_list(const ConvShape<T>& shape, const ChannelLists<T>& lists, std::int64_t channel, const T* x, T* dx,
+               T* kernel) {
   constexpr std::int64_t kLanes = Vec<T>::kLanes;
   constexpr std::int64_t kNarrow = 3;
   const std::int64_t padded = shape.run_vecs * kLanes, per_line = shape.runs * padded;
-  const ListPass<T> pass{list, n, shape.line, per_line};
+  const std::int64_t first = channel * lists.room;
+  const ListPass<T> pass{lists.g + first, lists.from + first, lists.length[channel], shape.line, per_line};
   for (std::int64_t k = 0; k < shape.runs; ++k) {
     const std::int64_t from = k * shape.run_step;
     if (shape.run_vecs <= kNarrow) {
@@ -438,20 +474,11 @@ void walk_list(const ConvShape<T>& shape, const ListEntry<T>* list, std::int64_t
   }
 }
 
-// In four sums that take the entries in turn.
 template <class T>
-T sum_of_list(const ListEntry<T>* list, std::int64_t n) {
-  T part[4] = {};
-  std::int64_t i = 0;
-  for (; i + 4 <= n; i += 4) {
-    for (int k = 0; k < 4; ++k) {
-      part[k] += list[i + k].g;
-    }
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    part[k] += list[i].g;
-  }
-  return (part[0] + part[2]) + (part[1] + part[3]);
+T sum_of_list(const T* g, std::int64_t n) {
+  Vec<T> sum = Vec<T>::zero();
+  for_each_vec<T>(n, [&](std::int64_t j, auto lanes) { sum = sum + load(g + j, lanes); });
+  return sum_lanes(sum);
 }
 
 // Adds a gradient of the bias, where there is one, to sum.
@@ -469,6 +496,7 @@ void pooled_conv_backward(const Network& network, const Operation& op, const Net
   const Tensor& in = network.tensors[op.in];
   const ConvShape<T> shape(network, op);
   const std::int64_t per_out = shape.backward_size(op) / op.record.out, rows = rows_per_list<T>(network, op);
+  ChannelLists<T> lists{s.list, s.list_from, s.list_room, {}};
   fill_zero(shape.backward_size(op), s.weight_sum);
   T* const bias_sum = s.strip;
   fill_zero(op.record.out, bias_sum);
@@ -489,14 +517,17 @@ void pooled_conv_backward(const Network& network, const Operation& op, const Net
     if (op.relu) {
       stop_at_relu(network, op, s, begin, end);
     }
-    for (std::int64_t o = 0; o < op.record.out; ++o) {
-      const std::int64_t n = make_list(network, op, shape, s, o, begin, end);
-      walk_list<T, false>(shape, s.list, n, x, dx, s.weight_sum + o * per_out);
-      if (op.passes_back) {
-        walk_list<T, true>(shape, s.list, n, x, dx, s.backward_weights + o * per_out);
-      }
-      if (op.bias >= 0) {
-        bias_sum[o] += sum_of_list(s.list, n);
+    for (std::int64_t first = 0; first < op.record.out; first += kListChannels) {
+      const std::int64_t left = op.record.out - first, channels = left < kListChannels ? left : kListChannels;
+      make_lists(network, op, shape, s, first, channels, begin, end, lists);
+      for (std::int64_t c = 0; c < channels; ++c) {
+        walk_list<T, false>(shape, lists, c, x, dx, s.weight_sum + (first + c) * per_out);
+        if (op.passes_back) {
+          walk_list<T, true>(shape, lists, c, x, dx, s.backward_weights + (first + c) * per_out);
+        }
+        if (op.bias >= 0) {
+          bias_sum[first + c] += sum_of_list(lists.g + c * lists.room, lists.length[c]);
+        }
       }
     }
   }

@@ -3,13 +3,6 @@
 
 inline constexpr std::int64_t kSlack = 64;  // numbers behind a buffer that vectors may read, and add zeros to
 
-// A gradient that is not zero, and where its window begins in the input of the rows at work.
-template <class T>
-struct ListEntry {
-  T g;
-  std::int32_t from;
-};
-
 // A convolution in numbers of its input tensor.
 template <class T>
 struct ConvShape {
@@ -111,7 +104,9 @@ struct NetworkScratch {
   T* backward_weights;   // outputs, then kernel, each run filled up with zeros to whole vectors
   T* weight_sum;         // the gradient of those
   T* strip;              // two lines of a convolution's output; on the way back the gradient of its bias
-  ListEntry<T>* list;    // of one channel
+  T* list;               // (kListChannels, list_room) the gradients of ChannelLists
+  std::int32_t* list_from;  // and where their windows begin
+  std::int64_t list_room;
   T* turned;             // a row's gradient with zeros around it
   T* norm;               // weights and sums of a norm
   T* packed;             // of a product of matrices, the second one
@@ -188,7 +183,9 @@ struct NetworkScratch {
     take(backward_weights, backward + kSlack);
     take(weight_sum, backward + kSlack);
     take(strip, strips + kSlack);
-    take(list, entries + 1);
+    list_room = entries + kListSlack;
+    take(list, kListChannels * list_room);
+    take(list_from, kListChannels * list_room);
     take(turned, turns + kSlack);
     take(weight_row, outputs);
     take(dense, 1);
