@@ -95,16 +95,16 @@ struct DropoutPlace {
 
 template <class T>
 struct NetworkScratch {
-  T** value;             // (tensors) activations: (block_rows, size of the tensor)
-  T** gradient;          // (tensors) the same of their gradients, where they are wanted
-  T** choice;            // (tensors) which of a pool's window was largest, or a mask: (block_rows, h, w, c)
-  const T** rows;        // (block_rows) where the rows of an operation's input begin
-  const T** weight_row;  // (most outputs of a dense layer) where each row of its weights begins
-  T* forward_weights;    // of the convolution at work: groups of vectors of outputs, then kernel, then outputs
-  T* backward_weights;   // outputs, then kernel, each run filled up with zeros to whole vectors
-  T* weight_sum;         // the gradient of those
-  T* strip;              // two lines of a convolution's output; on the way back the gradient of its bias
-  T* list;               // (kListChannels, list_room) the gradients of ChannelLists
+  T** value;                // (tensors) activations: (block_rows, size of the tensor)
+  T** gradient;             // (tensors) the same of their gradients, where they are wanted
+  T** choice;               // (tensors) which of a pool's window was largest, or a mask: (block_rows, h, w, c)
+  const T** rows;           // (block_rows) where the rows of an operation's input begin
+  const T** weight_row;     // (most outputs of a dense layer) where each row of its weights begins
+  T* forward_weights;       // of the convolution at work: groups of vectors of outputs, then kernel, then outputs
+  T* backward_weights;      // outputs, then kernel, each run filled up with zeros to whole vectors
+  T* weight_sum;            // the gradient of those
+  T* strip;                 // two lines of a convolution's output; on the way back the gradient of its bias
+  T* list;                  // (kListChannels, list_room) the gradients of ChannelLists
   std::int32_t* list_from;  // and where their windows begin
   std::int64_t list_room;
   T* turned;             // a row's gradient with zeros around it
