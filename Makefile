@@ -72,7 +72,7 @@ format: $(VENV)/.lint  ## rewrite what `make lint` would complain about, where a
 # The event loop for a browser, where Emscripten is; the page says so where it is not. Linked by -O1: more of it rewrites
 # the JavaScript, which needs a package of Node's, and does nothing for the speed.
 SIMULATOR := build/simulator/schedule.js
-SIMULATOR_SOURCES := docs/simulator/simulator.cpp csrc/core/schedule/resolver.cpp csrc/core/kernels/dispatch.cpp csrc/core/kernels/kernels_baseline.cpp
+SIMULATOR_SOURCES := docs/simulator/simulator.cpp csrc/core/schedule/resolver.cpp
 SIMULATOR_OBJECTS := $(patsubst %.cpp,build/simulator/%.o,$(notdir $(SIMULATOR_SOURCES)))
 vpath %.cpp $(sort $(dir $(SIMULATOR_SOURCES)))
 build/simulator/%.o: %.cpp $(shell find csrc/core -name '*.hpp' -o -name '*.inl')

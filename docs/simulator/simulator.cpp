@@ -7,7 +7,28 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/dispatch.hpp"
+#include "kernels/level_includes.hpp"
 #include "schedule/resolver.hpp"
+
+// Of the portable level, the kernels of schedules alone: the others are most of the library.
+namespace fedbuff {
+
+namespace baseline {
+
+#include "kernels/level/arithmetic.inl"
+#include "kernels/level/simd_baseline.hpp"
+#include "kernels/level/event_scan.inl"
+#include "kernels/level/schedule_baseline.hpp"
+#include "kernels/level/schedule.inl"
+
+const KernelTable table = {"baseline", {}, {}, make_schedule_kernels()};
+
+}  // namespace baseline
+
+const KernelTable& kernels() { return baseline::table; }
+
+}  // namespace fedbuff
 
 namespace {
 
