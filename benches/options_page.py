@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 from bench_compression import DIM as COMPRESSED
 from bench_compression import KINDS, MOST_PASSES, passes
-from bench_options import GOALS, PLAIN, WHY, K, model, seconds_of, with_strategy
+from bench_options import WHY, seconds_of
 from bench_table import BUFFER, BUSY, DIM, MOST, UPDATES, bandwidth, step_rate
 from compare import compare, ratio
+from option_runs import GOALS, PLAIN, K, model, with_strategy
 from page import replace_part
 
 import fedbuff as fb

@@ -312,7 +312,8 @@ CAUTION = """
 What papers claim, and what came out here. A problem of this size says nothing about others; it only shows what these
 rules do on equal terms. The targets, the grids and the rounds of FedAvg were chosen after a first run with the same
 seeds, whose targets were reached too soon to tell the algorithms apart. The intervals do not cover that choice: where
-two are close, their order may be another with other settings.
+two are close, their order may be another with other settings. All clients make equally many steps, so that FedNova is
+FedBuff here.
 """
 
 

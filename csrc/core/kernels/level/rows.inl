@@ -144,7 +144,7 @@ void add_row_group(std::int64_t begin, std::int64_t n, bool from_zero, const Row
 #pragma GCC unroll 2
     for (int k = 0; k < G; ++k) {
       __builtin_prefetch(delta[k] + j + kRowsAhead<T>);
-      __builtin_prefetch(row[k] + j + kRowsAhead<T>, 1);
+      __builtin_prefetch(row[k] + j + kRowsAhead<T>);
       const V d = load(delta[k] + j, lanes), before = load(row[k] + j, lanes);
       all = poison.see(madd(factor[k], madd(own, before, d), all));
       changed = poison.see(changed + (d - before));
