@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-NEEDS = {"heapq": ("numpy",), "ours": ("fedbuff",), "torch_networks": ("torch",)} | {
+NEEDS = {"heapq": ("numpy",), "cpp": ("numpy",), "ours": ("fedbuff",), "torch_networks": ("torch",)} | {
     who: (who, "torch") for who in ("pfl", "flgo", "flsim")
 }
 SECONDS = 0.3  # that a turn lasts at least
@@ -81,7 +81,7 @@ class Contender:
         python = python_for(who)
         pinned = sorted(os.sched_getaffinity(0))[-cores:]
         threads = dict.fromkeys(
-            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(cores)
+            (f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA", "NUMEXPR")), str(cores)
         )
         eigen = "--xla_cpu_multi_thread_eigen=false" if cores == 1 else ""
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, as long as the process lives
@@ -214,7 +214,7 @@ def compare(
         for _ in range(turns):
             for one, result in zip(made, results, strict=True):
                 result.turns.append(one.turn(seconds))
-    for name, tolerance in (("loss", 0.05), ("staleness", 0.05), ("norm", 0.001)):
+    for name, tolerance in (("loss", 0.05), ("staleness", 0.05), ("norm", 0.001), ("stay", 0.05), ("pace", 0.05)):
         answers = [result.turns[0][name] for result in results if name in result.turns[0]]
         if answers and max(answers) - min(answers) > tolerance * abs(max(answers)):
             raise AssertionError(f"{name} differs: {dict(zip(texts, answers, strict=True))}")

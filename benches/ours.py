@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import random
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from rivals import networks
+import option_runs
+from rivals import networks, with_cpp, with_pyarrow
 from rivals.data import FOLDER, Workload, answer_path, initial_model, rows_of, sparse_rows_of, workload
 from rivals.with_numpy import checked, moved, vectors
 
 import fedbuff as fb
 from fedbuff._machine import bench as _bench
+from fedbuff._machine import embedding as _embedding
 from fedbuff._machine import limits as _limits
 from fedbuff._schedule.check import check_columns
 
@@ -176,6 +181,20 @@ def replay_table(name: str, updates: str) -> Turn:
     return lambda: {"amount": run(made)["amount"]}
 
 
+def whole_run(name: str, updates: str, threads: str = "1") -> Turn:
+    """`fedbuff.run`: schedule and replay in one call, which may work on both at once."""
+    w = workload(name)
+    problem, start, delays = problem_of(w), initial_model(w), fb.DelayModel(w.n_clients, fb.Exponential(1.0))
+    how: dict[str, Any] = {"concurrency": None if w.in_flight >= w.n_clients else w.in_flight}
+    how |= {"server_steps": int(updates) // w.buffer_size, "w0": start, "threads": int(threads)}
+    strategy = fb.FedBuff.preset("nguyen", buffer_size=w.buffer_size)
+
+    def turn() -> dict[str, Any]:
+        return {"amount": int(updates), "model": fb.run(problem, delays, strategy, local_of(w), **how).w}
+
+    return turn
+
+
 def check(name: str, updates: str) -> Turn:
     """The check of a schedule that comes from elsewhere, before a replay of it."""
     resolve, _ = _stages(workload(name), updates)
@@ -206,9 +225,149 @@ def aggregate(dim: str, threads: str = "1", dtype: str = "float32") -> Turn:
     return checked(run, lambda: model, deltas, weights, times)
 
 
-def schedule(in_flight: str, arrivals: str, clients: str = "0") -> Turn:
-    """The resolver with columns that are used again; ten clients for a task in flight unless said."""
-    return _bench.schedule_turn(int(in_flight), int(clients) or 10 * int(in_flight), int(arrivals), 10)
+def schedule(in_flight: str, arrivals: str) -> Turn:
+    """The resolver with columns that are used again; ten clients for a task in flight."""
+    return _bench.schedule_turn(int(in_flight), 10 * int(in_flight), int(arrivals), 10)
+
+
+def share_at_work(in_flight: str, arrivals: str, clients: str) -> Turn:
+    """The same with any number of clients; others of them have another staleness, which is not compared."""
+    run = _bench.schedule_turn(int(in_flight), int(clients), int(arrivals), 10)
+    return lambda: {"amount": run()["amount"]}
+
+
+def _with_queue() -> list[str]:
+    """What a C++ program needs to use our event queue."""
+    library = _embedding.library()
+    return ["-DWITH_FEDBUFF", _embedding.cflags(), library, f"-Wl,-rpath,{Path(library).parent}"]
+
+
+def mm1(customers: str, which: str) -> Turn:
+    """An M/M/1 queue. queue: our event queue in the loop of the rivals in C++; python: that queue from Python.
+
+    schedule: a closed line of 100 customers, one client for whom they wait and then the server. The client, which is
+    idle once in 10^12 times, gives customers at the same rate."""
+    n = int(customers)
+    if which == "queue":
+        return with_cpp.mm1(customers, "fedbuff", _with_queue())
+    if which == "schedule":
+        source = fb.DelayModel(n_clients=1, compute=fb.Exponential(1 / 0.75))
+        how = {"concurrency": 100, "arrivals": n, "queues": True, "server_time": fb.Exponential(1.0)}
+        run = _bench.columns_turn(source, fb.FedBuff(10), how, lambda columns, rows: columns.arrive_time[rows - 1])
+        return lambda: {"amount": 2 * n, "customer": run() / n}
+
+    def in_python() -> dict[str, Any]:
+        draw, queue, waits = random.Random(1).expovariate, fb.EventQueue(), collections.deque[float]()
+        queue.push(draw(0.75), 0)
+        total, left = 0.0, 0
+        while left < n:
+            now, departs, _ = queue.pop()
+            if departs:
+                total += now - waits.popleft()
+                left += 1
+                if waits:
+                    queue.push(now + draw(1.0), 1)
+            else:
+                waits.append(now)
+                if len(waits) == 1:
+                    queue.push(now + draw(1.0), 1)
+                queue.push(now + draw(0.75), 0)
+        return {"amount": 2 * n, "stay": total / n}
+
+    return in_python
+
+
+def phold(in_flight: str, events: str, which: str) -> Turn:
+    """PHOLD: the queue, in C++ or in Python, or a schedule, where the processes are idle clients."""
+    n_tasks, n = int(in_flight), int(events)
+    if which == "queue":
+        return with_cpp.phold(in_flight, events, "fedbuff", _with_queue())
+    if which == "schedule":
+        source = fb.DelayModel(n_clients=10 * n_tasks, compute=fb.Exponential(1.0))
+        how = {"concurrency": n_tasks, "arrivals": n}
+        run = _bench.columns_turn(source, fb.FedBuff(10), how, lambda columns, rows: columns.arrive_time[rows - 1])
+        return lambda: {"amount": n, "pace": run() * n_tasks / n}
+
+    def in_python() -> dict[str, Any]:
+        generator, queue, seen = random.Random(1), fb.EventQueue(), [0] * (10 * n_tasks)
+        draw, below = generator.expovariate, generator.randrange
+        for _ in range(n_tasks):
+            queue.push(draw(1.0), below(len(seen)))
+        for _ in range(n):
+            now, place, _ = queue.pop()
+            seen[place] += 1
+            queue.push(now + draw(1.0), below(len(seen)))
+        return {"amount": n, "pace": now * n_tasks / n}
+
+    return in_python
+
+
+def option(name: str, in_flight: str, arrivals: str) -> Turn:
+    """A schedule with an option, or `plain`: ended tasks."""
+    make = option_runs.PLAIN if name == "plain" else option_runs.GOALS[name][0]
+    return lambda: {"amount": make(int(in_flight), int(arrivals)).n_arrivals}
+
+
+def callback(tasks: str, batch: str) -> Turn:
+    """Tasks of a Python function that does nothing, in groups of `batch`, or one by one: a whole replay."""
+    n, size = int(tasks), int(batch)
+    deltas = np.zeros((size, 8))
+
+    def one(client: int, task: int, w: Any) -> Any:
+        return deltas[0]
+
+    def group(clients: Any, numbers: Any, W: Any) -> Any:
+        return deltas[: len(clients)]
+
+    how: dict[str, Any] = {"w0": np.zeros(8), "n_clients": 1000}
+    problem = fb.Callback(one, **how) if size == 1 else fb.Callback(group, batch=size, **how)
+    delays = fb.DelayModel(n_clients=1000, compute=fb.Exponential(1.0))
+    schedule = fb.schedule(delays, fb.FedBuff(size if size > 1 else 64), 128, arrivals=n)
+
+    def run() -> dict[str, Any]:
+        fb.replay(problem, schedule, threads=1, metrics=())
+        return {"amount": n}
+
+    return run
+
+
+def tiny_call() -> Turn:
+    """Schedule and replay of ten server steps of a tiny problem: whole calls."""
+    problem, strategy, local = fb.Quadratic(np.ones((4, 3))), fb.FedBuff(2), fb.LocalSGD(1, 0.1)
+    delays = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0))
+
+    def run() -> dict[str, Any]:
+        for _ in range(100):
+            made = fb.schedule(delays, strategy, server_steps=10)
+            fb.replay(problem, made, local, strategy=strategy, threads=1)
+        return {"amount": 100}
+
+    return run
+
+
+def empty_call() -> Turn:
+    """Calls of a Python function of three arguments that does nothing: what absolute times are scaled by."""
+
+    def nothing(a: int, b: int, c: int) -> None:
+        pass
+
+    def run() -> dict[str, Any]:
+        for _ in range(100_000):
+            nothing(1, 2, 3)
+        return {"amount": 100_000}
+
+    return run
+
+
+def read_trace(kind: str, rows: str) -> Turn:
+    """A trace of a CSV file, or of a Parquet file whose clients are 10^5 texts: rows."""
+    path = with_pyarrow.trace_file(kind, int(rows))
+
+    def run() -> dict[str, Any]:
+        trace = fb.read_trace(path)
+        return {"amount": trace.n_rows, "norm": float(trace.compute.sum())}
+
+    return run
 
 
 def replay_clients(clients: str, updates: str) -> Turn:
@@ -237,6 +396,11 @@ def evaluate(name: str, threads: str = "1", what: str = "both", dtype: str = "fl
 def sgemm(size: str = "512", dtype: str = "float32") -> Turn:
     """A product of square matrices by NumPy's BLAS."""
     return _limits.gemm_turn(int(size), np.dtype(dtype))
+
+
+def multiply_add(threads: str = "1", dtype: str = "float32") -> Turn:
+    """Multiply-adds in registers: the most operations that there are."""
+    return _limits.multiply_add_turn(int(threads), np.dtype(dtype), 0.1)
 
 
 def read(dim: str, streams: str = "11", threads: str = "1", dtype: str = "float32") -> Turn:

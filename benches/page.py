@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +31,7 @@ RIVALS = {
     "numba": "Numba, the whole simulator by hand",
     "numba blas": "Numba by hand, over OpenBLAS",
     "numba loops": "Numba by hand, register blocks",
+    "numba flat": "Numba by hand, all of it one function",
     "jax": "JAX, the whole run one jitted scan",
     "numpy": "NumPy, the K clients of a buffer batched",
     "torch": "PyTorch by hand, the K clients batched",
@@ -40,19 +43,26 @@ SHORT = {
         "numba": "Numba",
         "numba blas": "Numba, BLAS",
         "numba loops": "Numba, loops",
+        "numba flat": "Numba, one function",
         "jax": "JAX",
         "numpy": "NumPy",
         "torch": "PyTorch",
         "torch module": "PyTorch, module",
     }.items()
 }
+LIBRARIES = {"jax": "JAX", "numba": "Numba", "numexpr": "NumExpr", "torch": "the fastest PyTorch", "numpy": "NumPy"}
 # Why a bar is out of reach, where it is; shown only where the measurement says that it was missed.
 REASONS = {
     "W2": "an update of four rows of twenty numbers takes less than half a microsecond, so that what surrounds the "
     "arithmetic shows: rows that come from memory, counter-based random numbers, the window and the version store",
-    "W4": "all of the time is in the fused pass, which moves about as many bytes a second as reading alone; PyTorch's "
-    "loop reads 21 vectors where the fused pass reads 11, and writes 11 where that writes one, so that on a core that "
-    "is bound by reading it cannot be more than about twice as slow",
+    "W4": "all of the time is in the fused pass, which moves about as many bytes a second as reading alone",
+    "peak": "scores need a sum over each row, and steps read and write the weights: loads and stores share the cycles "
+    "with multiply-adds",
+    "options": "what such a schedule does for each task beside the queue: looking up a recorded row or a window, and "
+    "waking who waits",
+    "shares": "with nearly all clients at work an idle one is rare, and is found in a set of bits",
+    "python": "checks of arguments, and objects made anew in every call",
+    "reading": "pyarrow only reads: a trace also checks each number and numbers its clients",
     "W5": "the rival's loop writes nothing and draws from a cheap generator; ours writes the columns of a schedule and "
     "draws by counters, so that every backend and machine gives the same schedule",
     "heapq": "NumPy's bulk draws make the plain loop faster than the standard library's generator does",
@@ -91,7 +101,7 @@ class Bar:
         return self.got <= self.wanted if self.at_most else self.got >= self.wanted
 
     def shown(self, value: float) -> str:
-        return f"{100 * value:.0f} %" if self.percent else f"{value:.2f}"
+        return f"{100 * value:.0f} %" if self.percent else f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
     def line(self) -> str:
         sign = "at most" if self.at_most else "at least"
@@ -134,56 +144,15 @@ def bars(sections: Sections) -> list[Bar]:
         if ratio is not None:
             found.append(Bar(what, wanted, *ratio, reason, run, **how))
 
-    def share_of(part: Any, flops: float) -> list[float] | None:
-        ratios = _ratio(part, "ours sgemm")
-        return None if ratios is None else [flops * value for value in ratios]
-
-    # At least so often Numba, JAX and PyTorch, and such a share of sgemm; the first and the last with an aim.
-    wanted = {
-        "W1": (1.1, 1.25, 2.0, 4.0, 0.7, 0.8),
-        "W2": (1.2, 1.5, 3.0, 0.0, 0.0, 0.0),
-        "W3": (1.0, 0.0, 1.3, 0.0, 0.85, 0.0),
-        "CSR": (1.5, 0.0, 0.0, 0.0, 0.0, 0.0),
-    }
-    for name, (numba, numba_aim, jax, torch, gemm, gemm_aim) in wanted.items():
-        duels = _data(sections, name)
-        part, slow = duels.get("numba", {}), duels.get("slow", {})
-        run = _first(part)
-        add(f"{name} / Numba by hand", numba, _ratio(part, "numba"), name, run, aim=numba_aim)
-        add(f"{name} / jitted JAX", jax, _ratio(duels.get("jax", {}), "jax") if jax else None, name, run)
-        add(f"{name} / PyTorch by hand", torch, _ratio(slow, "torch") if torch else None, name, run)
-        if gemm:
-            share = share_of(part, part.get("flops", 0))
-            add(f"{name}, share of the sgemm rate", gemm, share, name, run, aim=gemm_aim, percent=True)
-    for dim, part in _data(sections, "aggregate").items():
-        label, run = f"W4, {int(dim):.2g} weights", f"ours aggregate {dim}"
-        for who, least in (("jax", 1.0), ("numba", 1.0), ("torch", 2.0), ("numpy", 2.0)):
-            add(f"{label} / {SHORT[RIVALS[who]]}", least, _ratio(part, who), "W4", run)
-        add(f"{label}, share of the read bandwidth", 0.9, _ratio(part, "ours read"), "W4", run, percent=True)
-    schedule = _data(sections, "schedule")
-    for in_flight in ("100", "10000", "1000000"):
-        part, loops = schedule.get(in_flight, {}), schedule.get("heapq", {}).get(in_flight, {})
-        label, run = f"W5, {int(in_flight):,} in flight", _first(part)
-        counts = [r for text, r in part.get("ratios", {}).items() if text.endswith("counts")]
-        columns = [r for text, r in part.get("ratios", {}).items() if text.endswith("columns")]
-        add(f"{label} / Numba's event loop", 1.0, counts[0] if counts else None, "W5", run, aim=1.3)
-        add(f"{label} / one that writes the same columns", 1.5, columns[0] if columns else None, "W5", run)
-        for text, each in loops.get("ratios", {}).items():
-            kind = "`random`" if text.endswith("plain") else "NumPy's bulk draws"
-            add(f"{label} / heapq with {kind}", 15.0, each, "heapq", run)
+    _bars_of_replays(sections, add)
+    _bars_of_aggregation(sections, add)
+    _bars_of_schedules(sections, add)
     for name, part in _data(sections, "evaluate").items():
         limit = "ours sgemm" if name != "W2" else "ours read"
         of = "the sgemm rate" if name != "W2" else "the bandwidth of reading its rows"
-        add(f"loss and gradient, {name}, share of {of}", 0.85, _ratio(part, limit), "evaluate", _first(part),
-            percent=True)  # fmt: skip
-    least = {"W1": 1.9, "W2": 1.6, "W3": 1.9, "CSR": 1.8, "evaluate W1": 1.9, "evaluate W3": 1.9}
-    threads = _data(sections, "threads")
-    for name, goal in least.items():
-        part = threads.get("two to one", {}).get(name, {})
-        add(f"{name}, two threads / one", goal, _only(part), "threads", _first(part), cores=2)
-    for dim, part in threads.get("to read", {}).items():
-        add(f"W4, {int(dim):.2g} weights, two threads, share of the read bandwidth", 0.9, _only(part), "threads",
-            _first(part), cores=2, percent=True)  # fmt: skip
+        add(f"loss and gradient, {name}, share of {of}", 0.85 if name != "W2" else 0.6, _ratio(part, limit), "evaluate",
+            _first(part), percent=True)  # fmt: skip
+    _bars_of_threads(sections, add)
     for name, part in _data(sections, "dtypes").items():
         add(f"{name}, float64 / float32", 0.45, part["share"], "float64", _first(part), percent=True)
     for name, part in _data(sections, "shapes").items():
@@ -195,7 +164,110 @@ def bars(sections: Sections) -> list[Bar]:
     for label, rows in _ladders(sections).items():
         fall, run = _steepest(rows)
         add(f"{label}, rate at a size / at the size before", NO_CLIFF, fall, "sizes", run, percent=True)
+    _bars_of_calls(sections, add)
     return found
+
+
+Add = Callable[..., None]
+
+
+def _bars_of_replays(sections: Sections, add: Add) -> None:
+    """At least so often Numba, JAX and PyTorch, and such a share of the peak of multiply-adds."""
+    wanted = {
+        "W1": (1.1, 1.25, 2.0, 4.0, 0.65),
+        "W2": (1.5, 0.0, 3.0, 0.0, 0.0),
+        "W3": (1.0, 0.0, 1.3, 0.0, 0.85),
+        "CSR": (1.5, 0.0, 0.0, 0.0, 0.0),
+    }
+    for name, (numba, numba_aim, jax, torch, peak) in wanted.items():
+        duels = _data(sections, name)
+        part, slow = duels.get("numba", {}), duels.get("slow", {})
+        run = _first(part)
+        add(f"{name} / Numba by hand", numba, _ratio(part, "numba"), name, run, aim=numba_aim)
+        add(f"{name} / jitted JAX", jax, _ratio(duels.get("jax", {}), "jax") if jax else None, name, run)
+        add(f"{name} / PyTorch by hand", torch, _ratio(slow, "torch") if torch else None, name, run)
+        share = _ratio(part, "ours multiply_add") if peak else None
+        if share is not None:
+            share = [part["executed"] * value for value in share]
+            add(f"{name}, share of the multiply-add peak", peak, share, "peak", run, percent=True)
+
+
+def _bars_of_aggregation(sections: Sections, add: Add) -> None:
+    rivals = (("jax", 1.0), ("numba", 1.0), ("numexpr", 1.0), ("torch", 1.0), ("numpy", 2.0))
+    for section, cores in (("aggregate", 1), ("aggregate on two", 2)):
+        for dim, part in _data(sections, section).items():
+            label = f"W4, {int(dim):.2g} weights" + (", two threads" if cores == 2 else "")
+            run = _first(part)
+            for who, least in rivals:
+                add(f"{label} / {LIBRARIES[who]}", least, _ratio(part, who), "W4", run, cores=cores)
+            share = _ratio(part, "ours read")
+            add(f"{label}, share of the read bandwidth", 0.9, share, "W4", run, percent=True, cores=cores)
+
+
+def _bars_of_schedules(sections: Sections, add: Add) -> None:
+    schedule = _data(sections, "schedule")
+    for in_flight in ("100", "10000", "1000000"):
+        part, loops = schedule.get(in_flight, {}), schedule.get(f"heapq {in_flight}", {})
+        label, run = f"W5, {int(in_flight):,} in flight", _first(part)
+        counts = [r for text, r in part.get("ratios", {}).items() if text.endswith("counts")]
+        columns = [r for text, r in part.get("ratios", {}).items() if text.endswith("columns")]
+        add(f"{label} / Numba's event loop", 1.0, counts[0] if counts else None, "W5", run, aim=1.3)
+        add(f"{label} / one that writes the same columns", 1.5, columns[0] if columns else None, "W5", run)
+        for text, each in loops.get("ratios", {}).items():
+            kind = "`random`" if text.endswith("plain") else "NumPy's bulk draws"
+            add(f"{label} / heapq with {kind}", 15.0, each, "heapq", run)
+    for in_flight, part in _data(sections, "options").items():
+        for text, (best, low, high) in part["ratios"].items():
+            name = shlex.split(text)[2]
+            share = [1 / best, 1 / high, 1 / low]
+            add(f"schedule with {name}, {int(in_flight):,} in flight / plain", 0.5, share, "options", text)
+    shares = _data(sections, "shares")
+    if shares:
+        fastest = max(shares["rates"].values())
+        run, slowest = min(shares["rates"].items(), key=lambda pair: pair[1])
+        add("schedule, tasks in flight / clients from 0.001 to 1, fastest / slowest", 1.5, 3 * [fastest / slowest],
+            "shares", run, at_most=True)  # fmt: skip
+
+
+NEAR = 150e-9  # seconds of a cache line's round trip, below which two threads can share the smallest updates
+
+
+def _bars_of_threads(sections: Sections, add: Add) -> None:
+    threads = _data(sections, "threads")
+    crossing = 1 / (_rate(threads.get("crossing", {}), "cpp") or 1e-9)
+    least = {"W1": 1.9, "W2": 1.6 if crossing < NEAR else 1.0, "W3": 1.9, "CSR": 1.8}
+    least |= {"whole W1": 1.85, "whole W2": 1.3, "whole W3": 1.9, "evaluate W1": 1.9, "evaluate W3": 1.9}
+    for name, goal in least.items():
+        part = threads.get(name, {})
+        add(f"{name}, two threads / one", goal, _only(part), "threads", _first(part), cores=2)
+
+
+PYTHON = {
+    "callback 500000 64": ("tasks of a Python function that does nothing, 64 at a time, a second", 1e6, False),
+    "callback 200000 1": ("the same one by one", 2e5, False),
+    "tiny_call": ("schedule and replay of 10 steps of a tiny problem, us a call", 150.0, True),
+}
+SLOW_PYTHON = 60.0  # ns of an empty call, above which these bars are scaled
+
+
+def _bars_of_calls(sections: Sections, add: Add) -> None:
+    for run, (what, goal, is_time) in PYTHON.items():
+        part = _data(sections, "python").get(run)
+        if part:
+            rate, empty = part["rates"].values()
+            scale = max(1.0, 1e9 / empty / SLOW_PYTHON)
+            got = 1e6 / rate if is_time else rate
+            wanted = goal * scale if is_time else goal / scale
+            add(what, wanted, 3 * [got], "python", _first(part), at_most=is_time)
+    reading = _data(sections, "reading")
+    if "csv" in reading:
+        add("reading a CSV trace / pyarrow.csv", 0.8, _only(reading["csv"]), "reading", _first(reading["csv"]))
+    if "parquet" in reading:
+        part = reading["parquet"]
+        rows = int(_first(part).split()[-1])
+        seconds = rows / part["rates"][_first(part)]
+        add(f"{rows:,} rows of Parquet with 10^5 texts for clients, s", 2.0 * rows / 1e7, 3 * [seconds], "reading",
+            _first(part), at_most=True)  # fmt: skip
 
 
 NO_CLIFF = 0.8  # of the rate at the size before, each relative to its limit, about three times as many weights later
@@ -208,8 +280,8 @@ RANGES = {
 
 def _ladders(sections: Sections) -> dict[str, list[Any]]:
     """The rungs of each range of sizes, in the order of their weights."""
-    replay = _data(sections, "sizes").get("replay", {})
-    rungs = sorted((row for rows in replay.values() for row in rows), key=lambda row: row["dim"])
+    kinds = {kind: rows for kind, rows in _data(sections, "sizes").items() if kind != "aggregate"}
+    rungs = sorted((row for rows in kinds.values() for row in rows), key=lambda row: row["dim"])
     found = {label: [row for row in rungs if low <= row["dim"] <= high] for label, (low, high) in RANGES.items()}
     return {label: rows for label, rows in found.items() if len(rows) > 1}
 
@@ -237,11 +309,13 @@ def write_page(sections: Sections, profiles: Profiles, networks: str) -> None:
         _bars(measured),
         _rates(sections),
         _sizes(sections),
+        _aggregations(sections),
+        _loops(sections),
         _evaluations(sections),
         _threads(sections),
         _others(sections),
         _scale(sections),
-        _peers(sections),
+        _peers(sections) or _part("Beside other libraries"),
         networks or _part("Networks"),
         _missed(measured, profiles),
         _again(),
@@ -273,7 +347,7 @@ def _opening(sections: Sections, measured: list[Bar]) -> str:
     lines.append("- **Compiled kernels**: `fedbuff.show_config()` must say `cpp`, and the best level of your CPU.")
     lines.append("- **float32**, unless your question is about rounding: float64 takes about twice the time.")
     if threads:
-        found = {name: _only(threads["two to one"].get(name, {})) for name in NAMES}
+        found = {name: _only(threads.get(name, {})) for name in NAMES}
         told = ", ".join(f"{name} {gain[0]:.2f}" for name, gain in found.items() if gain)
         lines.append(
             f"- **Leave `threads` alone**: the bits are the same for every number. Two against one gave {told}; the "
@@ -381,12 +455,12 @@ def _sizes(sections: Sections) -> str:
     if not sizes:
         return ""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
-    rows = sizes["aggregate"]
+    rows, kinds = sizes.get("aggregate", []), {kind: rows for kind, rows in sizes.items() if kind != "aggregate"}
     for key, style, label in (("rate", "o-", "fedbuff.aggregate"), ("limit", "--", "reading the same vectors")):
         left.plot([row["dim"] for row in rows], [row[key] / 1e9 for row in rows], style, label=label)
     left.set(xscale="log", yscale="log", xlabel="weights", ylabel="GB/s", title="aggregation of 10 deltas")
-    every = sorted((row for rows in sizes["replay"].values() for row in rows), key=lambda row: row["dim"])
-    for kind, rows in sizes["replay"].items():
+    every = sorted((row for rows in kinds.values() for row in rows), key=lambda row: row["dim"])
+    for kind, rows in kinds.items():
         right.plot(
             [row["dim"] for row in rows], [row["updates"] * row["flops"] / 1e9 for row in rows], "o-", label=kind
         )
@@ -409,7 +483,7 @@ def _sizes(sections: Sections) -> str:
         "| | weights | updates/s | GFLOP/s | % of the matrix product |",
         "|---|---|---|---|---|",
     ]
-    for kind, rows in sizes["replay"].items():
+    for kind, rows in kinds.items():
         lines += [
             f"| {kind} | {row['dim']:,} | {row['updates']:,.0f} | {row['updates'] * row['flops'] / 1e9:.3g} "
             f"| {100 * row['share'][0]:.0f} |"
@@ -418,8 +492,82 @@ def _sizes(sections: Sections) -> str:
     return "\n".join(lines)
 
 
+SUMS = {
+    "numba": "Numba, one loop over ten deltas",
+    "jax": "JAX, one jitted expression, the model donated",
+    "numpy": "NumPy, into memory that is there",
+    "numexpr": "NumExpr, one expression",
+    "torch add": "PyTorch, `add_` with a factor",
+    "torch foreach": "PyTorch, `torch._foreach_add_` over sixteen layers",
+    "torch matrix": "PyTorch, `addmv_`, the deltas being a matrix beforehand",
+    "torch blocks": "PyTorch, `add_` over parts that a cache holds",
+}
+
+
+def _aggregations(sections: Sections) -> str:
+    lines = [
+        "## Aggregation beside other ways",
+        "",
+        "Ten deltas with weights, and a server step: GB/s, counted as one pass moves them, and how often faster "
+        "fedbuff was.",
+        "",
+        "| | weights | threads | GB/s | fedbuff / this |",
+        "|---|---|---|---|---|",
+    ]
+    empty = len(lines)
+    for section, cores in (("aggregate", 1), ("aggregate on two", 2)):
+        for dim, part in _data(sections, section).items():
+            for text, rate in part["rates"].items():
+                who, _, _, *how = text.split()
+                label = SUMS.get(" ".join([who, *how]) if who == "torch" else who)
+                label = "fedbuff" if text.startswith("ours aggregate") else label
+                if label:
+                    times = _times(part["ratios"][text]) if text in part["ratios"] else ""
+                    lines.append(f"| {label} | {int(dim):,} | {cores} | {rate / 1e9:.3g} | {times} |")
+    return "\n".join(lines) if len(lines) > empty else ""
+
+
+LISTS = {
+    "ours schedule": "`fedbuff.schedule`, its columns written",
+    "ours queue": "fedbuff's event queue, from C++",
+    "ours python": "`fedbuff.EventQueue`, from Python",
+    "cpp standard": "C++ by hand, `std::priority_queue`",
+    "cpp four_ary": "C++ by hand, a heap of four children",
+    "simpy": "SimPy",
+}
+
+
+def _loops(sections: Sections) -> str:
+    loops = _data(sections, "loops")
+    if not loops:
+        return ""
+    lines = [
+        "## Event lists",
+        "",
+        "Events a second on one core. M/M/1: customers at rate 0.75, served at rate 1, two events for each, so that "
+        "the list is never longer than two; as a schedule, a client that hands customers to a server that needs time. "
+        "PHOLD: each event draws the next, an exponential time later at a place drawn at random; as a schedule, tasks "
+        "of idle clients drawn at random. The loops in C++, `benches/rivals/event_loops.cpp`, differ in the list "
+        "alone.",
+        "",
+        "| | events in the list | events/s | `fedbuff.schedule` / this | fedbuff's queue / this |",
+        "|---|---|---|---|---|",
+    ]
+    for name, part in loops.items():
+        _, _, size = name.partition(" ")
+        label = f"PHOLD, {int(size):,}" if size else "M/M/1, two"
+        queue = next((rate for text, rate in part["rates"].items() if text.endswith("queue")), None)
+        for text, rate in part["rates"].items():
+            who, *rest = text.split()
+            times = _times(part["ratios"][text]) if text in part["ratios"] else ""
+            own = f"{queue / rate:.2f}" if queue and not text.endswith(("queue", "schedule")) else ""
+            row = LISTS[who if who == "simpy" else f"{who} {rest[-1]}"]
+            lines.append(f"| {row} | {label} | {rate:,.0f} | {times} | {own} |")
+    return "\n".join(lines)
+
+
 def _threads(sections: Sections) -> str:
-    threads = _data(sections, "threads").get("two to one", {})
+    threads = {name: part for name, part in _data(sections, "threads").items() if part["ratios"]}
     if not threads:
         return ""
     lines = ["## Two threads", "", "| | one | two | two / one |", "|---|---|---|---|"]
@@ -429,8 +577,12 @@ def _threads(sections: Sections) -> str:
     lines += [
         "",
         "Updates a second for replays, bytes for aggregating, operations for evaluations (loss and gradient over all "
-        "clients). Aggregating, each thread has half of the vectors.",
+        "clients). W1 to CSR: the replay of a schedule that exists; whole: `fedbuff.run`, the schedule included. "
+        "Aggregating, each thread has half of the vectors.",
     ]
+    crossing = _rate(_data(sections, "threads").get("crossing", {}), "cpp")
+    if crossing:
+        lines += ["", f"A cache line takes {1e9 / crossing:.0f} ns from one core to the other and back."]
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
 """Numba: the whole simulator compiled, event queue, versions with reference counts, local SGD and all.
 
 A row that a batch holds twice is visited once, counted twice, as fedbuff does. W1 has register blocks by hand, W3 calls
-NumPy's own OpenBLAS from compiled code, W2 and CSR are plain loops with constant bounds.
+NumPy's own OpenBLAS from compiled code, W2 and CSR are plain loops with constant bounds. W2 has a simulator of its own
+too, which is the fastest of all that we know.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, prange
 
 from .data import (
     Workload,
@@ -403,6 +404,136 @@ def _simulator(w: Workload, train: Any) -> Any:
     return run
 
 
+@njit(inline="always")
+def _mixed(z: Any) -> Any:
+    """A random word of 64 bits from a count that moves on: as `_next`, whose state is here a number in a register."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _flat_simulator(w: Workload) -> tuple[Any, Any]:
+    """One local step of a logistic regression, all in one function: no views of arrays, and no delta, since what a row
+    gives is added to the buffer at once. Also a function that does this for the rows of one client that are given."""
+    n_clients, in_flight, K, p = w.n_clients, w.in_flight, w.buffer_size, w.features
+    batch, n_rows, scale, rate = w.batch, w.rows, np.float32(w.lr / w.batch), np.float32(1 / w.buffer_size)
+    assert w.outputs == w.steps == 1 and not w.intercept and in_flight < n_clients
+    move, one = np.uint64(0x9E3779B97F4A7C15), np.float32(1)
+
+    @njit(inline="always")
+    def add_row(X: Any, y: Any, client: int, row: int, models: Any, at: int, factor: Any, total: Any) -> None:
+        z = np.float32(0)
+        for j in range(p):
+            z += X[client, row, j] * models[at, j]
+        g = (one / (one + np.exp(-z)) - y[client, row]) * factor
+        for j in range(p):
+            total[j] += g * X[client, row, j]
+
+    @njit(**FAST)
+    def given_rows(X: Any, y: Any, client: int, rows: Any, models: Any, total: Any) -> None:
+        for i in range(batch):
+            add_row(X, y, client, rows[i], models, 0, scale, total)
+
+    @njit(**FAST)
+    def run(start: Any, X: Any, y: Any, updates: int, seed: int) -> Any:
+        state = np.uint64(seed) * move
+        models, readers = np.empty((in_flight + 2, p), np.float32), np.zeros(in_flight + 2, np.int32)
+        free, n_free = np.arange(in_flight + 2), in_flight + 1
+        newest = free[n_free]
+        readers[newest] = 1
+        for j in range(p):
+            models[newest, j] = start[j]
+        times, who = np.empty(in_flight + 1), np.empty(in_flight + 1, np.int32)
+        place, started = np.empty(in_flight + 1, np.int32), np.empty(in_flight + 1, np.int32)
+        busy, total = np.zeros(n_clients, np.bool_), np.zeros(p, np.float32)
+        weights = np.empty(8192, np.float32)
+        for i in range(8192):
+            weights[i] = (1.0 + i) ** -0.5
+        used = fill = version = 0
+        now, done = 0.0, -in_flight
+        while done < updates:
+            if done >= 0:
+                now, client, at = times[0], who[0], place[0]
+                factor = weights[min(version - started[0], 8191)] * scale
+                used -= 1
+                busy[client] = False
+                t, a, b, c = times[used], who[used], place[used], started[used]
+                i = 0
+                while True:
+                    q = 2 * i + 1
+                    if q >= used:
+                        break
+                    if q + 1 < used and times[q + 1] < times[q]:
+                        q += 1
+                    if times[q] >= t:
+                        break
+                    times[i], who[i], place[i], started[i] = times[q], who[q], place[q], started[q]
+                    i = q
+                times[i], who[i], place[i], started[i] = t, a, b, c
+                for _ in range(batch):
+                    state += move
+                    row = np.int64(((_mixed(state) >> np.uint64(32)) * np.uint64(n_rows)) >> np.uint64(32))
+                    add_row(X, y, client, row, models, at, factor, total)
+                readers[at] -= 1
+                if readers[at] == 0:
+                    free[n_free] = at
+                    n_free += 1
+                fill += 1
+                if fill == K:
+                    n_free -= 1
+                    after = free[n_free]
+                    for j in range(p):
+                        models[after, j] = models[newest, j] - rate * total[j]
+                    for j in range(p):
+                        total[j] = 0
+                    readers[newest] -= 1
+                    if readers[newest] == 0:
+                        free[n_free] = newest
+                        n_free += 1
+                    newest = after
+                    readers[newest] = 1
+                    version += 1
+                    fill = 0
+            while True:
+                state += move
+                client = np.int64(((_mixed(state) >> np.uint64(32)) * np.uint64(n_clients)) >> np.uint64(32))
+                if not busy[client]:
+                    break
+            busy[client] = True
+            readers[newest] += 1
+            state += move
+            arrive = now - np.log((np.float64(_mixed(state) >> np.uint64(11)) + 0.5) * (1.0 / 9007199254740992.0))
+            i = used
+            used += 1
+            while i > 0:
+                q = (i - 1) >> 1
+                if times[q] <= arrive:
+                    break
+                times[i], who[i], place[i], started[i] = times[q], who[q], place[q], started[q]
+                i = q
+            times[i], who[i], place[i], started[i] = arrive, client, newest, version
+            done += 1
+        return models[newest].copy()
+
+    return run, given_rows
+
+
+def _flat_replay(name: str, updates: int) -> Callable[[], dict[str, Any]]:
+    w = workload(name)
+    X, y = rows_of(w)
+    simulate, given_rows = _flat_simulator(w)
+
+    def delta(start: np.ndarray, client: int, batches: np.ndarray) -> np.ndarray:
+        total = np.zeros_like(start)
+        given_rows(X, y, client, batches[0], start[None], total)
+        return total
+
+    check_delta(name, delta)
+    start = initial_model(w)
+    simulate(start, X, y, 100, 5)
+    return lambda: {"amount": updates, "model": simulate(start, X, y, updates, 1)}
+
+
 def _prepared(name: str, variant: str) -> tuple[Workload, Any, np.ndarray, np.ndarray]:
     """The workload, its kernel, and rows and targets as the kernel takes them; the kernel's answer was compared."""
     w = workload(name)
@@ -425,7 +556,10 @@ def _prepared(name: str, variant: str) -> tuple[Workload, Any, np.ndarray, np.nd
 
 
 def replay(name: str, updates: str, variant: str = "loops") -> Callable[[], dict[str, Any]]:
-    """The whole simulation; for a softmax regression with `loops` of our own, or with `blas`."""
+    """The whole simulation; for a softmax regression with `loops` of our own, or with `blas`; for one step of a
+    logistic regression also `flat`, all in one function."""
+    if variant == "flat":
+        return _flat_replay(name, int(updates))
     w, train, X, y = _prepared(name, variant)
     simulate, start = _simulator(w, train), initial_model(w)
     simulate(start, X, y, 100, 5)
@@ -459,17 +593,18 @@ def sgd(name: str, updates: str, variant: str = "loops") -> Callable[[], dict[st
     return run
 
 
-def aggregate(dim: str) -> Callable[[], dict[str, Any]]:
-    """One loop over ten deltas."""
+def aggregate(dim: str, threads: str = "1") -> Callable[[], dict[str, Any]]:
+    """One loop over ten deltas; with more threads each has its part of the weights."""
     deltas, weights, model = vectors(int(dim))
     times = max(1, 20_000_000 // len(model))
+    many = int(threads) > 1
 
-    @njit(**FAST)
+    @njit(**FAST, parallel=many)
     def step(
         w: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any, i: Any, j: Any, s: Any, lr: Any
     ) -> None:
         s0, s1, s2, s3, s4, s5, s6, s7, s8, s9 = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]
-        for q in range(w.shape[0]):
+        for q in prange(w.shape[0]):
             w[q] -= lr * (
                 s0 * a[q] + s1 * b[q] + s2 * c[q] + s3 * d[q] + s4 * e[q]
                 + s5 * f[q] + s6 * g[q] + s7 * h[q] + s8 * i[q] + s9 * j[q]

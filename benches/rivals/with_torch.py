@@ -121,8 +121,9 @@ def replay(name: str, updates: str, variant: str = "batched") -> Callable[[], di
     return run
 
 
-def aggregate(dim: str) -> Callable[[], dict[str, Any]]:
-    """add_ with a factor, in place."""
+def aggregate(dim: str, variant: str = "add") -> Callable[[], dict[str, Any]]:
+    """add: add_ with a factor, in place; foreach: the same over a list of sixteen layers; blocks: add_ over parts that
+    a cache holds; matrix: the deltas are rows of one matrix from the start, and a product with a vector adds them."""
     torch.set_grad_enabled(False)
     deltas, weights, start = vectors(int(dim))
     model = torch.from_numpy(start)
@@ -130,13 +131,32 @@ def aggregate(dim: str) -> Callable[[], dict[str, Any]]:
     total = torch.empty_like(model)
     factors = weights.tolist()
     times = max(1, 20_000_000 // len(start))
+    size = {"foreach": -(-len(start) // 16), "blocks": 1 << 15}.get(variant, len(start))
+    parts = [model.split(size), *(view.split(size) for view in views)]
+    totals = total.split(size)
+    matrix = torch.stack(views).t() if variant == "matrix" else None
+
+    def add() -> None:
+        for at, one in enumerate(totals):
+            torch.mul(parts[1][at], factors[0], out=one)
+            for each, factor in zip(parts[2:], factors[1:], strict=True):
+                one.add_(each[at], alpha=factor)
+            parts[0][at].sub_(one, alpha=0.1)
+
+    def foreach() -> None:
+        torch._foreach_zero_(totals)
+        for each, factor in zip(parts[1:], factors, strict=True):
+            torch._foreach_add_(totals, each, alpha=factor)
+        torch._foreach_add_(parts[0], totals, alpha=-0.1)
+
+    def product() -> None:
+        model.addmv_(matrix, torch.tensor(factors), alpha=-0.1)
+
+    step = {"foreach": foreach, "matrix": product}.get(variant, add)
 
     def run() -> dict[str, Any]:
         for _ in range(times):
-            torch.mul(views[0], factors[0], out=total)
-            for view, factor in zip(views[1:], factors[1:], strict=True):
-                total.add_(view, alpha=factor)
-            model.sub_(total, alpha=0.1)
+            step()
         return {"amount": moved(deltas) * times}
 
     return checked(run, lambda: model.numpy(), deltas, weights, times)

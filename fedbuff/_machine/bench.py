@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from .._schedule.options import ScheduleOptions
 from .._schedule.plan import Request
 from .._schedule.resolve import schedule
 from ..backends.python.resolver import FULL
-from ..backends.spec import new_columns
+from ..backends.spec import Columns, new_columns
 from .levels import compiled_for
 from .limits import aligned_vectors, gemm_rate, read_turn
 from .rates import Row, Turn, best_rate, best_rates, fixed_amount, in_threads, long_enough
@@ -126,20 +126,41 @@ def sgd_rates(
     return rows
 
 
-def schedule_turn(in_flight: int, n_clients: int, arrivals: int, buffer_size: int) -> Turn:
-    """The event loop, writing into columns that are used again: arrivals, and the mean staleness as its answer."""
-    model = DelayModel(n_clients=n_clients, compute=Exponential(1.0))
-    request = Request(model, FedBuff(buffer_size), ScheduleOptions(concurrency=in_flight, arrivals=arrivals), seed=0)
+def columns_turn(
+    source: DelayModel, strategy: FedBuff, options: dict[str, Any], look: Callable[[Columns, int], float]
+) -> Callable[[], float]:
+    """The event loop, writing into columns that are used again; what the last look at a filled part of them gave.
+
+    `look` gets the columns and how many rows of them are new.
+    """
+    request = Request(source, strategy, ScheduleOptions(**options), seed=0)
     columns = new_columns(1 << 16, (1 << 16) + 2)
 
-    def turn() -> dict[str, Any]:
-        resolver = backends.current().make_resolver(request.plan)
-        stale = 0
+    def turn() -> float:
+        resolver, answer = backends.current().make_resolver(request.plan), 0.0
         while True:
             rows, _, reason = resolver.run(columns)
-            stale += int(columns.staleness[:rows].sum())
+            if rows:
+                answer = float(look(columns, rows))
             if reason != FULL:
-                return {"amount": float(arrivals), "staleness": stale / arrivals}
+                return answer
+
+    return turn
+
+
+def schedule_turn(in_flight: int, n_clients: int, arrivals: int, buffer_size: int) -> Turn:
+    """The event loop under a plain delay model: arrivals, and the mean staleness as its answer."""
+    model, stale = DelayModel(n_clients=n_clients, compute=Exponential(1.0)), [0]
+
+    def add(columns: Columns, rows: int) -> float:
+        stale[0] += int(columns.staleness[:rows].sum())
+        return stale[0]
+
+    run = columns_turn(model, FedBuff(buffer_size), {"concurrency": in_flight, "arrivals": arrivals}, add)
+
+    def turn() -> dict[str, Any]:
+        stale[0] = 0
+        return {"amount": float(arrivals), "staleness": run() / arrivals}
 
     return turn
 

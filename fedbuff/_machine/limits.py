@@ -95,11 +95,11 @@ def clock_rate(seconds: float = 0.05) -> float:
     return best_rate(long_enough([additions], float(additions(1)[1]), min(0.002, seconds)), seconds)
 
 
-def _fma_rate(threads: int, dtype: np.dtype[Any], seconds: float) -> float:
+def multiply_add_turn(threads: int, dtype: DTypeLike, seconds: float = 0.01) -> Turn:
+    """Multiply-adds in registers, each thread its own: operations, two for a multiply-add."""
     limits = compiled_for("multiply_add").limits(dtype)
     flops = float(limits.multiply_add(1)[1])
-    turn = long_enough([limits.multiply_add] * threads, threads * flops, min(0.01, seconds))
-    return best_rate(turn, seconds) / 1e9
+    return long_enough([limits.multiply_add] * threads, threads * flops, seconds)
 
 
 # Vectors in a clock cycle that no CPU exceeds at any level: two multiply-adds (where they are one instruction or two,
@@ -191,7 +191,7 @@ def machine(threads: Sequence[int], dtypes: Sequence[str] = ("float32",), *, sec
     arithmetic: list[Row] = []
     for n in threads:
         for dtype in map(np.dtype, dtypes):
-            rate = _fma_rate(n, dtype, seconds)
+            rate = best_rate(multiply_add_turn(n, dtype, min(0.01, seconds)), seconds) / 1e9
             peaks.require_possible("multiply_add", rate, dtype, n)
             row = {"dtype": dtype.name, "threads": n, "gemm": gemm_rate(n, dtype, 2 * seconds), "multiply_add": rate}
             arithmetic.append(row | {"peak": peaks.peak("multiply_add", dtype, n)})
