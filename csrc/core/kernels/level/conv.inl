@@ -3,9 +3,10 @@
 //
 // Forward, lanes go along the output channels and a block of neighbouring outputs stays in registers; the kernel's
 // numbers are added in the order of rows, columns and channels. Backward behind max-pooling, only gradients that are
-// not zero are visited, which are few. Those of one channel are put into a list, rows and pixels in order; lanes go
-// along the runs of its kernel, which stay in registers while the list passes. conv_back.inl has the backward pass
-// of the others.
+// not zero are visited, which are few: they are put into lists, and lanes go along the runs of a kernel. For the
+// weights a channel's kernel stays in registers while its list passes, rows and pixels in order. For the input a window
+// does, while the list of a pixel's channels passes whose largest number began that window. conv_back.inl has the
+// backward pass of the other convolutions.
 
 // ---- Weights in the order of the loops ----
 
@@ -242,6 +243,12 @@ void conv_forward(const Network& network, const Operation& op, const NetworkScra
 
 // ---- Backward ----
 
+// Where the k-th of the 2 x 2 that are pooled begins, behind the first.
+template <class T>
+std::int64_t place_in_window(const ConvShape<T>& shape, std::int64_t k) {
+  return (k % 2) * shape.step + k / 2 * shape.line_step;
+}
+
 // The lists of n neighbouring channels from `channel` on, of rows begin .. end.
 template <class T>
 void make_lists(const Network& network, const Operation& op, const ConvShape<T>& shape, const NetworkScratch<T>& s,
@@ -251,7 +258,7 @@ void make_lists(const Network& network, const Operation& op, const ConvShape<T>&
   const std::int64_t across = 2 * shape.step, down = 2 * shape.line_step;
   ListPlaces places;
   for (std::int64_t i = 0; i < 4; ++i) {
-    places.away[i] = static_cast<std::int32_t>((i % 2) * shape.step + i / 2 * shape.line_step);
+    places.away[i] = static_cast<std::int32_t>(place_in_window(shape, i));
   }
   for (std::int64_t c = 0; c < n; ++c) {
     places.group[c] = static_cast<std::int32_t>((channel + c) / shape.out_group * shape.in_group);
@@ -284,20 +291,21 @@ void stop_at_relu(const Network& network, const Operation& op, const NetworkScra
   }
 }
 
-// Lines of the kernel's rows that stay in registers: H rows of it, N vectors of each.
+// A list of gradients, and where what each is multiplied by begins: a window of the input, or a kernel. Both have
+// lines.
 template <class T>
 struct ListPass {
   const T* g;
   const std::int32_t* from;
   std::int64_t n;
-  std::int64_t line;      // from one row to the next in the input
-  std::int64_t per_line;  // and in the kernel
+  std::int64_t line;      // from one line of it to the next
+  std::int64_t sum_line;  // and of the sum
 };
 
-// sum += g times the window of x, of entry i.
+// sum += g times what stands at x, of entry i: H lines, N vectors of each, which stay in registers.
 template <class T, int H, int N>
-inline __attribute__((always_inline)) void add_window(const ListPass<T>& a, std::int64_t i, const T* x,
-                                                      Vec<T> (&sum)[H][N]) {
+inline __attribute__((always_inline)) void add_entry(const ListPass<T>& a, std::int64_t i, const T* x,
+                                                     Vec<T> (&sum)[H][N]) {
   using V = Vec<T>;
   const V g = V::set(a.g[i]);
   const T* from = x + a.from[i];
@@ -310,10 +318,10 @@ inline __attribute__((always_inline)) void add_window(const ListPass<T>& a, std:
   }
 }
 
-// kernel += sum of g times the window of x. Where the sums are few, an addition would wait for the one before it: then
-// there are two of each, and entries go to them in turn.
+// total += sum over the list. Where the sums are few, an addition would wait for the one before it: then there are two
+// of each, and entries go to them in turn.
 template <class T, int H, int N>
-void add_windows(const ListPass<T>& a, const T* x, T* kernel) {
+void add_list(const ListPass<T>& a, const T* x, T* total) {
   using V = Vec<T>;
   constexpr bool kTwo = H * N < 8;
   V sum[H][N], other[H][N];
@@ -321,131 +329,123 @@ void add_windows(const ListPass<T>& a, const T* x, T* kernel) {
   for (int h = 0; h < H; ++h) {
 #pragma GCC unroll 20
     for (int v = 0; v < N; ++v) {
-      sum[h][v] = V::load(kernel + h * a.per_line + v * V::kLanes);
+      sum[h][v] = V::load(total + h * a.sum_line + v * V::kLanes);
       other[h][v] = V::zero();
     }
   }
   std::int64_t i = 0;
   if constexpr (kTwo) {
     for (; i + 2 <= a.n; i += 2) {
-      add_window(a, i, x, sum);
-      add_window(a, i + 1, x, other);
+      add_entry(a, i, x, sum);
+      add_entry(a, i + 1, x, other);
     }
   }
   for (; i < a.n; ++i) {
-    add_window(a, i, x, sum);
+    add_entry(a, i, x, sum);
   }
 #pragma GCC unroll 8
   for (int h = 0; h < H; ++h) {
 #pragma GCC unroll 20
     for (int v = 0; v < N; ++v) {
-      (kTwo ? sum[h][v] + other[h][v] : sum[h][v]).store(kernel + h * a.per_line + v * V::kLanes);
+      (kTwo ? sum[h][v] + other[h][v] : sum[h][v]).store(total + h * a.sum_line + v * V::kLanes);
     }
   }
 }
 
-// The window of x += g times weight, of entry i.
-template <class T, int H, int N>
-inline __attribute__((always_inline)) void add_kernel(const ListPass<T>& a, std::int64_t i, const Vec<T> (&weight)[H][N],
-                                                      T* x) {
-  using V = Vec<T>;
-  const V g = V::set(a.g[i]);
-  T* to = x + a.from[i];
-#pragma GCC unroll 8
-  for (int h = 0; h < H; ++h) {
-#pragma GCC unroll 20
-    for (int v = 0; v < N; ++v) {
-      T* at = to + h * a.line + v * V::kLanes;
-      madd(g, weight[h][v], V::load(at)).store(at);
+// Adds a channel's gradients times their windows to its kernel.
+template <class T>
+struct KernelSum {
+  ListPass<T> list;
+  const T* x;
+  T* kernel;
+  static constexpr int kMostVecs = Vec<T>::kListVecs;
+  template <int H, int N>
+  void block(std::int64_t window, std::int64_t own) const {
+    add_list<T, H, N>(list, x + window, kernel + own);
+  }
+};
+
+// Adds the kernels of a pixel's channels times their gradients to the windows of a picture, by the place that pooling
+// chose. Few vectors at a time, so that those of all channels stay in the first cache while the pixels pass.
+template <class T>
+struct WindowSum {
+  const ConvShape<T>& shape;
+  const Tensor& out;
+  const PlaceLists<T>& lists;
+  const std::int32_t* begin;  // (4, pixels + 1) in the lists
+  std::int64_t per_line;      // of a kernel
+  const T* kernels;
+  T* dx;
+  static constexpr int kMostVecs = 8;
+  template <int H, int N>
+  void block(std::int64_t window, std::int64_t own) const {
+    const std::int64_t pixels = out.h * out.w;
+    for (std::int64_t i = 0; i < pixels; ++i) {
+      T* const first = dx + window + i / out.w * 2 * shape.line_step + i % out.w * 2 * shape.step;
+      for (std::int64_t k = 0; k < 4; ++k) {
+        const std::int32_t* const range = begin + k * (pixels + 1) + i;
+        const std::int64_t at = k * lists.room + range[0];
+        const ListPass<T> list{lists.g + at, lists.from + at, range[1] - range[0], per_line, shape.line};
+        if (list.n > 0) {
+          add_list<T, H, N>(list, kernels + own, first + place_in_window(shape, k));
+        }
+      }
     }
   }
-}
+};
 
-// The same of all entries. Windows of neighbours overlap, and a load from where a store has just gone waits; so the
-// list is walked in parts that take turns.
-template <class T, int H, int N>
-void add_kernels(const ListPass<T>& a, const T* kernel, T* x) {
-  using V = Vec<T>;
-  constexpr int kParts = 4;
-  V weight[H][N];
-#pragma GCC unroll 8
-  for (int h = 0; h < H; ++h) {
-#pragma GCC unroll 20
-    for (int v = 0; v < N; ++v) {
-      weight[h][v] = V::load(kernel + h * a.per_line + v * V::kLanes);
-    }
-  }
-  const std::int64_t part = a.n / kParts;
-  for (std::int64_t i = 0; i < part; ++i) {
-    for (int k = 0; k < kParts; ++k) {
-      add_kernel(a, i + k * part, weight, x);
-    }
-  }
-  for (std::int64_t i = kParts * part; i < a.n; ++i) {
-    add_kernel(a, i, weight, x);
-  }
-}
-
-// One of the two for H rows and N vectors.
-template <class T, bool kInput, int H, int N>
-void list_block(const ListPass<T>& a, const T* x, T* dx, T* kernel_or_sum) {
-  if constexpr (kInput) {
-    add_kernels<T, H, N>(a, kernel_or_sum, dx);
-  } else {
-    add_windows<T, H, N>(a, x, kernel_or_sum);
-  }
-}
-
-template <class T, bool kInput, int N>
-void list_rows(const ListPass<T>& a, std::int64_t rows, const T* x, T* dx, T* kernel) {
+template <class T, int N, class Sum>
+void walk_rows(const Sum& sum, std::int64_t rows, std::int64_t window, std::int64_t own) {
   switch (rows) {
-    case 1: list_block<T, kInput, 1, N>(a, x, dx, kernel); break;
-    case 2: list_block<T, kInput, 2, N>(a, x, dx, kernel); break;
-    case 3: list_block<T, kInput, 3, N>(a, x, dx, kernel); break;
-    case 4: list_block<T, kInput, 4, N>(a, x, dx, kernel); break;
-    default: list_block<T, kInput, 5, N>(a, x, dx, kernel); break;
+    case 1: sum.template block<1, N>(window, own); break;
+    case 2: sum.template block<2, N>(window, own); break;
+    case 3: sum.template block<3, N>(window, own); break;
+    case 4: sum.template block<4, N>(window, own); break;
+    default: sum.template block<5, N>(window, own); break;
   }
 }
 
-template <class T, bool kInput>
-void list_vecs(const ListPass<T>& a, std::int64_t vecs, const T* x, T* dx, T* kernel) {
-  constexpr int kMost = Vec<T>::kListVecs;
+template <class T, class Sum>
+void walk_vecs(const Sum& sum, std::int64_t vecs, std::int64_t window, std::int64_t own) {
   switch (vecs) {
-    case 4: list_block<T, kInput, 1, 4>(a, x, dx, kernel); break;
-    case 5: list_block<T, kInput, 1, 5>(a, x, dx, kernel); break;
-    case 6: list_block<T, kInput, 1, 6>(a, x, dx, kernel); break;
-    case 7: list_block<T, kInput, 1, 7>(a, x, dx, kernel); break;
-    case 8: list_block<T, kInput, 1, 8>(a, x, dx, kernel); break;
-    case 9: list_block<T, kInput, 1, 9>(a, x, dx, kernel); break;
-    case 10: list_block<T, kInput, 1, 10>(a, x, dx, kernel); break;
-    case 11: list_block<T, kInput, 1, 11>(a, x, dx, kernel); break;
-    case 12: list_block<T, kInput, 1, 12>(a, x, dx, kernel); break;
+    case 4: sum.template block<1, 4>(window, own); break;
+    case 5: sum.template block<1, 5>(window, own); break;
+    case 6: sum.template block<1, 6>(window, own); break;
+    case 7: sum.template block<1, 7>(window, own); break;
+    case 8: sum.template block<1, 8>(window, own); break;
     default:
-      if constexpr (kMost > 12) {
+      if constexpr (Sum::kMostVecs > 8) {
         switch (vecs) {
-          case 13: list_block<T, kInput, 1, 13>(a, x, dx, kernel); break;
-          case 14: list_block<T, kInput, 1, 14>(a, x, dx, kernel); break;
-          case 15: list_block<T, kInput, 1, 15>(a, x, dx, kernel); break;
-          case 16: list_block<T, kInput, 1, 16>(a, x, dx, kernel); break;
-          case 17: list_block<T, kInput, 1, 17>(a, x, dx, kernel); break;
-          case 18: list_block<T, kInput, 1, 18>(a, x, dx, kernel); break;
-          case 19: list_block<T, kInput, 1, 19>(a, x, dx, kernel); break;
-          default: list_block<T, kInput, 1, 20>(a, x, dx, kernel); break;
+          case 9: sum.template block<1, 9>(window, own); break;
+          case 10: sum.template block<1, 10>(window, own); break;
+          case 11: sum.template block<1, 11>(window, own); break;
+          case 12: sum.template block<1, 12>(window, own); break;
+          default:
+            if constexpr (Sum::kMostVecs > 12) {
+              switch (vecs) {
+                case 13: sum.template block<1, 13>(window, own); break;
+                case 14: sum.template block<1, 14>(window, own); break;
+                case 15: sum.template block<1, 15>(window, own); break;
+                case 16: sum.template block<1, 16>(window, own); break;
+                case 17: sum.template block<1, 17>(window, own); break;
+                case 18: sum.template block<1, 18>(window, own); break;
+                case 19: sum.template block<1, 19>(window, own); break;
+                default: sum.template block<1, 20>(window, own); break;
+              }
+            }
+            break;
         }
       }
       break;
   }
 }
 
-// One pass over the list for each block of the kernel that fits the registers.
-template <class T, bool kInput>
-void walk_list(const ConvShape<T>& shape, const ChannelLists<T>& lists, std::int64_t channel, const T* x, T* dx,
-               T* kernel) {
+// Calls sum.block<H, N>(place in a window, place in a kernel) for each block of the kernel that fits the registers.
+template <class T, class Sum>
+void walk_kernel(const ConvShape<T>& shape, const Sum& sum) {
   constexpr std::int64_t kLanes = Vec<T>::kLanes;
   constexpr std::int64_t kNarrow = 3;
   const std::int64_t padded = shape.run_vecs * kLanes, per_line = shape.runs * padded;
-  const std::int64_t first = channel * lists.room;
-  const ListPass<T> pass{lists.g + first, lists.from + first, lists.length[channel], shape.line, per_line};
   for (std::int64_t k = 0; k < shape.runs; ++k) {
     const std::int64_t from = k * shape.run_step;
     if (shape.run_vecs <= kNarrow) {
@@ -454,21 +454,18 @@ void walk_list(const ConvShape<T>& shape, const ChannelLists<T>& lists, std::int
       const Groups rows(shape.kernel_h, static_cast<int>(fit < 5 ? fit : 5));
       for (std::int64_t b = 0; b < rows.groups; ++b) {
         const std::int64_t y = rows.begin(b), h = rows.begin(b + 1) - y;
-        const T* at = x + y * shape.line + from;
-        T* to = dx + y * shape.line + from;
-        T* own = kernel + y * per_line + k * padded;
-        shape.run_vecs == 1   ? list_rows<T, kInput, 1>(pass, h, at, to, own)
-        : shape.run_vecs == 2 ? list_rows<T, kInput, 2>(pass, h, at, to, own)
-                              : list_rows<T, kInput, 3>(pass, h, at, to, own);
+        const std::int64_t window = y * shape.line + from, own = y * per_line + k * padded;
+        shape.run_vecs == 1   ? walk_rows<T, 1>(sum, h, window, own)
+        : shape.run_vecs == 2 ? walk_rows<T, 2>(sum, h, window, own)
+                              : walk_rows<T, 3>(sum, h, window, own);
       }
       continue;
     }
-    const Groups vecs(shape.run_vecs, Vec<T>::kListVecs);
+    const Groups vecs(shape.run_vecs, Sum::kMostVecs);
     for (std::int64_t y = 0; y < shape.kernel_h; ++y) {
       for (std::int64_t b = 0; b < vecs.groups; ++b) {
-        const std::int64_t v = vecs.begin(b) * kLanes, at = y * shape.line + from + v;
-        list_vecs<T, kInput>(pass, vecs.begin(b + 1) - vecs.begin(b), x + at, dx + at,
-                             kernel + y * per_line + k * padded + v);
+        const std::int64_t v = vecs.begin(b) * kLanes;
+        walk_vecs<T>(sum, vecs.begin(b + 1) - vecs.begin(b), y * shape.line + from + v, y * per_line + k * padded + v);
       }
     }
   }
@@ -489,13 +486,39 @@ void add_bias_sum(const Operation& op, const T* bias_sum, T* sum) {
   }
 }
 
+// Adds what the channels of a group give to the gradient of row r of the input.
+template <class T>
+void pooled_input_gradient(const Network& network, const Operation& op, const ConvShape<T>& shape,
+                           const NetworkScratch<T>& s, std::int64_t r, std::int64_t group) {
+  const Tensor& in = network.tensors[op.in];
+  const Tensor& out = network.tensors[op.out];
+  const std::int64_t per_out = shape.backward_size(op) / op.record.out, pixels = out.h * out.w;
+  const std::int64_t channel = group * shape.out_group;
+  PlaceLists<T> lists{s.list, s.list_from, s.place_room, {}};
+  std::int32_t* const begin = s.place_begin;
+  const T* choice = s.choice[op.out] + r * out.features() + channel;
+  for (std::int64_t i = 0; i <= pixels; ++i, choice += out.c) {
+    for (std::int64_t k = 0; k < 4; ++k) {
+      begin[k * (pixels + 1) + i] = static_cast<std::int32_t>(lists.length[k]);
+    }
+    if (i < pixels) {
+      const std::int64_t at = out.first() + i / out.w * out.line() + i % out.w * out.c + channel;
+      append_pixel(lists, shape.out_group, s.gradient[op.out] + r * out.size() + at, choice,
+                   static_cast<std::int32_t>(channel * per_out), static_cast<std::int32_t>(per_out));
+    }
+  }
+  T* const dx = s.gradient[op.in] + r * in.size() + shape.origin + group * shape.in_group;
+  walk_kernel(shape, WindowSum<T>{shape, out, lists, begin, per_out / shape.kernel_h, s.backward_weights, dx});
+}
+
 // Adds the gradient of weights and bias to sum, which may be w, and makes that of the input where it is wanted.
 template <class T>
 void pooled_conv_backward(const Network& network, const Operation& op, const NetworkScratch<T>& s, const T* w,
                           std::int64_t n_rows, T* sum) {
   const Tensor& in = network.tensors[op.in];
   const ConvShape<T> shape(network, op);
-  const std::int64_t per_out = shape.backward_size(op) / op.record.out, rows = rows_per_list<T>(network, op);
+  const std::int64_t per_out = shape.backward_size(op) / op.record.out, per_line = per_out / shape.kernel_h;
+  const std::int64_t rows = rows_per_list<T>(network, op);
   ChannelLists<T> lists{s.list, s.list_from, s.list_room, {}};
   fill_zero(shape.backward_size(op), s.weight_sum);
   T* const bias_sum = s.strip;
@@ -510,9 +533,8 @@ void pooled_conv_backward(const Network& network, const Operation& op, const Net
   for (std::int64_t begin = 0; begin < n_rows; begin += rows) {
     const std::int64_t end = n_rows - begin < rows ? n_rows : begin + rows;
     const T* x = s.value[op.in] + begin * in.size();
-    T* dx = s.gradient[op.in] + begin * in.size();
     if (op.passes_back) {
-      fill_zero((end - begin) * in.size(), dx);
+      fill_zero((end - begin) * in.size(), s.gradient[op.in] + begin * in.size());
     }
     if (op.relu) {
       stop_at_relu(network, op, s, begin, end);
@@ -521,13 +543,17 @@ void pooled_conv_backward(const Network& network, const Operation& op, const Net
       const std::int64_t left = op.record.out - first, channels = left < kListChannels ? left : kListChannels;
       make_lists(network, op, shape, s, first, channels, begin, end, lists);
       for (std::int64_t c = 0; c < channels; ++c) {
-        walk_list<T, false>(shape, lists, c, x, dx, s.weight_sum + (first + c) * per_out);
-        if (op.passes_back) {
-          walk_list<T, true>(shape, lists, c, x, dx, s.backward_weights + (first + c) * per_out);
-        }
+        const std::int64_t at = c * lists.room;
+        const ListPass<T> list{lists.g + at, lists.from + at, lists.length[c], shape.line, per_line};
+        walk_kernel(shape, KernelSum<T>{list, x, s.weight_sum + (first + c) * per_out});
         if (op.bias >= 0) {
-          bias_sum[first + c] += sum_of_list(lists.g + c * lists.room, lists.length[c]);
+          bias_sum[first + c] += sum_of_list(list.g, list.n);
         }
+      }
+    }
+    for (std::int64_t r = begin; op.passes_back && r < end; ++r) {
+      for (std::int64_t group = 0; group < op.record.groups; ++group) {
+        pooled_input_gradient(network, op, shape, s, r, group);
       }
     }
   }

@@ -1,4 +1,4 @@
-// Lists of the gradients that are not zero.
+// Lists of the gradients that are not zero behind max-pooling.
 
 // Whether x is not zero, without a branch. A NaN is not.
 FB_ALWAYS_INLINE std::int64_t counts(float x) {
@@ -25,7 +25,8 @@ struct ChannelLists {
   std::int64_t length[kListChannels];
 };
 
-// Where a window begins: for pixel `from`, channel c and the place that pooling chose, at from + group[c] + away[place].
+// Where a window begins: for pixel `from`, channel c and the place that pooling chose, at from + group[c] +
+// away[place].
 struct ListPlaces {
   std::int32_t group[kListChannels];
   std::int32_t away[4];
@@ -60,3 +61,26 @@ class ListMaker {
   const ListPlaces& places_;
   std::int64_t n_;
 };
+
+// The gradients of a picture's channels by the place that pooling chose in each window: four lists, of each gradients
+// and where the channel's kernel begins.
+template <class T>
+struct PlaceLists {
+  T* g;                // (4, room)
+  std::int32_t* from;  // the same
+  std::int64_t room;
+  std::int64_t length[4];
+};
+
+// Appends the n channels of a pixel; the kernel of the first begins at `from`, each next one `step` behind.
+template <class T>
+void append_pixel(PlaceLists<T>& lists, std::int64_t n, const T* g, const T* choice, std::int32_t from,
+                  std::int32_t step) {
+  for (std::int64_t c = 0; c < n; ++c, from += step) {
+    const auto place = static_cast<int>(choice[c]);
+    const std::int64_t at = place * lists.room + lists.length[place];
+    lists.g[at] = g[c];
+    lists.from[at] = from;
+    lists.length[place] += counts(g[c]);
+  }
+}

@@ -1,4 +1,4 @@
-// ListMaker of floats for AVX-512: sixteen pixels at a time, whose channels become lanes of pixels.
+// Lists of floats for AVX-512. ListMaker takes sixteen pixels at a time, whose channels become lanes of pixels.
 
 // Rows become columns.
 inline void transpose(__m512i (&a)[16]) {
@@ -83,3 +83,23 @@ class ListMaker<float> {
   __m512i g_[16], from_[16];  // of the pixels that wait, later of the channels
   int waiting_ = 0;
 };
+
+inline void append_pixel(PlaceLists<float>& lists, std::int64_t n, const float* g, const float* choice,
+                         std::int32_t from, std::int32_t step) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i steps = _mm512_mullo_epi32(lane, _mm512_set1_epi32(step));
+  for (std::int64_t c = 0; c < n; c += 16, from += 16 * step) {
+    const __mmask16 there = n - c < 16 ? Vec<float>::mask(static_cast<int>(n - c)) : static_cast<__mmask16>(0xFFFF);
+    const __m512i own = _mm512_maskz_loadu_epi32(there, g + c);
+    const __m512i place = _mm512_cvttps_epi32(_mm512_maskz_loadu_ps(there, choice + c));
+    const __m512i begin = _mm512_add_epi32(_mm512_set1_epi32(from), steps);
+    const __mmask16 counted = _mm512_test_epi32_mask(own, _mm512_set1_epi32(0x7FFFFFFF));
+    for (int k = 0; k < 4; ++k) {
+      const __mmask16 kept = _mm512_mask_cmpeq_epi32_mask(counted, place, _mm512_set1_epi32(k));
+      const std::int64_t at = k * lists.room + lists.length[k];
+      _mm512_storeu_si512(lists.g + at, _mm512_maskz_compress_epi32(kept, own));
+      _mm512_storeu_si512(lists.from + at, _mm512_maskz_compress_epi32(kept, begin));
+      lists.length[k] += __builtin_popcount(kept);
+    }
+  }
+}

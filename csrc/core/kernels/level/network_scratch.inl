@@ -106,15 +106,16 @@ struct NetworkScratch {
   T* strip;                 // two lines of a convolution's output; on the way back the gradient of its bias
   T* list;                  // (kListChannels, list_room) the gradients of ChannelLists
   std::int32_t* list_from;  // and where their windows begin
-  std::int64_t list_room;
-  T* turned;             // a row's gradient with zeros around it
-  T* norm;               // weights and sums of a norm
-  T* packed;             // of a product of matrices, the second one
-  T* panels;             // and of the first one a part
-  const T** lines;       // where an LSTM's or GRU's inputs and states begin
-  T* other_gradient;     // (block_rows, largest tensor) what is added to a gradient
-  DenseLists<T>* dense;  // of a block of outputs of a dense layer
-  DropoutPlace* place;   // of the rows at work
+  std::int64_t list_room, place_room;
+  std::int32_t* place_begin;  // (4, pixels + 1) of PlaceLists, which lie in the same memory with place_room
+  T* turned;                  // a row's gradient with zeros around it
+  T* norm;                    // weights and sums of a norm
+  T* packed;                  // of a product of matrices, the second one
+  T* panels;                  // and of the first one a part
+  const T** lines;            // where an LSTM's or GRU's inputs and states begin
+  T* other_gradient;          // (block_rows, largest tensor) what is added to a gradient
+  DenseLists<T>* dense;       // of a block of outputs of a dense layer
+  DropoutPlace* place;        // of the rows at work
 
   template <class Take>
   void lay_out(const Network& n, bool planning, Take take) {
@@ -136,7 +137,7 @@ struct NetworkScratch {
       take_into(gradient, i, numbers);
     }
     std::int64_t forward = 0, backward = 0, strips = 0, entries = 0, outputs = 0, norms = 0, others = 0;
-    std::int64_t turns = 0, packs = 0, steps = 0;
+    std::int64_t turns = 0, packs = 0, steps = 0, places = 0, begins = 0;
     const auto at_least = [](std::int64_t& most, std::int64_t wanted) { most = most < wanted ? wanted : most; };
     for (std::int64_t i = 0; i < n.n_operations; ++i) {
       const Operation& op = n.operations[i];
@@ -168,6 +169,8 @@ struct NetworkScratch {
         at_least(strips, 2 * shape.strip_line(op));
         if (op.pooled) {
           at_least(entries, rows_per_list<T>(n, op) * out.h * out.w);
+          at_least(places, out.h * out.w * shape.out_group);
+          at_least(begins, 4 * (out.h * out.w + 1));
         } else if (op.passes_back) {
           const Tensor& in = n.tensors[op.in];
           const std::int64_t vecs = (shape.in_group + shape.kLanes - 1) / shape.kLanes;
@@ -184,8 +187,11 @@ struct NetworkScratch {
     take(weight_sum, backward + kSlack);
     take(strip, strips + kSlack);
     list_room = entries + kListSlack;
-    take(list, kListChannels * list_room);
-    take(list_from, kListChannels * list_room);
+    place_room = places + kListSlack;
+    const std::int64_t listed = kListChannels * list_room > 4 * place_room ? kListChannels * list_room : 4 * place_room;
+    take(list, listed);
+    take(list_from, listed);
+    take(place_begin, begins);
     take(turned, turns + kSlack);
     take(weight_row, outputs);
     take(dense, 1);
