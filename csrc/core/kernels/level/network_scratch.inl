@@ -143,7 +143,6 @@ struct NetworkScratch {
       const Operation& op = n.operations[i];
       at_least(outputs, op.kind == OperationKind::Dense ? op.record.out : 0);
       const Tensor& out = n.tensors[op.out];
-      const bool chooses = op.pooled || op.kind == OperationKind::MaxPool || op.kind == OperationKind::Dropout;
       if (op.kind == OperationKind::Norm) {
         take_into(choice, op.out, 2 * n.block_rows * out.c);
         const std::int64_t weights = op.record.kind == LayerKind::LayerNorm ? out.features() : out.c;
@@ -155,11 +154,9 @@ struct NetworkScratch {
         at_least(packs, recurrent.packed_most());
         at_least(steps, out.w);
       }
-      if (op.adds_back || op.adds_back_other) {
-        const std::int32_t to = op.adds_back ? op.in : op.other;
-        at_least(others, n.block_rows * n.tensors[to].size());
-      }
-      if (chooses) {
+      const bool adds = op.adds_back || op.adds_back_other;
+      at_least(others, adds ? n.block_rows * n.tensors[op.adds_back ? op.in : op.other].size() : 0);
+      if (op.pooled || op.kind == OperationKind::MaxPool || op.kind == OperationKind::Dropout) {
         take_into(choice, op.out, n.block_rows * out.features());
       }
       if (op.kind == OperationKind::Conv) {
@@ -172,12 +169,11 @@ struct NetworkScratch {
           at_least(places, out.h * out.w * shape.out_group);
           at_least(begins, 4 * (out.h * out.w + 1));
         } else if (op.passes_back) {
-          const Tensor& in = n.tensors[op.in];
           const std::int64_t vecs = (shape.in_group + shape.kLanes - 1) / shape.kLanes;
           const std::int64_t channels = op.record.groups * vecs * shape.kLanes;
           at_least(forward, channels * op.record.kernel[0] * op.record.kernel[1] * shape.out_group);
           at_least(backward, channels);
-          at_least(strips, in.w * channels);
+          at_least(strips, n.tensors[op.in].w * channels);
           at_least(turns, TurnedConv(n, op).gradient.size());
         }
       }
