@@ -14,6 +14,8 @@ FLWR ?= 1.41.*
 FLOWER := .venv-flower
 FRAMEWORKS := .venv-frameworks
 OLDEST := .venv-oldest
+FREE ?= python3.14t
+FREE_VENV := .venv-free
 JOBS := -j$(shell $(PYTHON) -c "import os; print(os.cpu_count())")
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedbuff/_version.py)
 CORE := $(CURDIR)/fedbuff/$(if $(filter Darwin,$(shell uname)),libfedbuff.dylib,libfedbuff-$(VERSION).so)
@@ -25,7 +27,7 @@ COMPILED := setup.py pyproject.toml fedbuff/_version.py $(wildcard fedbuff/*.pxd
 INSTALL = FEDBUFF_BUILD=require FEDBUFF_BUILD_LOG=/proc/$$$$/fd/2 $(PIP) install --no-build-isolation -e ".[$(1)]"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flower test-frameworks test-oldest lint format docs cmake dist wheels core-test sanitize torture fuzz memory bench \
+.PHONY: help demo test test-flower test-frameworks test-oldest test-free-threaded arm-test lint format docs cmake dist wheels core-test sanitize torture fuzz memory bench \
         bench-full bench-flower study clean
 .DELETE_ON_ERROR:
 
@@ -49,6 +51,11 @@ test-frameworks: $(VENV)/.built $(FRAMEWORKS)/.made  ## tests with PyTorch, JAX 
 test-oldest: $(VENV)/.built $(OLDEST)/.made  ## the main tests beside the oldest NumPy, in .venv-oldest
 	PYTHONPATH=$(CURDIR) $(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/rule tests/problems tests/schedule tests/replay tests/golden
 
+test-free-threaded: $(VENV)/.made  ## tests of threads under a free-threaded Python, in .venv-free; FREE=python3.14t names it
+	@command -v $(FREE) >/dev/null || { echo "test-free-threaded: left out, as $(FREE) is not on this machine"; exit 0; }; \
+	$(MAKE) --no-print-directory $(FREE_VENV)/.built && \
+	$(FREE_VENV)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) tests/boundary/test_threads.py tests/rule/test_server.py tests/problems/test_callback_safety.py tests/golden
+
 lint: $(VENV)/.built $(VENV)/.lint  ## formats, types and stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -62,12 +69,30 @@ format: $(VENV)/.lint  ## rewrite what `make lint` would complain about, where a
 	$(BIN)/ruff format .
 	git ls-files -co --exclude-standard csrc tests/core tests/fuzz tests/torture | grep -E '\.(c|cpp|h|hpp|inl)$$' | xargs $(BIN)/clang-format -i
 
-docs: $(VENV)/.built $(VENV)/.docs  ## the documentation as a site, in build/site; a warning is an error
+# The event loop for a browser, where Emscripten is; the page says so where it is not. Linked by -O1: more of it rewrites
+# the JavaScript, which needs a package of Node's, and does nothing for the speed.
+SIMULATOR := build/simulator/schedule.js
+SIMULATOR_SOURCES := docs/simulator/simulator.cpp csrc/core/schedule/resolver.cpp
+SIMULATOR_OBJECTS := $(patsubst %.cpp,build/simulator/%.o,$(notdir $(SIMULATOR_SOURCES)))
+vpath %.cpp $(sort $(dir $(SIMULATOR_SOURCES)))
+build/simulator/%.o: %.cpp $(shell find csrc/core -name '*.hpp' -o -name '*.inl')
+	@mkdir -p $(@D)
+	emcc -std=c++17 -O3 -ffp-contract=off -fno-math-errno -Icsrc/include -Icsrc/core -c $< -o $@
+$(SIMULATOR): $(SIMULATOR_OBJECTS)
+	emcc -O1 $^ -sSINGLE_FILE=1 -sMODULARIZE=1 -sEXPORT_NAME=createSchedule -sALLOW_MEMORY_GROWTH=1 -sENVIRONMENT=web,node -o $@
+
+docs: $(VENV)/.built $(VENV)/.docs $(if $(shell command -v emcc),$(SIMULATOR))  ## the documentation as a site, in build/site; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
 	@echo "build/site/index.html"
 
 core-test:  ## the tests of the C++ core alone: compiler and make are enough
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core run
+
+ARM := aarch64-linux-gnu
+arm-test:  ## the core's tests on AArch64, level NEON and golden hashes: Debian's cross compiler and qemu-user
+	@for needed in $(ARM)-g++ qemu-aarch64; do \
+	  command -v $$needed >/dev/null || { echo "arm-test: left out, as $$needed is not installed"; exit 0; }; done; \
+	$(MAKE) $(JOBS) --no-print-directory -C tests/core TARGET=$(ARM) RUN="qemu-aarch64 -L /usr/$(ARM)" run
 
 CMAKE_CXX = $(or $(shell command -v clang++),c++)
 cmake:  ## the core built, tested and installed by CMake, without Python, with Clang where it is; a C++ program that uses it
@@ -119,7 +144,7 @@ bench-flower: $(VENV)/.built $(FLOWER)/.made  ## fedbuff.flower beside Flower's 
 	PYTHONPATH=$(CURDIR) OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/python benches/flower.py
 
 clean:  ## remove what was built, and .venv
-	rm -rf $(VENV) $(FLOWER) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
+	rm -rf $(VENV) $(FLOWER) $(FREE_VENV) build dist wheelhouse *.egg-info fedbuff/*.so fedbuff/*.dylib fedbuff/_build_info.py src/*.c src/*.cpp
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.made: pyproject.toml
@@ -153,6 +178,13 @@ $(FRAMEWORKS)/.made: Makefile
 $(OLDEST)/.made: Makefile
 	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet install "numpy==2.0.0" tqdm click "pytest>=8" "hypothesis>=6.100" "numba>=0.60" "pyarrow>=16"
+	@touch $@
+
+$(FREE_VENV)/.built: $(VENV)/.made $(COMPILED)
+	test -x $(FREE_VENV)/bin/python || $(FREE) -m venv --without-pip $(FREE_VENV)
+	$(PIP) --python $(FREE_VENV)/bin/python install "pip>=24.1"
+	$(FREE_VENV)/bin/python -m pip --quiet install "setuptools>=77" wheel "Cython>=3.1" "pybind11>=3.0" "numpy>=2.3" tqdm click "pytest>=8" "hypothesis>=6.100"
+	FEDBUFF_BUILD=require $(FREE_VENV)/bin/python -m pip --quiet install --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.lint $(VENV)/.docs $(VENV)/.dist: $(VENV)/.%: $(VENV)/.made

@@ -103,6 +103,7 @@ def extensions() -> list[Extension]:
         for p in sorted((ROOT / "src").glob("*.pyx"))
     ]
     directives = {"language_level": 3, "boundscheck": False, "wraparound": False, "embedsignature": True}
+    directives["freethreading_compatible"] = True
     return [core, *cythonize(cython, include_path=["."], compiler_directives=directives)]
 
 

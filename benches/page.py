@@ -319,6 +319,7 @@ def write_page(sections: Sections, profiles: Profiles, networks: str, numba: str
         _peers(sections) or _part("Beside other libraries"),
         networks or _part("Networks"),
         numba or _part("The Numba backend"),
+        _part("Options, tables and compression"),
         _missed(measured, profiles),
         _again(),
     ]

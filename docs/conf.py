@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from fedbuff import __version__
@@ -22,6 +23,8 @@ autodoc_default_options = {"members": True}
 autoclass_content = "both"
 add_module_names = False
 html_copy_source = False
+_SIMULATOR = Path(__file__).parents[1] / "build" / "simulator" / "schedule.js"  # the page says so where there is none
+html_extra_path = ["simulator/simulator.html", *([str(_SIMULATOR)] if _SIMULATOR.exists() else [])]
 
 ARGUMENT = re.compile(r"^(\w[\w*]*(?:(?:, | and )\w+)*) {2,}(\S.*)$")
 

@@ -47,6 +47,7 @@ cdef class Server:
 
     cdef int require(self, fb_status status) except -1
     cdef int grow_table(self, int64_t staleness) except -1
+    cdef int make_table(self, int64_t staleness) except -1
     cdef double sample_weight(self, double n_samples) except? -1.0
     cdef double weight_of(self, double n_samples, int64_t client) except? -1.0
     cdef bint has_sum(self, int64_t fill)

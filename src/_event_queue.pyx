@@ -10,7 +10,21 @@ from fedbuff._fedbuff_h cimport *
 from fedbuff._server cimport as_double, as_int64, check
 
 from fedbuff._base.checks import integer
-from fedbuff._rule.server_errors import empty_queue, event_kind, event_time
+from fedbuff._rule.server_errors import empty_queue, event_kind, event_time, queue_busy
+
+
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    static inline int fb_enter(int* inside) { return __atomic_exchange_n(inside, 1, __ATOMIC_ACQUIRE) == 0; }
+    static inline void fb_leave(int* inside) { __atomic_store_n(inside, 0, __ATOMIC_RELEASE); }
+    #else
+    static inline int fb_enter(int* inside) { return inside != 0; } /* the GIL is held from here to fb_leave */
+    static inline void fb_leave(int* inside) { (void)inside; }
+    #endif
+    """
+    bint fb_enter(int* inside) noexcept nogil
+    void fb_leave(int* inside) noexcept nogil
 
 
 cdef class EventQueue:
@@ -46,6 +60,11 @@ cdef class EventQueue:
     cdef int64_t size_raw(self) noexcept nogil:
         return fb_queue_size(self.queue)
 
+    cdef int enter(self) except -1:
+        if not fb_enter(&self.inside):
+            raise queue_busy()
+        return 0
+
     @property
     def _handle(self):
         return <size_t> self.queue
@@ -59,12 +78,17 @@ cdef class EventQueue:
             raise event_time(at)
         if not 0 <= which <= 3:
             raise event_kind(which)
-        check(self.push_raw(at, number, <int32_t> which))
+        self.enter()
+        cdef fb_status status = self.push_raw(at, number, <int32_t> which)
+        fb_leave(&self.inside)
+        check(status)
 
     def pop(self):
         """The earliest event, (time, item, kind), removed; IndexError where there is none."""
         cdef fb_event event
+        self.enter()
         cdef fb_status status = self.pop_raw(&event)
+        fb_leave(&self.inside)
         if status == FB_ERR_EMPTY:
             raise empty_queue()
         check(status)
@@ -73,7 +97,9 @@ cdef class EventQueue:
     def peek(self):
         """The earliest event, left where it is."""
         cdef fb_event event
+        self.enter()
         cdef fb_status status = self.peek_raw(&event)
+        fb_leave(&self.inside)
         if status == FB_ERR_EMPTY:
             raise empty_queue()
         check(status)
@@ -81,10 +107,16 @@ cdef class EventQueue:
 
     def clear(self):
         """Removes all events."""
-        check(fb_queue_clear(self.queue))
+        self.enter()
+        cdef fb_status status = fb_queue_clear(self.queue)
+        fb_leave(&self.inside)
+        check(status)
 
     def __len__(self):
-        return self.size_raw()
+        self.enter()
+        cdef int64_t n = self.size_raw()
+        fb_leave(&self.inside)
+        return n
 
     def __reduce__(self):
         raise TypeError("event queue: it does not pickle")

@@ -3,6 +3,7 @@
 They behave, to the text of their exceptions, as the ones in fedbuff/backends/python/server.py.
 """
 
+cimport cython
 cimport numpy as cnp
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
@@ -263,8 +264,14 @@ cdef class Server:
     cdef int grow_table(self, int64_t staleness) except -1:
         """Works s out up to this staleness, and further where the function allows: the next call is then far off.
 
-        A staleness beyond any usual table is worked out alone.
+        A staleness beyond any usual table is worked out alone. One thread at a time, so that a table only grows.
         """
+        with cython.critical_section(self):
+            if staleness >= self.n_table:
+                self.make_table(staleness)
+        return 0
+
+    cdef int make_table(self, int64_t staleness) except -1:
         cdef fb_status status
         cdef double weight
         cdef const double* values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,22 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("site")
     installs.pip("install", "--quiet", "--target", str(target), str(wheel), cwd=target)
     return target
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, without a screen and without a network."""
+    chromium, driver_path = shutil.which("chromium"), shutil.which("chromedriver")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    if chromium is None or driver_path is None:
+        pytest.skip("there is no chromium with its driver here")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    no_network = "--host-resolver-rules=MAP * ~NOTFOUND"
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,2400", no_network):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_path))
+    driver.set_script_timeout(60)
+    yield driver
+    driver.quit()

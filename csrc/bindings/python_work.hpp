@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -65,7 +67,7 @@ class CallbackWork final : public PythonWork<T> {
  public:
   using PythonWork<T>::PythonWork;
 
-  double flops() const override { return 4e9 * seconds_; }
+  double flops() const override { return 4e9 * seconds_.load(std::memory_order_relaxed); }
 
   void run(const ClientTask<T>* tasks, std::int64_t n_tasks, void*) override {
     const GilHeld held;
@@ -73,7 +75,8 @@ class CallbackWork final : public PythonWork<T> {
     for (std::int64_t i = 0; i < n_tasks; ++i) {
       run_one(tasks[i]);
     }
-    seconds_ += 0.1 * (watch.lap() / static_cast<double>(n_tasks) - seconds_);
+    const double before = seconds_.load(std::memory_order_relaxed);
+    seconds_.store(before + 0.1 * (watch.lap() / static_cast<double>(n_tasks) - before), std::memory_order_relaxed);
   }
 
  private:
@@ -101,7 +104,7 @@ class CallbackWork final : public PythonWork<T> {
     }
   }
 
-  double seconds_ = 1;  // of one task; changed with the GIL
+  std::atomic<double> seconds_{1};  // of one task, about: without a GIL threads may overwrite each other's
 };
 
 // function(clients, tasks, W) returns the deltas of a group, row by row. W is a copy of the models, the function's own:
@@ -144,6 +147,7 @@ class GroupWork final : public PythonWork<T> {
       }
     });
     if (models.ref_count() == 1 && memory.ref_count() == 2 && deltas.ptr() != models.ptr()) {
+      const std::lock_guard<std::mutex> lock(spare_mutex_);
       spare_.push_back(std::move(memory));
     }
   }
@@ -155,12 +159,15 @@ class GroupWork final : public PythonWork<T> {
 
  private:
   py::array_t<T> take_memory() {
-    if (spare_.empty()) {
-      return py::array_t<T>({static_cast<py::ssize_t>(most_), this->dim_});
+    {
+      const std::lock_guard<std::mutex> lock(spare_mutex_);
+      if (!spare_.empty()) {
+        py::array_t<T> memory = std::move(spare_.back());
+        spare_.pop_back();
+        return memory;
+      }
     }
-    py::array_t<T> memory = std::move(spare_.back());
-    spare_.pop_back();
-    return memory;
+    return py::array_t<T>({static_cast<py::ssize_t>(most_), this->dim_});
   }
 
   // Copies so many numbers; without the GIL where that takes long.
@@ -176,6 +183,7 @@ class GroupWork final : public PythonWork<T> {
 
   static constexpr py::ssize_t kMany = 1 << 16;
   std::int64_t most_;
+  std::mutex spare_mutex_;  // nothing of Python's happens under it
   std::vector<py::array_t<T>> spare_;
 };
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 __all__ = ["OneAtATime", "alone"]
@@ -51,10 +51,4 @@ class OneAtATime:
         self._marks: dict[str, object] = {} if other is None else other._marks
 
     def __getattr__(self, name: str) -> Any:
-        if _RUNNER in self._marks:
-            raise busy_error()
-        return getattr(self.engine, name)
-
-    def advance(self, max_steps: int, seconds: float, threads: int) -> int:
-        code: int = _marked(self._marks, self.engine.advance, max_steps, seconds, threads)
-        return code
+        return partial(_marked, self._marks, getattr(self.engine, name))

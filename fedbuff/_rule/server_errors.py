@@ -28,6 +28,7 @@ __all__ = [
     "overflow_error",
     "own_error",
     "positive",
+    "queue_busy",
     "sum_error",
     "ticket_error",
     "unit_of",
@@ -167,6 +168,10 @@ def event_time(time: float) -> ValueError:
 
 def event_kind(kind: int) -> ValueError:
     return ValueError(f"kind: expected 0, 1, 2 or 3, got {kind}")
+
+
+def queue_busy() -> ValueError:
+    return ValueError("event queue: expected one thread at a time, another one is inside")
 
 
 def empty_queue() -> IndexError:

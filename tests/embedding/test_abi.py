@@ -40,6 +40,17 @@ int main(void) {
   fb_local* local = 0;
   int64_t version;
   fb_model* model = 0;
+  fb_delays delays = FB_DELAYS_INIT;
+  fb_schedule_config plan = FB_SCHEDULE_CONFIG_INIT;
+  fb_columns columns = FB_COLUMNS_INIT;
+  fb_replay_config weights = FB_REPLAY_CONFIG_INIT;
+  fb_schedule* schedule = 0;
+  fb_replay* replay = 0;
+  int32_t client[8], end;
+  uint32_t task[8];
+  int64_t numbers[5][8], n_rows, n_steps;
+  double times[3][8];
+  uint8_t status[8];
   executor.run = run;
   executor.context = &calls;
   problem.family = FB_QUADRATIC;
@@ -62,6 +73,25 @@ int main(void) {
   fb_local_destroy(&local);
   fb_server_destroy(&server);
 
+  delays.n_clients = plan.concurrency = 1;
+  delays.compute.p[0] = 0.5;
+  plan.server_steps = 3;
+  columns.n_rows = columns.n_steps = 8;
+  columns.client = client, columns.task = task, columns.version = numbers[0], columns.step = numbers[1];
+  columns.staleness = numbers[2], columns.started = numbers[3], columns.step_rows = numbers[4];
+  columns.start_time = times[0], columns.arrive_time = times[1], columns.step_time = times[2];
+  columns.status = status;
+  failed += fb_schedule_create(&delays, &plan, &schedule) != FB_OK;
+  failed += fb_schedule_next(schedule, &columns, &n_rows, &n_steps, &end) != FB_OK;
+  failed += n_steps != 3 || times[2][2] != 1.5;
+  columns.n_rows = n_rows, columns.n_steps = n_steps;
+  failed += fb_replay_create(&problem, &config, &rule, &weights, FB_F64, 2, small, &replay) != FB_OK;
+  failed += fb_replay_add(replay, &columns) != FB_OK || fb_replay_close(replay) != FB_OK;
+  failed += fb_replay_run(replay, 9, 1, &end) != FB_OK || end != FB_REPLAY_CLOSED;
+  failed += ((const double*)fb_replay_w(replay))[1] != 2;
+  fb_replay_destroy(&replay);
+  fb_schedule_destroy(&schedule);
+
   rule.abi = FB_ABI_VERSION + 1;
   failed += fb_server_create(&rule, FB_F64, DIM, w0, &server) != FB_ERR_ABI || server != 0;
   failed += fb_require_abi(FB_ABI_VERSION + 1) != FB_ERR_ABI;
@@ -79,7 +109,7 @@ def test_a_library_with_appended_fields(tmp_path: Path) -> None:
     appended, n_structs = re.subn(
         r"(typedef struct \w+ \{\n  uint32_t size, abi;\n(?:.*\n)*?)(\} \w+;)", r"\1  double appended[4];\n\2", header
     )
-    assert n_structs == 7
+    assert n_structs == 11
     later = tmp_path / "fedbuff"
     later.mkdir()
     (later / "fedbuff.h").write_text(appended, encoding="utf-8")
@@ -91,7 +121,8 @@ def test_a_library_with_appended_fields(tmp_path: Path) -> None:
     sources = [
         str(core / f"{name}.cpp")
         for name in (
-            *("abi/c_api", "server/server", "server/buffer", "clients/local_sgd"),
+            *("abi/c_api", "abi/c_schedule", "abi/c_replay", "abi/held_replay", "abi/saved_file", "abi/check_rule"),
+            *("abi/error_text", "server/server", "server/buffer", "clients/local_sgd", "clients/read_problem"),
             *("clients/workspace", "clients/network_plan", "clients/read_network"),
         )
     ]

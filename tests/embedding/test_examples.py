@@ -63,6 +63,37 @@ def test_c_program(installed: Path, tmp_path: Path, how: str) -> None:
     assert run.w.tolist() == [float(x) for x in w]
 
 
+def test_a_whole_simulation_in_c(installed: Path, tmp_path: Path) -> None:
+    """simulate.c reads delays, makes their schedule, replays it and prints the loss: the bits are Python's."""
+    need("cc")
+    strict = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
+    given = flags(installed, "--cflags", "--libs")
+    execute("cc", *strict, str(EXAMPLES / "simulate.c"), *given, "-o", "simulate", cwd=tmp_path)
+    random = np.random.default_rng(8)
+    client = np.sort(random.integers(12, size=300))
+    client[:12] = np.arange(12)  # all have one at least
+    client.sort()
+    compute, upload = random.lognormal(size=300), random.exponential(0.25, size=300)
+    lines = [f"{c},{a!r},{b!r}" for c, a, b in zip(client, compute.tolist(), upload.tolist(), strict=True)]
+    (tmp_path / "delays.csv").write_text("\n".join(["client,compute,upload", *lines]) + "\n")
+    shown = execute("./simulate", "delays.csv", cwd=tmp_path)
+
+    rows = 2 * (np.arange(840) * 7919 % 1024 / 1024 - 0.5)
+    x = rows.reshape(120, 7)
+    label = (np.cumsum(x * np.arange(7.0), axis=1)[:, -1] > 0).astype(np.int64)
+    problem = fb.Logistic(x, label, np.arange(120) // 10, l2=0.125, intercept=False)
+    strategy = fb.FedBuff(4, max_staleness=4, norm="arrivals", staleness=lambda t: 0.5**t)
+    schedule = fb.schedule(fb.read_trace(tmp_path / "delays.csv"), strategy, 6, server_steps=60, seed=3)
+    metrics = ("loss", "grad_norm_sq", "accuracy")
+    local = fb.LocalSGD(steps=3, lr=0.25, batch_size=4)
+    run = fb.replay(problem, schedule, local, strategy=strategy, seed=5, eval_every=60, metrics=metrics)
+    loss, norm, accuracy = (run.history.last[name] for name in metrics)
+    assert shown == (
+        f"60 server steps at time {schedule.step_time[-1]:.17g}\n"
+        f"loss {loss:.17g}, squared gradient norm {norm:.17g}, accuracy {accuracy:.17g}\n"
+    )
+
+
 def test_own_rule_in_c(installed: Path, tmp_path: Path) -> None:
     """own_rule.c, beside the same rule in Python."""
     need("cc")

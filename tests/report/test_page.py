@@ -7,8 +7,6 @@ import gzip
 import hashlib
 import json
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from fedbuff._study.run_folder import Run, load_run, run_study
 
 pytest.importorskip("plotly")
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 TABLES: dict[str, Any] = {
     "seeds": [0, 1],
     "problem": {"kind": "quadratic", "centers": [[float(i), 1.0] for i in range(20)]},
@@ -50,23 +47,6 @@ def page(runs: list[Run]) -> Path:
     path = runs[0].folder.parent / "report.html"
     write_report(runs, path, "A <title>")
     return path
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    if CHROMIUM is None or DRIVER is None:
-        pytest.skip("there is no chromium with its driver here")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    no_network = "--host-resolver-rules=MAP * ~NOTFOUND"
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,2400", no_network):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.set_script_timeout(60)
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture

@@ -9,6 +9,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "abi/check_rule.hpp"
+#include "abi/error_text.hpp"
+#include "abi/handles.hpp"
 #include "server/buffer.hpp"
 #include "kernels/dispatch.hpp"
 #include "fedbuff/fedbuff.h"
@@ -25,155 +28,30 @@ static_assert(sizeof(std::size_t) >= 8, "sizes of the C ABI have 64 bits, and so
 
 namespace {
 
-// Exceptions are caught here only: the core throws for lack of memory, the host's functions may throw anything.
-template <class Body>
-fb_status guarded(Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return FB_ERR_MEMORY;
-  } catch (const std::length_error&) {
-    return FB_ERR_MEMORY;
-  } catch (const fedbuff::Forked&) {
-    return FB_ERR_FORKED;
-  } catch (...) {
-    return FB_ERR_HOST;
-  }
-}
-
-// The result of body(object); `nothing` where there is no object, or where a parent process made it before a fork.
-template <class Object, class Body, class Result>
-Result read(Object* object, Body body, Result nothing) {
-  try {
-    return object == nullptr ? nothing : body(*object);
-  } catch (const fedbuff::Forked&) {
-    return nothing;
-  }
-}
+using fedbuff::create;
+using fedbuff::destroy;
+using fedbuff::guarded;
+using fedbuff::is_float;
+using fedbuff::read;
+using fedbuff::read_struct;
+using fedbuff::refuse;
 
 constexpr int64_t kNoNumber = -1;
 constexpr int64_t kMostCount = int64_t{1} << 62;  // of a state's counts: what is added to one stays within 64 bits
 
-// How large each struct was when this ABI began: fields after that were appended, and callers may not know them.
-constexpr std::size_t kFirstRule = offsetof(fb_rule, unit) + sizeof(double);
-constexpr std::size_t kFirstState = offsetof(fb_server_state, kept) + sizeof(void*);
-constexpr std::size_t kFirstExecutor = offsetof(fb_executor, run) + sizeof(void*);
-constexpr std::size_t kFirstProblem = offsetof(fb_problem, noise_variance) + sizeof(double);
-constexpr std::size_t kFirstLocalConfig = offsetof(fb_local_config, prox) + sizeof(double);
-
-// A caller's struct as this library has it. Fields that the caller does not know are zero; fields that this library
-// does not know must be.
-template <class Struct>
-fb_status read_struct(const Struct* given, std::size_t first_size, Struct& out) {
-  if (given == nullptr) {
-    return FB_ERR_ARGUMENT;
-  }
-  if (given->abi != FB_ABI_VERSION || given->size < first_size) {
-    return FB_ERR_ABI;
-  }
-  const std::size_t known = std::min<std::size_t>(given->size, sizeof(Struct));
-  const char* bytes = reinterpret_cast<const char*>(given);
-  if (std::any_of(bytes + known, bytes + given->size, [](char byte) { return byte != 0; })) {
-    return FB_ERR_ABI;
-  }
-  out = Struct{};
-  std::memcpy(&out, given, known);
-  return FB_OK;
-}
-
-bool is_float(fb_dtype dtype) { return dtype == FB_F32 || dtype == FB_F64; }
-
 bool finite_at_least(double x, double low) { return std::isfinite(x) && x >= low; }
-
-bool valid_unit(double unit) { return finite_at_least(unit, 0); }
-
-bool valid_optimizer(const fb_rule& rule) {
-  const bool delayed = rule.optimizer == FB_DELAYED_NESTEROV;
-  return rule.optimizer >= FB_SGD && rule.optimizer <= FB_DELAYED_NESTEROV && finite_at_least(rule.momentum, 0) &&
-         finite_at_least(rule.beta1, 0) && finite_at_least(rule.beta2, 0) && finite_at_least(rule.epsilon, 0) &&
-         finite_at_least(rule.weight_decay, 0) && finite_at_least(rule.initial, 0) &&
-         (!delayed || (rule.period >= 1 && finite_at_least(rule.activation, 0)));
-}
-
-bool valid_lr(const fb_rule& rule) {
-  return finite_at_least(rule.lr, 0) && rule.decay >= FB_DECAY_NONE && rule.decay <= FB_DECAY_INVERSE_SQRT &&
-         (rule.decay == FB_DECAY_NONE || rule.decay_steps >= 1) && finite_at_least(rule.decay_factor, 0) &&
-         finite_at_least(rule.decay_floor, 0) && rule.warm_up >= 0 && rule.delay_lr >= FB_DELAY_LR_NONE &&
-         rule.delay_lr <= FB_DELAY_LR_DIVIDE && rule.tau_c >= 0;
-}
-
-bool valid_table(const fb_rule& rule) {
-  return rule.table == FB_TABLE_NONE ||
-         (rule.table > FB_TABLE_NONE && rule.table <= FB_TABLE_BF16 && rule.n_clients >= 1 && rule.unit == 0 &&
-          std::isfinite(rule.table_own) && std::isfinite(rule.table_mean));
-}
-
-// What a table keeps instead of last deltas goes with nothing else that decides what an arrival counts.
-bool valid_keeps(const fb_rule& rule) {
-  const bool plain = rule.table == FB_TABLE_ROWS && rule.norm == FB_NORM_CLIENTS && rule.base == FB_BASE_START &&
-                     !fedbuff::weighs_numbers(rule) && rule.table_wait == 0 && rule.weight_shared == 0;
-  switch (rule.table_keeps) {
-    case FB_KEEPS_DELTA: return true;
-    case FB_KEEPS_MEANS: return plain && rule.trigger == FB_TRIGGER_RINGLEADER;
-    case FB_KEEPS_MODELS:
-      return plain && rule.trigger == FB_TRIGGER_BUFFER && rule.buffer_size == 1 && rule.table_own == -1 &&
-             rule.table_mean == 0;
-    default: return false;
-  }
-}
-
-bool valid_trigger(const fb_rule& rule) {
-  const bool hears = rule.trigger == FB_TRIGGER_EVERY_CLIENT || rule.trigger == FB_TRIGGER_RINGLEADER;
-  return rule.trigger == FB_TRIGGER_BUFFER || (hears && rule.n_clients >= 1 && finite_at_least(rule.per_client, 1));
-}
-
-bool valid_hidden(const fb_rule& rule) {
-  return rule.hidden_levels >= 0 && rule.hidden_levels <= fedbuff::kMostLevels &&
-         (rule.hidden_levels == 0 || rule.base == FB_BASE_START);
-}
-
-bool valid_own(const fb_rule& rule) {
-  return rule.own_step == nullptr
-             ? rule.own_state == 0
-             : rule.own_state >= 0 && rule.own_state <= kMostCount / 8 && rule.base == FB_BASE_START &&
-                   rule.optimizer == FB_SGD && rule.momentum == 0 && rule.norm == FB_NORM_ONE && rule.unit == 0 &&
-                   rule.table == FB_TABLE_NONE && rule.hidden_levels == 0 && !fedbuff::weighs_numbers(rule);
-}
-
-bool valid_shared(const fb_rule& rule) {
-  return rule.weight_shared == 0 || (rule.weight_shared == 1 && rule.n_clients >= 1 && rule.base == FB_BASE_START &&
-                                     rule.table == FB_TABLE_NONE && rule.unit == 0 && !fedbuff::weighs_numbers(rule));
-}
-
-bool valid_weights(const fb_rule& rule) {
-  const bool divides = rule.weight_by >= FB_WEIGHT_NORM && rule.weight_by <= FB_WEIGHT_RATIO;
-  return rule.weight_by >= FB_WEIGHT_NONE && rule.weight_by <= FB_WEIGHT_SUM && finite_at_least(rule.weight_clip, 0) &&
-         finite_at_least(rule.weight_epsilon, 0) && (!divides || rule.weight_epsilon > 0) &&
-         (rule.unit == 0 || !fedbuff::weighs_numbers(rule));
-}
-
-bool valid_control(const fb_rule& rule) {
-  if (rule.control == FB_CONTROL_NONE) {
-    return rule.control_pull == 0;
-  }
-  return rule.control == FB_CONTROL_MEAN && rule.n_clients >= 1 && finite_at_least(rule.control_pull, 0) &&
-         rule.unit == 0 && rule.table == FB_TABLE_NONE && rule.trigger == FB_TRIGGER_BUFFER &&
-         rule.weight_shared == 0 && rule.hidden_levels == 0 && rule.own_step == nullptr;
-}
-
-bool valid_rule(const fb_rule& rule) {
-  return rule.base >= FB_BASE_START && rule.base <= FB_BASE_CURRENT && rule.norm >= FB_NORM_ONE &&
-         rule.norm <= FB_NORM_CLIENTS && valid_optimizer(rule) && valid_lr(rule) && rule.buffer_size >= 1 &&
-         (rule.norm != FB_NORM_CLIENTS || rule.n_clients >= 1) && rule.max_staleness >= -1 && valid_unit(rule.unit) &&
-         (rule.unit == 0 || rule.base == FB_BASE_START) && valid_table(rule) && valid_weights(rule) &&
-         valid_keeps(rule) && valid_trigger(rule) && valid_hidden(rule) && valid_shared(rule) && valid_own(rule) &&
-         rule.stop_stale >= 0 && valid_control(rule);
-}
 
 // A valid rule, for a model of a possible size.
 fb_status read_rule(const fb_rule* given, fb_dtype dtype, std::int64_t dim, fb_rule& rule_out) {
-  const fb_status status = read_struct(given, kFirstRule, rule_out);
-  return status != FB_OK ? status : valid_rule(rule_out) && is_float(dtype) && dim >= 1 ? FB_OK : FB_ERR_ARGUMENT;
+  fedbuff::clear_error();
+  if (const fb_status status = read_struct(given, rule_out); status != FB_OK) {
+    return status;
+  }
+  fedbuff::FieldChecks checks;
+  check_rule(rule_out, checks);
+  checks.between("dtype", dtype, FB_F32, FB_F64);
+  checks.at_least("dim", dim, 1);
+  return refuse(checks);
 }
 
 // Reads an executor; none where it is null.
@@ -182,7 +60,7 @@ fb_status read_executor(const fb_executor* given, fb_executor& executor_out) {
   if (given == nullptr) {
     return FB_OK;
   }
-  const fb_status status = read_struct(given, kFirstExecutor, executor_out);
+  const fb_status status = read_struct(given, executor_out);
   return status != FB_OK ? status : executor_out.run == nullptr ? FB_ERR_ARGUMENT : FB_OK;
 }
 
@@ -192,24 +70,7 @@ auto with_dtype(fb_dtype dtype, Body body) {
   return dtype == FB_F32 ? body(static_cast<float*>(nullptr)) : body(static_cast<double*>(nullptr));
 }
 
-// Gives a new object to the caller.
-template <class Handle, class Make>
-fb_status create(Handle** handle_out, Make make) {
-  return guarded([&] {
-    *handle_out = make().release();
-    return FB_OK;
-  });
-}
-
-template <class Handle>
-void destroy(Handle** handle) {
-  if (handle != nullptr) {
-    delete *handle;
-    *handle = nullptr;
-  }
-}
-
-// The same, but of an object of another process nothing is freed: its threads were using it.
+// As destroy, but of an object of another process nothing is freed: its threads were using it.
 template <class Handle>
 void destroy_unless_lost(Handle** handle) {
   if (handle != nullptr && *handle != nullptr && (*handle)->is_lost()) {
@@ -265,6 +126,8 @@ const char* fb_status_text(fb_status status) {
     case FB_ERR_DIVERGED: return "the server step would make the model infinite or NaN";
     case FB_ERR_FORKED: return "the process was forked while other threads used it";
     case FB_ERR_CLIENT: return "the rule looks at clients, and this is none of them";
+    case FB_ERR_BUSY: return "another thread is inside, or a function that it calls";
+    case FB_ERR_FILE: return "the file cannot be read or written, or is of something else";
   }
   return "unknown status";
 }
@@ -445,7 +308,7 @@ fb_status fb_server_clone(fb_server* server, fb_server** server_out) {
 
 fb_status fb_server_get_state(fb_server* server, fb_server_state* state) {
   fb_server_state wanted_state;
-  if (const fb_status status = read_struct(state, kFirstState, wanted_state); status != FB_OK) {
+  if (const fb_status status = read_struct(state, wanted_state); status != FB_OK) {
     return status;
   }
   const bool wanted = wanted_state.due != nullptr;
@@ -467,7 +330,7 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
   if (const fb_status status = read_rule(rule, dtype, dim, r); status != FB_OK) {
     return status;
   }
-  if (const fb_status status = read_struct(state, kFirstState, s); status != FB_OK) {
+  if (const fb_status status = read_struct(state, s); status != FB_OK) {
     return status;
   }
   if (s.w == nullptr || s.sum == nullptr || s.version < 0 || s.version > kMostCount || s.dropped < 0 ||
@@ -505,8 +368,13 @@ fb_status fb_server_restore(const fb_rule* rule, fb_dtype dtype, int64_t dim, co
 }
 
 fb_status fb_buffer_create(fb_dtype dtype, int64_t dim, double unit, fb_buffer** buffer_out) {
-  if (!is_float(dtype) || dim < 1 || !valid_unit(unit) || buffer_out == nullptr) {
-    return FB_ERR_ARGUMENT;
+  fedbuff::clear_error();
+  fedbuff::FieldChecks checks;
+  checks.between("dtype", dtype, FB_F32, FB_F64);
+  checks.at_least("dim", dim, 1);
+  checks.not_negative("unit", unit);
+  if (!checks.ok() || buffer_out == nullptr) {
+    return checks.ok() ? FB_ERR_ARGUMENT : refuse(checks);
   }
   return create(buffer_out, [&] { return fedbuff::make_buffer(dtype, dim, unit); });
 }
@@ -591,41 +459,43 @@ fb_status fb_local_create(const fb_problem* problem, const fb_local_config* conf
                           fb_local** local_out) {
   fb_problem p;
   fb_local_config c;
-  if (const fb_status status = read_struct(problem, kFirstProblem, p); status != FB_OK) {
+  fedbuff::clear_error();
+  if (const fb_status status = read_struct(problem, p); status != FB_OK) {
     return status;
   }
-  if (const fb_status status = read_struct(config, kFirstLocalConfig, c); status != FB_OK) {
+  if (const fb_status status = read_struct(config, c); status != FB_OK) {
     return status;
   }
   if (!is_float(dtype) || local_out == nullptr) {
     return FB_ERR_ARGUMENT;
   }
   return guarded([&] {
-    std::unique_ptr<fb_local> local;
-    const fb_status status = fedbuff::make_local(p, c, dtype, local);
-    if (status == FB_OK) {
+    fedbuff::FieldChecks checks;
+    auto local = fedbuff::make_local(p, c, dtype, checks);
+    if (local != nullptr) {
       *local_out = local.release();
     }
-    return status;
+    return refuse(checks);
   });
 }
 
 fb_status fb_local_create_custom(fb_gradient gradient, void* context, int64_t n_clients, const int64_t* samples,
                                  const fb_local_config* config, fb_dtype dtype, int64_t dim, fb_local** local_out) {
   fb_local_config c;
-  if (const fb_status status = read_struct(config, kFirstLocalConfig, c); status != FB_OK) {
+  fedbuff::clear_error();
+  if (const fb_status status = read_struct(config, c); status != FB_OK) {
     return status;
   }
   if (!is_float(dtype) || local_out == nullptr) {
     return FB_ERR_ARGUMENT;
   }
   return guarded([&] {
-    std::unique_ptr<fb_local> local;
-    const fb_status status = fedbuff::make_custom_local(gradient, context, n_clients, samples, c, dtype, dim, local);
-    if (status == FB_OK) {
+    fedbuff::FieldChecks checks;
+    auto local = fedbuff::make_custom_local(gradient, context, n_clients, samples, c, dtype, dim, checks);
+    if (local != nullptr) {
       *local_out = local.release();
     }
-    return status;
+    return refuse(checks);
   });
 }
 
@@ -669,6 +539,17 @@ fb_status fb_queue_push(fb_queue* queue, double time, int64_t item, int32_t kind
     return FB_ERR_ARGUMENT;
   }
   return guarded([&] { return queue->push(time, item, kind); });
+}
+
+fb_status fb_queue_push_ticket(fb_queue* queue, double time, int64_t item, int32_t kind, int64_t* ticket_out) {
+  if (queue == nullptr || ticket_out == nullptr || !finite_at_least(time, 0) || kind < 0 || kind > 3) {
+    return FB_ERR_ARGUMENT;
+  }
+  return guarded([&] { return queue->push(time, item, kind, ticket_out); });
+}
+
+fb_status fb_queue_cancel(fb_queue* queue, int64_t ticket) {
+  return queue == nullptr ? FB_ERR_ARGUMENT : queue->cancel(ticket);
 }
 
 fb_status fb_queue_pop(fb_queue* queue, fb_event* event_out) {

@@ -9,6 +9,7 @@
 #include "compiler/export.hpp"
 #include "fedbuff/fedbuff.h"
 #include "kernels/problem.hpp"
+#include "numbers/field_checks.hpp"
 
 // All calls are thread-safe.
 struct fb_local {
@@ -34,11 +35,11 @@ FB_CORE_API std::unique_ptr<fb_local> make_local(const Problem<T>& problem, Loca
 template <class T>
 FB_CORE_API std::unique_ptr<ClientWork<T>> make_local_sgd(const Problem<T>& problem, LocalOptions options);
 
-// From the C ABI's structs, which were read and not checked.
-fb_status make_local(const fb_problem& problem, const fb_local_config& config, fb_dtype dtype,
-                     std::unique_ptr<fb_local>& local_out);
-fb_status make_custom_local(fb_gradient gradient, void* context, std::int64_t n_clients, const std::int64_t* samples,
-                            const fb_local_config& config, fb_dtype dtype, std::int64_t dim,
-                            std::unique_ptr<fb_local>& local_out);
+// From the C ABI's structs, which were read and not checked; null, and `checks` says why, where they make no sense.
+std::unique_ptr<fb_local> make_local(const fb_problem& problem, const fb_local_config& config, fb_dtype dtype,
+                                     FieldChecks& checks);
+std::unique_ptr<fb_local> make_custom_local(fb_gradient gradient, void* context, std::int64_t n_clients,
+                                            const std::int64_t* samples, const fb_local_config& config, fb_dtype dtype,
+                                            std::int64_t dim, FieldChecks& checks);
 
 }  // namespace fedbuff

@@ -15,6 +15,11 @@ extern const KernelTable table;
 namespace avx512 {
 extern const KernelTable table;
 }
+#elif defined(__aarch64__) && defined(__ARM_NEON) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define FB_HAS_NEON
+namespace neon {
+extern const KernelTable table;
+}
 #endif
 
 namespace {
@@ -40,6 +45,8 @@ Levels detect() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     add(avx2::table);
   }
+#elif defined(FB_HAS_NEON)
+  add(neon::table);  // every CPU of this architecture has it
 #endif
   add(baseline::table);
   return found;

@@ -687,6 +687,7 @@ class Server final : public fb_server, private TicketQueue::Sink {
     next_out = prepare_step();
     state_.commit_sum();
     if (!step(lock, after, norm, next_out)) {
+      state_.undo_sum();
       return FB_ERR_DIVERGED;
     }
     state_.set_weights(after);
@@ -752,13 +753,14 @@ class Server final : public fb_server, private TicketQueue::Sink {
   // Checks arrival[at], which follows those in terms_, and makes it a term if it can be added.
   fb_status consider(Arrival* const* arrival, std::size_t at, WeightSums& after, bool& full, double& norm) {
     Arrival& next = *arrival[at];
-    const std::int64_t version = next.version, staleness = version_ - version;
+    const std::int64_t version = next.version;
     const auto same = std::count_if(arrival, arrival + at, [=](auto* a) { return a->version == version; });
     double s = 1;
     if (const fb_status status = admit(next, same, s); status != FB_OK || next.outcome == FB_TOO_STALE) {
       return status;
     }
     WeightSums with = after;
+    const std::int64_t staleness = version_ - version;
     double se = 0;
     const T* before = nullptr;
     if (needs_start(rule_) && version != version_) {

@@ -1,4 +1,4 @@
-/* fedbuff: FedBuff's server, buffer, local SGD and event queue as a C library. C99.
+/* fedbuff: FedBuff's schedules, replays, server, buffer, local SGD and event queue as a C library. C99.
  *
  * Handles are opaque. Memory that goes in or out belongs to the caller unless said. Functions that can fail return an
  * fb_status; fb_status_text says it in words; after any status but FB_OK nothing has changed unless said. A null handle
@@ -7,9 +7,9 @@
  *
  * Structs begin with `size` and `abi`: start from the FB_..._INIT of the struct. Later versions only append fields;
  * a field that the caller's header did not have yet counts as zero. Servers, buffers and local SGD may be used from
- * many threads at once. The library has no state of its own but the CPU level that it chose. A fork's child may go on
- * with servers and buffers that nobody was using when it was made; all calls on others give FB_ERR_FORKED (-1, null),
- * and destroying them frees nothing.
+ * many threads at once. The library has no state of its own but the CPU level that it chose, and fb_error_text. A
+ * fork's child may go on with servers and buffers that nobody was using when it was made; all calls on others give
+ * FB_ERR_FORKED (-1, null), and destroying them frees nothing.
  */
 #ifndef FEDBUFF_H
 #define FEDBUFF_H
@@ -49,7 +49,9 @@ enum {
   FB_ERR_HOST = 15,       /* a function of the host's failed: an executor or a gradient */
   FB_ERR_DIVERGED = 16,   /* the server step would make the model infinite or NaN */
   FB_ERR_FORKED = 17,     /* a fork's child, made while threads of its parent were inside the object */
-  FB_ERR_CLIENT = 18      /* the rule looks at clients: none was given, or none of 0 .. n_clients - 1 */
+  FB_ERR_CLIENT = 18,     /* the rule looks at clients: none was given, or none of 0 .. n_clients - 1 */
+  FB_ERR_BUSY = 19,       /* another thread is inside, or a function that the object calls */
+  FB_ERR_FILE = 20        /* a file that could not be read or written, or is not what was saved */
 };
 
 typedef int32_t fb_dtype;
@@ -60,7 +62,10 @@ FB_API uint32_t fb_abi_version(void);
 /* FB_OK where a program compiled with this FB_ABI_VERSION may use the library, else FB_ERR_ABI. */
 FB_API fb_status fb_require_abi(uint32_t abi);
 FB_API const char* fb_status_text(fb_status status);
-/* The CPU level whose kernels run: "baseline", "avx2", "avx512". */
+/* What this thread's last call of a function that makes or restores an object, or of a schedule, replay or recorder,
+ * found wrong, by the field: "buffer_size: expected at least 1, got 0". Empty where its status says it all. */
+FB_API const char* fb_error_text(void);
+/* The CPU level whose kernels run: "baseline", "avx2", "avx512", "neon". */
 FB_API const char* fb_level(void);
 
 /* Threads of the host. `run` calls work(argument, 0) .. work(argument, n - 1), in any order and on any threads, returns
@@ -679,11 +684,301 @@ typedef struct fb_queue fb_queue;
 FB_API fb_status fb_queue_create(fb_queue** queue_out);
 FB_API void fb_queue_destroy(fb_queue** queue);
 FB_API fb_status fb_queue_push(fb_queue* queue, double time, int64_t item, int32_t kind);
+/* The same; *ticket_out is a number for fb_queue_cancel. */
+FB_API fb_status fb_queue_push_ticket(fb_queue* queue, double time, int64_t item, int32_t kind, int64_t* ticket_out);
+/* The event of this ticket will not come out; FB_ERR_TICKET where it did, was cancelled, or never was. Its memory is
+ * used again when its time has come. Clearing the queue ends all tickets, whose numbers are then given out again. */
+FB_API fb_status fb_queue_cancel(fb_queue* queue, int64_t ticket);
 /* The earliest event, removed or left. FB_ERR_EMPTY where there is none. */
 FB_API fb_status fb_queue_pop(fb_queue* queue, fb_event* event_out);
 FB_API fb_status fb_queue_peek(fb_queue* queue, fb_event* event_out);
 FB_API int64_t fb_queue_size(const fb_queue* queue);
 FB_API fb_status fb_queue_clear(fb_queue* queue);
+
+/* ---- Schedules: who arrives when, on which version, in which step ------------------------------------------------ */
+
+/* What a delay is drawn from, with its numbers p[0], p[1], ... Draws are a function of (seed, client, task). */
+typedef enum fb_law_kind {
+  FB_LAW_CONSTANT = 0,         /* value */
+  FB_LAW_UNIFORM = 1,          /* low, high */
+  FB_LAW_EXPONENTIAL = 2,      /* mean */
+  FB_LAW_HALF_NORMAL = 3,      /* scale, low: low + |N(0, 1)| scale */
+  FB_LAW_TRUNCATED_NORMAL = 4, /* loc, scale, low, high: a part of at least 1/1000 lies between low and high */
+  FB_LAW_LOG_NORMAL = 5,       /* mean and sigma of the logarithm */
+  FB_LAW_PARETO = 6,           /* shape, scale: scale / (1 - u)^(1 / shape) */
+  FB_LAW_WEIBULL = 7,          /* shape, scale: scale (-log(1 - u))^(1 / shape) */
+  FB_LAW_EMPIRICAL = 8         /* one of `samples`, each as likely */
+} fb_law_kind;
+
+typedef struct fb_law {
+  int32_t kind; /* fb_law_kind */
+  double p[4];
+  const double* samples; /* FB_LAW_EMPIRICAL: (n_samples) ascending, finite, not negative */
+  int64_t n_samples;
+} fb_law;
+#define FB_LAW_INIT {FB_LAW_CONSTANT, {0.0, 0.0, 0.0, 0.0}, 0, 0}
+
+/* What a task does outside its client's windows: it starts when one opens, and then goes on whatever happens; it stops
+ * and goes on with the next window; it fails when its window closes. */
+typedef enum fb_windows {
+  FB_WINDOWS_NONE = 0,
+  FB_WINDOWS_WAIT = 1,
+  FB_WINDOWS_PAUSE = 2,
+  FB_WINDOWS_ABORT = 3
+} fb_windows;
+
+/* How long tasks take. A client waits, downloads, computes and uploads; then it has arrived. Arrays stay the caller's
+ * and must live and not change for as long as the schedule does. */
+typedef struct fb_delays {
+  uint32_t size, abi;
+  int64_t n_clients;
+  fb_law wait, download, compute, upload;
+  const double* speed; /* (n_clients) what multiplies a client's compute time; null: 1 */
+  /* Recorded tasks in the place of the laws and of speed, where row_start is not null: those of client i are the rows
+   * row_start[i] .. row_start[i + 1], which it does in turn. Seconds. */
+  const int64_t* row_start;                                         /* (n_clients + 1) */
+  const double *row_wait, *row_download, *row_compute, *row_upload; /* (n_rows); null: 0 */
+  const uint8_t* row_ok;                                            /* (n_rows) 0: the task fails; null: none does */
+  int32_t rows_stop;           /* 1: a client stops after its last row; 0: it begins again */
+  int32_t windows;             /* fb_windows */
+  const int64_t* window_start; /* (n_clients + 1) client i has the windows window_start[i] .. window_start[i + 1] */
+  const double *window_begin, *window_end; /* (n_windows) ascending for each client, apart from each other */
+  const double* window_period;             /* (n_clients) its windows come again after so long; null: they do not */
+} fb_delays;
+#define FB_DELAYS_INIT \
+  {sizeof(fb_delays),  \
+   FB_ABI_VERSION,     \
+   0,                  \
+   FB_LAW_INIT,        \
+   FB_LAW_INIT,        \
+   FB_LAW_INIT,        \
+   FB_LAW_INIT,        \
+   0,                  \
+   0,                  \
+   0,                  \
+   0,                  \
+   0,                  \
+   0,                  \
+   0,                  \
+   0,                  \
+   FB_WINDOWS_NONE,    \
+   0,                  \
+   0,                  \
+   0,                  \
+   0}
+
+/* When tasks start. FB_START_ALL: every client is always at work. FB_START_POOL: `concurrency` clients are; who comes
+ * next is drawn. FB_START_RATE: at `rate` a second, whoever is at work. FB_START_ROUNDS: FedAvg's; `concurrency`
+ * clients start together, the step is made when buffer_size have arrived, and the others are discarded. */
+typedef enum fb_start { FB_START_ALL = 0, FB_START_POOL = 1, FB_START_RATE = 2, FB_START_ROUNDS = 3 } fb_start;
+/* FB_START_RATE: what becomes of a start whose client is at work. */
+typedef enum fb_if_busy { FB_BUSY_REDRAW = 0, FB_BUSY_SKIP = 1, FB_BUSY_OVERLAP = 2 } fb_if_busy;
+typedef enum fb_selection {
+  FB_SELECT_UNIFORM = 0,
+  FB_SELECT_ROUND_ROBIN = 1,
+  FB_SELECT_LONGEST_IDLE = 2,
+  FB_SELECT_WEIGHTED = 3
+} fb_selection;
+
+/* The strategy, as far as time knows it, and where the schedule ends: at least one of the last three is needed. The
+ * buffer's size, trigger, per_client, max_staleness and stop_stale are those of the fb_rule that it is replayed with.
+ * FedBuff is FB_START_POOL or FB_START_ALL; FedAsync the same with buffer_size 1. */
+typedef struct fb_schedule_config {
+  uint32_t size, abi;
+  uint64_t seed;
+  int32_t start;             /* fb_start */
+  int32_t poisson;           /* FB_START_RATE: 1: starts are a Poisson process, 0: evenly spaced */
+  int64_t concurrency;       /* FB_START_POOL, FB_START_ROUNDS */
+  double rate;               /* FB_START_RATE, > 0 */
+  int32_t if_busy;           /* fb_if_busy */
+  int32_t selection;         /* fb_selection, of FB_START_POOL and FB_START_ROUNDS */
+  const double* probability; /* (n_clients) FB_SELECT_WEIGHTED; sum 1 */
+  int64_t max_uses;          /* tasks that a client may start; 0: any number */
+  int32_t queues;            /* 1: a task may be sent to a busy client, and waits there */
+  int32_t distinct_clients;  /* 1: no client is in a buffer twice; the second arrival waits for the next buffer */
+  int64_t buffer_size;
+  int64_t max_staleness;     /* an older arrival is dropped; -1: none is */
+  double max_wait;           /* a step is made so long after the buffer's first arrival; 0: it waits */
+  double timeout;            /* of a task; 0: none */
+  double period;             /* a step is made so often, if anything has arrived; 0: not */
+  double uplink;             /* uploads share a link that has room for so many at full speed; 0: they share nothing */
+  int32_t trigger;           /* fb_trigger */
+  int32_t server_needs_time; /* 1: the server needs server_time for an upload, one after the other */
+  double per_client;         /* of triggers that hear all clients, >= 1 */
+  fb_law server_time;
+  int64_t refill;       /* open slots that start together; 1: at once; 0: at a step */
+  int64_t stop_stale;   /* tasks of this staleness are stopped; 0: none are */
+  int32_t restart;      /* 1: all tasks are stopped at every step */
+  int64_t server_steps; /* -1: no limit */
+  int64_t arrivals;     /* -1: no limit */
+  double max_time;      /* -1: no limit */
+} fb_schedule_config;
+#define FB_SCHEDULE_CONFIG_INIT \
+  {sizeof(fb_schedule_config),  \
+   FB_ABI_VERSION,              \
+   0,                           \
+   FB_START_POOL,               \
+   0,                           \
+   1,                           \
+   0.0,                         \
+   FB_BUSY_REDRAW,              \
+   FB_SELECT_UNIFORM,           \
+   0,                           \
+   0,                           \
+   0,                           \
+   0,                           \
+   1,                           \
+   -1,                          \
+   0.0,                         \
+   0.0,                         \
+   0.0,                         \
+   0.0,                         \
+   FB_TRIGGER_BUFFER,           \
+   0,                           \
+   1.0,                         \
+   FB_LAW_INIT,                 \
+   1,                           \
+   0,                           \
+   0,                           \
+   -1,                          \
+   -1,                          \
+   -1.0}
+
+/* What became of a task. The step uses FB_TASK_USED alone. */
+typedef enum fb_task_status {
+  FB_TASK_USED = 0,
+  FB_TASK_LEFT_IN_BUFFER = 1, /* not written: a used row whose step is not made when the schedule ends */
+  FB_TASK_TOO_STALE = 2,
+  FB_TASK_DISCARDED = 3,
+  FB_TASK_TIMED_OUT = 4,
+  FB_TASK_FAILED = 5,
+  FB_TASK_STOPPED = 6
+} fb_task_status;
+
+/* Arrays of the caller's, for rows in the order of arrival and for steps. */
+typedef struct fb_columns {
+  uint32_t size, abi;
+  int64_t n_rows, n_steps; /* fb_schedule_next: room; fb_replay_add: how many there are */
+  int32_t* client;         /* (n_rows) */
+  uint32_t* task;          /* the client's number of the task, from 0 */
+  int64_t* version;        /* of the model that it began from */
+  int64_t* step;           /* that it enters; -1 where it is not used */
+  int64_t* staleness;      /* step - version */
+  double* start_time;
+  double* arrive_time;
+  uint8_t* status;    /* fb_task_status */
+  double* step_time;  /* (n_steps) */
+  int64_t* started;   /* tasks that started on the version that the step ended */
+  int64_t* step_rows; /* rows before the end of the step, of the whole schedule */
+} fb_columns;
+#define FB_COLUMNS_INIT {sizeof(fb_columns), FB_ABI_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Why a part of a schedule ended. FB_SCHEDULE_STALLED: no arrival has reached the buffer in 10^7 events. */
+typedef enum fb_schedule_end {
+  FB_SCHEDULE_MORE = 0,
+  FB_SCHEDULE_SERVER_STEPS = 1,
+  FB_SCHEDULE_MAX_TIME = 2,
+  FB_SCHEDULE_ARRIVALS = 3,
+  FB_SCHEDULE_EXHAUSTED = 4,
+  FB_SCHEDULE_STALLED = 5
+} fb_schedule_end;
+
+typedef struct fb_schedule fb_schedule; /* for one thread at a time */
+
+FB_API fb_status fb_schedule_create(const fb_delays* delays, const fb_schedule_config* config,
+                                    fb_schedule** schedule_out);
+FB_API void fb_schedule_destroy(fb_schedule** schedule);
+/* The least room for rows of a call of fb_schedule_next, which needs room for two steps too. */
+FB_API int64_t fb_schedule_rows_needed(const fb_schedule* schedule);
+/* The next rows and steps, as many as fit the room or are left. *end_out: fb_schedule_end; call again after
+ * FB_SCHEDULE_MORE. Rows and steps do not depend on the room. */
+FB_API fb_status fb_schedule_next(fb_schedule* schedule, const fb_columns* room, int64_t* n_rows_out,
+                                  int64_t* n_steps_out, int32_t* end_out);
+/* The time of the last event. */
+FB_API double fb_schedule_time(const fb_schedule* schedule);
+/* Tasks in flight, by client and task. Up to n are written; all are counted in the return value. */
+FB_API int64_t fb_schedule_in_flight(const fb_schedule* schedule, int64_t n, int32_t* client_out, uint32_t* task_out,
+                                     int64_t* version_out, double* start_time_out);
+
+/* ---- Replays: the numbers of a schedule -------------------------------------------------------------------------- */
+
+/* What is beside problem, local steps and rule. */
+typedef struct fb_replay_config {
+  uint32_t size, abi;
+  const double* staleness; /* (n_staleness) s by staleness, copied; null: s is 1 */
+  int64_t n_staleness;
+  const double* client_weight; /* (n_clients) e of a client's updates, copied; null: 1 */
+  const double* client_share;  /* (n_clients) of the objective that is evaluated, copied; they sum to 1; null: equal */
+  int64_t window_bytes;        /* of deltas that wait for their step; 0: 2^30 */
+} fb_replay_config;
+#define FB_REPLAY_CONFIG_INIT {sizeof(fb_replay_config), FB_ABI_VERSION, 0, 0, 0, 0, 0}
+
+/* Why fb_replay_run came back. */
+typedef enum fb_replay_end {
+  FB_REPLAY_STEPS = 0,     /* max_steps were made */
+  FB_REPLAY_NEED_ROWS = 1, /* fb_replay_add more rows, or fb_replay_close */
+  FB_REPLAY_DIVERGED = 2,  /* the next model would not be finite; the step is not made */
+  FB_REPLAY_CLOSED = 3     /* all steps of a closed replay are made */
+} fb_replay_end;
+
+/* For one thread at a time: FB_ERR_BUSY otherwise. Its bits depend neither on threads, nor on the parts in which rows
+ * come, nor on the calls in which it runs, nor on a save in between. */
+typedef struct fb_replay fb_replay;
+
+/* The problem's arrays must live and not change for as long as the replay does; all others are copied. w0 (dim) null:
+ * zeros. config may be null. Of the rule, the unit must be 0. */
+FB_API fb_status fb_replay_create(const fb_problem* problem, const fb_local_config* local, const fb_rule* rule,
+                                  const fb_replay_config* config, fb_dtype dtype, int64_t dim, const void* w0,
+                                  fb_replay** replay_out);
+FB_API void fb_replay_destroy(fb_replay** replay);
+/* Rows after those before, and steps that are complete with them, as fb_schedule_next wrote them (start_time,
+ * arrive_time and step_rows may be null). FB_ERR_SHORT_TABLE: one is staler than the table of weights is long; nothing
+ * has changed. FB_ERR_ARGUMENT, FB_ERR_MEMORY: they are no part of a schedule, or were taken in part; the replay is of
+ * no more use. */
+FB_API fb_status fb_replay_add(fb_replay* replay, const fb_columns* rows);
+/* There are no more rows. */
+FB_API fb_status fb_replay_close(fb_replay* replay);
+/* Makes server steps, on so many threads, at least 1. *end_out: fb_replay_end. */
+FB_API fb_status fb_replay_run(fb_replay* replay, int64_t max_steps, int32_t threads, int32_t* end_out);
+FB_API int64_t fb_replay_version(const fb_replay* replay); /* server steps made */
+FB_API int64_t fb_replay_updates(const fb_replay* replay); /* client updates in them */
+FB_API double fb_replay_time(const fb_replay* replay);     /* virtual time of the last step */
+FB_API int64_t fb_replay_dim(const fb_replay* replay);
+/* The present model (dim), inside the replay, until its next call. Null while another thread is inside. */
+FB_API const void* fb_replay_w(fb_replay* replay);
+/* Of the present model: the objective, the squared norm of its gradient, and the share of rows that are put in the
+ * right class. What is null is not made. */
+FB_API fb_status fb_replay_evaluate(fb_replay* replay, int32_t threads, double* loss_out, double* grad_norm_sq_out,
+                                    double* accuracy_out);
+/* Writes all that the rest of the run needs, beside the path first and then in its place. */
+FB_API fb_status fb_replay_save(fb_replay* replay, const char* path);
+/* Into a new replay of the same problem, local steps, rule, weights and w0, before any rows: then all rows are added
+ * from the schedule's start, of which those that are done are passed over. FB_ERR_FILE: no file of a replay like this
+ * one. The sizes of the problem are compared, and not its data. */
+FB_API fb_status fb_replay_load(fb_replay* replay, const char* path);
+
+/* ---- A recorder: a live run as an arrival log -------------------------------------------------------------------- */
+
+typedef struct fb_recorder fb_recorder; /* thread-safe */
+
+FB_API fb_status fb_recorder_create(fb_recorder** recorder_out);
+FB_API void fb_recorder_destroy(fb_recorder** recorder);
+/* A client, 0 or more, begins a task on this version: it has just taken the model. Times are seconds from 0 that never
+ * go back; FB_NOW: since the recorder was made, by the system's monotonic clock. */
+#define FB_NOW (-1.0)
+FB_API fb_status fb_recorder_started(fb_recorder* recorder, int64_t client, int64_t version, double time);
+/* Its task reached the server. */
+FB_API fb_status fb_recorder_arrived(fb_recorder* recorder, int64_t client, double time);
+/* Its task is lost: it has no row. */
+FB_API fb_status fb_recorder_cancelled(fb_recorder* recorder, int64_t client);
+FB_API int64_t fb_recorder_count(const fb_recorder* recorder); /* arrivals */
+FB_API int64_t
+fb_recorder_in_flight(const fb_recorder* recorder); /* tasks that have neither arrived nor been cancelled */
+/* The arrivals, as client, version, start_time and arrive_time. Up to n are written; all are counted. */
+FB_API int64_t fb_recorder_rows(const fb_recorder* recorder, int64_t n, int64_t* client_out, int64_t* version_out,
+                                double* start_time_out, double* arrive_time_out);
+/* Writes them as CSV, which fedbuff.read_arrival_log of Python reads; beside the path first and then in its place. */
+FB_API fb_status fb_recorder_save(const fb_recorder* recorder, const char* path);
 
 /* ---- The smallest parts ------------------------------------------------------------------------------------------ */
 

@@ -380,10 +380,27 @@ void use_queue(Caller& call, Answers& answers) {
     call([&] { return fb_queue_pop(queue, &event); });
     answers.add(&event.item, sizeof event.item);
     if (i == 2000) {
+      std::int64_t ticket = 0;
       call([&] { return fb_queue_push(queue, 6000.0, i, 0); });
+      call([&] { return fb_queue_push_ticket(queue, 6001.0, i, 0, &ticket); });
+      call([&] { return fb_queue_cancel(queue, ticket); });
     }
   }
   fb_queue_destroy(&queue);
+}
+
+void use_recorder(Caller& call, Answers& answers) {
+  fb_recorder* recorder = nullptr;
+  call([&] { return fb_recorder_create(&recorder); });
+  for (std::int64_t i = 0; i < 60; ++i) {
+    call([&] { return fb_recorder_started(recorder, i, i / 4, static_cast<double>(i)); });
+    if (i >= 5) {
+      call([&] { return fb_recorder_arrived(recorder, i - 5, static_cast<double>(i) + 0.5); });
+    }
+  }
+  const std::int64_t numbers[] = {fb_recorder_count(recorder), fb_recorder_in_flight(recorder)};
+  answers.add(numbers, sizeof numbers);
+  fb_recorder_destroy(&recorder);
 }
 
 // Runs it without a fault, then once for each allocation that it makes.
@@ -454,5 +471,6 @@ TEST(every_allocation_of_a_network_may_fail) {
 TEST(every_allocation_of_a_buffer_may_fail) { fail_each_allocation(use_buffer); }
 TEST(every_allocation_of_local_sgd_may_fail) { fail_each_allocation(use_local); }
 TEST(every_allocation_of_the_queue_may_fail) { fail_each_allocation(use_queue); }
+TEST(every_allocation_of_a_recorder_may_fail) { fail_each_allocation(use_recorder); }
 
 #endif
