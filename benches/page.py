@@ -336,8 +336,8 @@ def write_page(sections: Sections, profiles: Profiles, networks: str, numba: str
         _peers(sections) or _part("Beside other libraries"),
         _part("Cliffs"),
         networks or _part("Networks"),
-        _part("Options, tables and compression"),
         numba or _part("The Numba backend"),
+        _part("Options, tables and compression"),
         _missed(measured, profiles),
         _again(),
     ]

@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fedbuff import _core
+from fedbuff import _core, backends
 from fedbuff._base.threads import split
 from fedbuff._cli.bench import bench
 from fedbuff._machine import bench as _bench
 from fedbuff._machine import limits as _limits
 from fedbuff.backends import cpp
 
+pytestmark = pytest.mark.skipif(
+    backends.current().name != "cpp", reason="the machine's limits are measured by the cpp backend"
+)
 QUICK = ["--seconds", "0.001"]
 
 
