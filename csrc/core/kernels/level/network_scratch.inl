@@ -136,13 +136,14 @@ struct NetworkScratch {
       take_into(value, i, numbers);
       take_into(gradient, i, numbers);
     }
-    std::int64_t forward = 0, backward = 0, strips = 0, entries = 0, outputs = 0, norms = 0, others = 0;
-    std::int64_t turns = 0, packs = 0, steps = 0, places = 0, begins = 0;
+    std::int64_t forward = 0, backward = 0, strips = 0, outputs = 0, norms = 0, others = 0;
+    std::int64_t turns = 0, packs = 0, steps = 0;
     const auto at_least = [](std::int64_t& most, std::int64_t wanted) { most = most < wanted ? wanted : most; };
     for (std::int64_t i = 0; i < n.n_operations; ++i) {
       const Operation& op = n.operations[i];
       at_least(outputs, op.kind == OperationKind::Dense ? op.record.out : 0);
       const Tensor& out = n.tensors[op.out];
+      const bool chooses = op.pooled || op.kind == OperationKind::MaxPool || op.kind == OperationKind::Dropout;
       if (op.kind == OperationKind::Norm) {
         take_into(choice, op.out, 2 * n.block_rows * out.c);
         const std::int64_t weights = op.record.kind == LayerKind::LayerNorm ? out.features() : out.c;
@@ -154,9 +155,11 @@ struct NetworkScratch {
         at_least(packs, recurrent.packed_most());
         at_least(steps, out.w);
       }
-      const bool adds = op.adds_back || op.adds_back_other;
-      at_least(others, adds ? n.block_rows * n.tensors[op.adds_back ? op.in : op.other].size() : 0);
-      if (op.pooled || op.kind == OperationKind::MaxPool || op.kind == OperationKind::Dropout) {
+      if (op.adds_back || op.adds_back_other) {
+        const std::int32_t to = op.adds_back ? op.in : op.other;
+        at_least(others, n.block_rows * n.tensors[to].size());
+      }
+      if (chooses) {
         take_into(choice, op.out, n.block_rows * out.features());
       }
       if (op.kind == OperationKind::Conv) {
@@ -164,16 +167,13 @@ struct NetworkScratch {
         at_least(forward, shape.forward_size(op));
         at_least(backward, shape.backward_size(op));
         at_least(strips, 2 * shape.strip_line(op));
-        if (op.pooled) {
-          at_least(entries, rows_per_list<T>(n, op) * out.h * out.w);
-          at_least(places, out.h * out.w * shape.out_group);
-          at_least(begins, 4 * (out.h * out.w + 1));
-        } else if (op.passes_back) {
+        if (!op.pooled && op.passes_back) {
+          const Tensor& in = n.tensors[op.in];
           const std::int64_t vecs = (shape.in_group + shape.kLanes - 1) / shape.kLanes;
           const std::int64_t channels = op.record.groups * vecs * shape.kLanes;
           at_least(forward, channels * op.record.kernel[0] * op.record.kernel[1] * shape.out_group);
           at_least(backward, channels);
-          at_least(strips, n.tensors[op.in].w * channels);
+          at_least(strips, in.w * channels);
           at_least(turns, TurnedConv(n, op).gradient.size());
         }
       }
@@ -182,12 +182,7 @@ struct NetworkScratch {
     take(backward_weights, backward + kSlack);
     take(weight_sum, backward + kSlack);
     take(strip, strips + kSlack);
-    list_room = entries + kListSlack;
-    place_room = places + kListSlack;
-    const std::int64_t listed = kListChannels * list_room > 4 * place_room ? kListChannels * list_room : 4 * place_room;
-    take(list, listed);
-    take(list_from, listed);
-    take(place_begin, begins);
+    lay_out_lists(n, take);
     take(turned, turns + kSlack);
     take(weight_row, outputs);
     take(dense, 1);
@@ -197,5 +192,27 @@ struct NetworkScratch {
     take(panels, packs > 0 ? kProductMemory<T> : 0);
     take(lines, 2 * n.block_rows * steps);
     take(other_gradient, others + kSlack);
+  }
+
+  // Those of pooled convolutions.
+  template <class Take>
+  void lay_out_lists(const Network& n, Take take) {
+    std::int64_t begins = 0;
+    list_room = place_room = kListSlack;
+    const auto at_least = [](std::int64_t& most, std::int64_t wanted) { most = most < wanted ? wanted : most; };
+    for (std::int64_t i = 0; i < n.n_operations; ++i) {
+      const Operation& op = n.operations[i];
+      const std::int64_t pixels = n.tensors[op.out].h * n.tensors[op.out].w;
+      if (op.kind == OperationKind::Conv && op.pooled) {
+        at_least(list_room, rows_per_list<T>(n, op) * pixels + kListSlack);
+        at_least(place_room, pixels * (op.record.out / op.record.groups) + kListSlack);
+        at_least(begins, 4 * (pixels + 1));
+      }
+    }
+    std::int64_t listed = kListChannels * list_room;
+    at_least(listed, 4 * place_room);
+    take(list, listed);
+    take(list_from, listed);
+    take(place_begin, begins);
   }
 };
