@@ -335,6 +335,7 @@ def write_page(sections: Sections, profiles: Profiles, networks: str) -> None:
         _peers(sections) or _part("Beside other libraries"),
         _part("Cliffs"),
         networks or _part("Networks"),
+        _part("Options, tables and compression"),
         _missed(measured, profiles),
         _again(),
     ]
