@@ -24,7 +24,8 @@ std::int64_t count_parts(std::int64_t n_clients, std::int64_t dim) {
   return std::min({n_clients, kMostParts, fit});
 }
 
-// How many threads a pass over all rows is worth: each must have about ten microseconds of it, or waking costs more.
+// How many threads a pass over all rows is worth: each must have about ten microseconds of it, since to wake a thread
+// takes as long.
 template <class T>
 int worth_threads(const Problem<T>& problem, int threads) {
   constexpr double kNumbersAThread = 1 << 16;
