@@ -172,7 +172,7 @@ $(FLOWER)/.made:
 
 $(FRAMEWORKS)/.made: Makefile
 	rm -rf $(FRAMEWORKS) && $(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check --quiet install "torch==2.13.0" "jax==0.10.2" "nvflare==2.9.*" numpy tqdm click "pytest>=8" "pyarrow>=16"
+	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check --quiet install "torch==2.13.0" "jax==0.10.2" "nvflare==2.9.*" tensorboard mlflow-skinny wandb numpy tqdm click "pytest>=8" "pyarrow>=16"
 	@touch $@
 
 $(OLDEST)/.made: Makefile

@@ -14,12 +14,18 @@ from fedbuff._machine import limits
 DIM, BUFFER, CLIENTS, STEPS = 1_000_000, 10, 40, 40
 MOST = {"W1": 1.35, "W3": 1.2}  # of the time without a table
 UPDATES = {"W1": 4000, "W3": 400}
+BUSY = 0.85  # of the bandwidth
 
 
 @pytest.mark.parametrize("name", list(MOST))
 def test_a_replay_with_a_table(beside: Beside, name: str) -> None:
     _, (slower,) = beside(f"ours replay_table {name} {UPDATES[name]}", f"ours replay_alone {name} {UPDATES[name]}")
     assert 1 / slower.best <= MOST[name]
+
+
+def bandwidth() -> float:
+    """GB/s of copying from memory to memory."""
+    return limits._bandwidth(256 << 20, 1, np.dtype(np.float32), False, 0.2)["copy"]
 
 
 def step_rate() -> float:
@@ -39,9 +45,9 @@ def step_rate() -> float:
 
 
 def test_the_step_of_ca2fl_beside_the_bandwidth(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    limit = limits._bandwidth(256 << 20, 1, np.dtype(np.float32), False, 0.2)["copy"]
+    limit = bandwidth()
     rate = benchmark.pedantic(lambda: max(step_rate() for _ in range(3)), rounds=1)
-    again = limits._bandwidth(256 << 20, 1, np.dtype(np.float32), False, 0.2)["copy"]
+    again = bandwidth()
     with capsys.disabled():
         print(f"\n  a step of CA2FL at {DIM} weights, K = {BUFFER}: {rate:.3g} GB/s of {limit:.3g}, {again:.3g}")
-    assert rate >= 0.85 * min(limit, again)
+    assert rate >= BUSY * min(limit, again)

@@ -317,6 +317,7 @@ def write_page(sections: Sections, profiles: Profiles, networks: str) -> None:
         _scale(sections),
         _peers(sections) or _part("Beside other libraries"),
         networks or _part("Networks"),
+        _part("Options, tables and compression"),
         _missed(measured, profiles),
         _again(),
     ]

@@ -35,6 +35,7 @@ import machine
 import network_report
 from compare import SECONDS, Failed, Missing, compare, contenders, interpreters, present, ratio
 from page import bars, replace_part, write_page
+from readme import write_readme
 from rivals.data import A_SECOND, workload
 
 from fedbuff._machine.embedding import library
@@ -478,6 +479,7 @@ def main() -> None:
         profiles = {"how": how, "data": measure_profiles(sections, known)}
         store("profiles", profiles)
     write_page(sections, profiles["data"], networks)
+    write_readme()
     print("docs/performance.md and its figures are written")
 
 

@@ -102,19 +102,14 @@ void draw_delays(const py::object& plan_object, int component, const py::object&
   const auto* c = input<std::uint32_t>(client, "client", {n});
   const auto* k = input<std::uint32_t>(task, "task", {n});
   auto* out = output<double>(delay_out, "delay_out", {n});
-  DelayModel alone;  // the other components are 0, so that the duration is this one
-  alone.seed = plan.seed;
-  alone.component[component] = plan.model.component[component];
-  const ScheduleKernels& draws = kernels().schedule;
+  const Distribution& law = plan.model.component[component];
+  const auto part = static_cast<std::uint32_t>(component);
   py::ssize_t i = 0;
   for (; i + kDrawBatch <= n; i += kDrawBatch) {
-    double wait[kDrawBatch];
-    double duration[kDrawBatch];
-    draws.draw_tasks(alone, c + i, k + i, wait, duration);
-    std::copy_n(component == static_cast<int>(kWait) ? wait : duration, kDrawBatch, out + i);
+    kernels().schedule.draw_law(law, plan.seed, c + i, k + i, part, out + i);
   }
   for (; i < n; ++i) {
-    out[i] = draw(alone.component[component], plan.seed, c[i], k[i], static_cast<std::uint32_t>(component));
+    out[i] = draw(law, plan.seed, c[i], k[i], part);
   }
 }
 

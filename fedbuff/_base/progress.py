@@ -1,8 +1,9 @@
-"""Progress bars: on a terminal and in a notebook where nobody says otherwise."""
+"""Progress bars: on a terminal and in a notebook where nobody says otherwise, of what takes longer than a moment."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,8 @@ from .files import optional
 
 __all__ = ["progress_bar"]
 
+_DELAY = 0.5  # seconds: work that is done before shows no bar, where nobody asked for one
+
 
 def progress_bar(total: int | None, unit: str, progress: bool | None, **options: Any) -> Any:
     """A bar of tqdm; `progress` is what the user asked for, None: where somebody looks."""
@@ -18,7 +21,7 @@ def progress_bar(total: int | None, unit: str, progress: bool | None, **options:
         disable: bool | None = not flag("progress", progress)
     else:
         disable = False if in_notebook() else None  # None: on a terminal only
-    return _bar_type()(total=total, unit=unit, disable=disable, **options)
+    return _bar_type()(total=total, unit=unit, disable=disable, delay=0.0 if progress else _DELAY, **options)
 
 
 def in_notebook() -> bool:
@@ -30,13 +33,15 @@ def in_notebook() -> bool:
 
 @cache
 def _bar_type() -> Any:
-    tqdm = optional("tqdm.auto", None, "a progress bar").tqdm
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "IProgress not found")  # a notebook without ipywidgets has bars of text
+        tqdm = optional("tqdm.auto", None, "a progress bar").tqdm
 
     class Bar(tqdm):  # type: ignore[misc, valid-type]
         """A bar that ends whole: a limit may have come before all was done."""
 
         def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-            if kind is None:
+            if kind is None and not self.disable and self.last_print_t >= self.start_t + self.delay:
                 self.total = self.n
                 self.refresh()
             super().__exit__(kind, error, trace)

@@ -330,6 +330,24 @@ def test_weighted_starts_follow_the_probabilities() -> None:
     assert np.abs(share - p).max() < 5 * 0.5 / np.sqrt(20_000)
 
 
+@pytest.mark.parametrize("p", [[0.1, 0.2, 0.3, 0.4], [0.94, 0.05, 0.009, 0.001], [0.25] * 4])
+def test_weighted_starts_are_in_proportion_among_the_idle(p: list[float]) -> None:
+    """Where client b is at work the next one is i with probability p_i / (1 - p_b)."""
+    model = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0))
+    made = fb.schedule(model, FedBuff(1), 2, arrivals=40_000, selection=p, seed=1)
+    order = started(made)
+    at_work, drawn = set(order[:2]), np.zeros((4, 4))
+    for ended, following in zip(made.client.tolist(), order[2:], strict=False):
+        (busy,) = at_work - {ended}
+        drawn[busy, following] += 1
+        at_work = {busy, following}
+    for busy in range(4):
+        n = drawn[busy].sum()
+        want = np.where(np.arange(4) == busy, 0.0, p) / (1.0 - p[busy])
+        assert drawn[busy, busy] == 0
+        assert (np.abs(drawn[busy] - n * want) <= 5 * np.sqrt(n * want * (1 - want)) + 1e-9).all()
+
+
 def test_a_client_is_used_so_often_at_most() -> None:
     model = fb.DelayModel(n_clients=8, compute=fb.Exponential(1.0))
     for options in ({"concurrency": 3}, {"concurrency": None}, {"concurrency": 3, "selection": "longest_idle"}):

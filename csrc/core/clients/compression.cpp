@@ -16,11 +16,55 @@ namespace {
 constexpr std::int64_t kSampled = 16, kSampleEvery = 4096;  // numbers side by side that are looked at for a guess
 constexpr std::int64_t kFewSamples = 64;                    // fewer say nothing
 
-// The k-th largest of n sizes, which are put into another order: it stands behind those that are not smaller.
+// A size, and how many of n are larger.
 template <class Key>
-Key kth_largest(Key* sizes, std::int64_t n, std::int64_t k) {
+struct Ranked {
+  Key size;
+  std::int64_t n_larger;
+};
+
+// The k-th largest of n sizes, which are put into another order. Where there are many they are counted in parts of
+// equal width from the smallest to the largest, and only those of the part that it is in are looked at again.
+template <class Key>
+Ranked<Key> kth_largest(Key* sizes, std::int64_t n, std::int64_t k) {
+  constexpr std::int64_t kMany = 512;
+  constexpr Key kParts = 1024;
+  std::int64_t n_larger = 0;
+  while (n > kMany) {
+    Key least = sizes[0];
+    Key most = sizes[0];
+    for (std::int64_t i = 1; i < n; ++i) {
+      least = std::min(least, sizes[i]);
+      most = std::max(most, sizes[i]);
+    }
+    int shift = 0;
+    while ((most - least) >> shift >= kParts) {
+      ++shift;
+    }
+    std::int64_t count[kParts] = {};
+    for (std::int64_t i = 0; i < n; ++i) {
+      ++count[(sizes[i] - least) >> shift];
+    }
+    Key part = kParts - 1;
+    for (; count[part] < k; --part) {
+      k -= count[part];
+      n_larger += count[part];
+    }
+    if (shift == 0) {
+      return {least + part, n_larger};
+    }
+    std::int64_t kept = 0;
+    for (std::int64_t i = 0; i < n; ++i) {  // without a branch, which could not be foreseen
+      const Key size = sizes[i];
+      sizes[kept] = size;
+      kept += (size - least) >> shift == part ? 1 : 0;
+    }
+    n = kept;
+  }
   std::nth_element(sizes, sizes + (k - 1), sizes + n, std::greater<Key>());
-  return sizes[k - 1];
+  const Key size = sizes[k - 1];
+  n_larger += std::count_if(sizes, sizes + k, [=](Key other) { return other > size; });
+  return {size, n_larger};
 }
 
 // A size that about as many numbers reach as are kept, and some more; 0 where that tells nothing.
@@ -35,7 +79,7 @@ SizeKey<T> guess_least(std::int64_t dim, const T* x, std::int64_t kept, SizeKey<
   for (std::int64_t i = 0; i < n / kSampled; ++i) {
     kernels().of<T>().gather_sizes(kSampled, x + i * kSampleEvery, 0, sizes + i * kSampled);
   }
-  return kth_largest(sizes, n, rank);
+  return kth_largest(sizes, n, rank).size;
 }
 
 // The largest numbers of x. The guess decides how long it takes, not what comes out.
@@ -51,9 +95,8 @@ void keep_largest(std::int64_t kept, std::int64_t dim, const T* x, SizeKey<T>* s
     less += less <= std::numeric_limits<SizeKey<T>>::max() / 2 ? less : 0;
     n = k.gather_sizes(dim, x, guess, sizes);
   }
-  const SizeKey<T> least = kth_largest(sizes, n, kept);
-  const auto larger = std::count_if(sizes, sizes + kept, [=](SizeKey<T> size) { return size > least; });
-  k.keep_sizes(dim, x, least, kept - larger, out);
+  const Ranked<SizeKey<T>> least = kth_largest(sizes, n, kept);
+  k.keep_sizes(dim, x, least.size, kept - least.n_larger, out);
 }
 
 template <class T>

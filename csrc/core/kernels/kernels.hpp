@@ -11,6 +11,7 @@
 namespace fedbuff {
 
 struct DelayModel;
+struct Distribution;
 
 // How the sum of a buffer moves the model.
 //   SGD   v <- momentum v + sum / norm;  w <- w - lr v        (momentum 0: w <- w - (lr / norm) sum, v unused)
@@ -224,6 +225,10 @@ struct ScheduleKernels {
   // Wait and duration of kDrawBatch tasks, as draw_wait and draw_duration give them.
   void (*draw_tasks)(const DelayModel& model, const std::uint32_t* client, const std::uint32_t* task, double* wait_out,
                      double* duration_out);
+
+  // What kDrawBatch tasks draw of one law, as `draw` gives it.
+  void (*draw_law)(const Distribution& law, std::uint64_t seed, const std::uint32_t* client, const std::uint32_t* task,
+                   std::uint32_t component, double* out);
 
   // The 64-bit selection words of the kDrawBatch starts first, first + 1, ...
   void (*draw_selection)(std::uint64_t seed, std::uint64_t first, std::uint64_t* words_out);

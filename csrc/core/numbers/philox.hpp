@@ -6,7 +6,7 @@
 //   word 0      word 1      word 2           word 3
 //   client      task        local step       stream << 28 | block      Batches, GradientNoise
 //   client      task        component        stream << 28 | block      Delays
-//   start low   start high  0                stream << 28              ClientSelection
+//   start low   start high  attempt          stream << 28              ClientSelection
 //   0           0           layer            stream << 28 | block      InitialModel
 //   step low    step high   block >> 28      stream << 28 | block      PrivacyNoise
 //   client      task        block >> 28      stream << 28 | block      Rounding

@@ -7,7 +7,7 @@
 //   Simple:  uniform; who leaves the array was just drawn, so places are not kept.
 //   Ring:    the longest idle; the array is a queue.
 //   Bits:    round robin; a set of numbers instead of the array.
-//   Weights: probabilities; the tree alone.
+//   Weights: probabilities; their classes alone.
 // Else they are Placed: the place of each client is kept. A heap holds when the windows of the clients that may be
 // drawn open or close; `cross_boundaries` brings the array up to the present. The places and delays of the next
 // kDrawBatch starts are drawn ahead, in vector code; delays are used where the client and its task number are still
@@ -27,7 +27,7 @@
 #include "schedule/bit_set.hpp"
 #include "schedule/event_queue.hpp"
 #include "schedule/plan.hpp"
-#include "schedule/weight_tree.hpp"
+#include "schedule/weighted_clients.hpp"
 
 namespace fedbuff {
 
@@ -107,8 +107,12 @@ class ClientSelection {
   FB_ALWAYS_INLINE std::int64_t draw(std::uint64_t start) {
     if constexpr (!kPlain) {
       if (plan_.selection != Selection::Uniform) {
-        if ((form_ == Form::Ring || form_ == Form::Bits) && start - ahead_begin_ >= kDrawBatch) {
-          look_ahead_in_order<kRecorded>(start / kDrawBatch * kDrawBatch);
+        if (start - ahead_begin_ >= kDrawBatch) {
+          if (plan_.selection == Selection::Weighted) {
+            look_ahead_by_weight<kRecorded>(start / kDrawBatch * kDrawBatch);
+          } else if (form_ != Form::Placed) {
+            look_ahead_in_order<kRecorded>(start / kDrawBatch * kDrawBatch);
+          }
         }
         return draw_otherwise(start);
       }
@@ -141,6 +145,13 @@ class ClientSelection {
     duration_out = ahead_duration_[ahead];
     return true;
   }
+  // How long the server takes for the task's upload, where it needs time: drawn ahead, or now.
+  FB_ALWAYS_INLINE double server_time(std::uint64_t start, std::uint32_t client, std::uint32_t task) const {
+    const std::size_t ahead = start % kDrawBatch;
+    return ahead_guess_[ahead] == client && ahead_task_[ahead] == task
+               ? ahead_server_[ahead]
+               : draw_server_time(plan_.server_time, plan_.seed, client, task);
+  }
 
   // Updates the availability of the clients that may be drawn to that at `time`. That of a busy client is updated when
   // the client is released.
@@ -170,7 +181,7 @@ class ClientSelection {
     } else if (form_ == Form::Bits) {
       bits_.insert(client);
     } else {
-      weights_.set(client, plan_.probability[client]);
+      weights_.insert(client);
     }
   }
   // A client has a task more; whether it is still eligible.
@@ -181,7 +192,7 @@ class ClientSelection {
       if (form_ == Form::Bits) {
         bits_.remove(client);
       } else {
-        weights_.set(client, 0.0);
+        weights_.remove(client);
       }
     }
   }
@@ -210,7 +221,7 @@ class ClientSelection {
       }
     } else {
       if (plan_.selection == Selection::Weighted) {
-        weights_.set(client, 0.0);
+        weights_.remove(client);
       }
       const std::uint32_t last = eligible_[--n_eligible_];
       eligible_[place_[client]] = last;
@@ -225,8 +236,11 @@ class ClientSelection {
   // Selection that is not uniform: an eligible client joins those that may be drawn, and the draw.
   void enter_otherwise(std::uint32_t client);
   std::int64_t draw_otherwise(std::uint64_t start);
+  std::int64_t draw_weighted(std::uint64_t start);
   template <bool kRecorded>
   void look_ahead_in_order(std::uint64_t start);
+  template <bool kRecorded>
+  void look_ahead_by_weight(std::uint64_t start);
   template <bool kRecorded>
   void draw_ahead();
   void key_of_ended(std::uint32_t client) {
@@ -265,7 +279,7 @@ class ClientSelection {
   EventHeap boundaries_;               // the next opening or closing of clients' windows, by client
 
   // Not uniform:
-  WeightTree weights_;              // of the eligible ones
+  WeightedClients weights_;         // of the eligible ones
   std::vector<std::uint64_t> key_;  // by client: the smallest of an eligible one is next
   EventHeap order_;                 // keys and clients; those that do not count any more are passed over
   std::uint64_t next_key_ = 0;  // longest idle: of the next one that becomes idle; round robin: of the last drawn + 1
@@ -277,6 +291,7 @@ class ClientSelection {
   std::uint32_t ahead_task_[kDrawBatch];     // and for which task
   double ahead_wait_[kDrawBatch];
   double ahead_duration_[kDrawBatch];
+  double ahead_server_[kDrawBatch];
 };
 
 inline ClientSelection::ClientSelection(const SchedulePlan& plan)
@@ -305,17 +320,17 @@ inline ClientSelection::ClientSelection(const SchedulePlan& plan)
               plan.max_wait == kNever && !plan.distinct_clients && plan.trigger == Trigger::Buffer &&
               plan.refill == 1 && plan.stop_stale == 0 && plan.step_period == kNever && plan.uplink == kNever &&
               !plan.needs_server && (!is_drawn || plan.mode == Mode::Pool);
+  std::fill(ahead_guess_, ahead_guess_ + kDrawBatch, kUnknown);
   if (!is_drawn) {
     return;
   }
-  std::fill(ahead_guess_, ahead_guess_ + kDrawBatch, kUnknown);
   if (form_ == Form::Bits) {
     bits_.resize(n);
   } else if (form_ != Form::Weights) {
     eligible_.assign(n, 0);
   }
   if (plan.selection == Selection::Weighted) {
-    weights_.resize(n);
+    weights_.set_weights(plan.probability, n);
   }
   if (form_ != Form::Placed) {
     for (std::uint32_t c = 0; c < n; ++c) {
@@ -386,7 +401,7 @@ inline double ClientSelection::next_opening() {
 
 inline void ClientSelection::enter_otherwise(std::uint32_t client) {
   if (plan_.selection == Selection::Weighted) {
-    weights_.set(client, plan_.probability[client]);
+    weights_.insert(client);
     return;
   }
   if (plan_.selection ==
@@ -415,11 +430,7 @@ inline std::int64_t ClientSelection::draw_otherwise(std::uint64_t start) {
     return eligible_[head_];
   }
   if (plan_.selection == Selection::Weighted) {
-    const double total = weights_.total();
-    const PhiloxBlock w =
-        philox4x32(plan_.seed, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start >> 32), 0,
-                   stream_word(Stream::ClientSelection, 0));
-    return total > 0.0 ? std::int64_t{weights_.at(unit_double(w.word[0], w.word[1]) * total)} : -1;
+    return draw_weighted(start);
   }
   for (;;) {
     const Event first = order_.top();
@@ -435,6 +446,21 @@ inline std::int64_t ClientSelection::draw_otherwise(std::uint64_t start) {
       return client;
     }
   }
+}
+
+// The client that was drawn ahead among all; if it is not eligible, attempts among those that are.
+inline std::int64_t ClientSelection::draw_weighted(std::uint64_t start) {
+  if (weights_.is_empty()) {
+    return -1;
+  }
+  std::int64_t client = ahead_guess_[start % kDrawBatch];
+  for (std::uint32_t attempt = 1; client < 0 || !weights_.holds(static_cast<std::size_t>(client)); ++attempt) {
+    const PhiloxBlock w =
+        philox4x32(plan_.seed, static_cast<std::uint32_t>(start), static_cast<std::uint32_t>(start >> 32), attempt,
+                   stream_word(Stream::ClientSelection, 0));
+    client = weights_.draw(unit_double(w.word[0], w.word[1]));
+  }
+  return client;
 }
 
 template <Mode kMode>
@@ -517,11 +543,28 @@ void ClientSelection::look_ahead_in_order(std::uint64_t start) {
   std::fill(ahead_guess_ + n, ahead_guess_ + kDrawBatch, kUnknown);
 }
 
+// The same where clients are drawn among all first, whoever is eligible.
+template <bool kRecorded>
+void ClientSelection::look_ahead_by_weight(std::uint64_t start) {
+  ahead_begin_ = start;
+  kernels_.draw_selection(plan_.seed, start, ahead_word_[0]);
+  for (std::size_t i = 0; i < kDrawBatch; ++i) {
+    const std::uint64_t word = ahead_word_[0][i];
+    ahead_guess_[i] =
+        weights_.candidate(unit_double(static_cast<std::uint32_t>(word >> 32), static_cast<std::uint32_t>(word)));
+    weights_.fetch(ahead_guess_[i]);
+  }
+  draw_ahead<kRecorded>();
+}
+
 // The delays of the next tasks of the clients that were guessed.
 template <bool kRecorded>
 void ClientSelection::draw_ahead() {
   for (std::size_t i = 0; i < kDrawBatch; ++i) {
     ahead_task_[i] = states_[ahead_guess_[i]] & ~kBusy;
+  }
+  if (plan_.needs_server) {
+    kernels_.draw_law(plan_.server_time, plan_.seed, ahead_guess_, ahead_task_, kServer, ahead_server_);
   }
   if constexpr (!kRecorded) {
     kernels_.draw_tasks(plan_.model, ahead_guess_, ahead_task_, ahead_wait_, ahead_duration_);

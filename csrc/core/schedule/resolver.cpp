@@ -41,22 +41,39 @@ struct Slot {
   bool cut = false;       // the work ends before it is done
 };
 
+// What is known of a client: in the state of all, and in a table of so many bytes each, if there is one.
+struct ClientTables {
+  const std::uint32_t* states = nullptr;
+  const char* others = nullptr;
+  std::size_t other_bytes = 0;
+
+  template <class T>
+  void add(const T* table) {
+    others = reinterpret_cast<const char*>(table);
+    other_bytes = sizeof(T);
+  }
+};
+
 struct FetchClient {
-  const LargeVector<std::uint32_t>* states;
-  void operator()(const Slot& slot) const { __builtin_prefetch(states->data() + slot.client); }
+  const ClientTables* tables;
+  void operator()(const Slot& slot) const {
+    __builtin_prefetch(tables->states + slot.client);
+    if (tables->others != nullptr) {
+      __builtin_prefetch(tables->others + slot.client * tables->other_bytes);
+    }
+  }
 };
 
 // The event queues. They own the slots.
 struct Calendar : EventQueue<Slot, FetchClient> {
-  Calendar(const ScheduleKernels& kernels, const LargeVector<std::uint32_t>& states)
-      : EventQueue(kernels, FetchClient{&states}) {}
+  Calendar(const ScheduleKernels& kernels, const ClientTables& tables) : EventQueue(kernels, FetchClient{&tables}) {}
 };
 struct RemovingCalendar : EventQueue<Slot, FetchClient, true> {  // for running tasks that are stopped
-  RemovingCalendar(const ScheduleKernels& kernels, const LargeVector<std::uint32_t>& states)
-      : EventQueue(kernels, FetchClient{&states}) {}
+  RemovingCalendar(const ScheduleKernels& kernels, const ClientTables& tables)
+      : EventQueue(kernels, FetchClient{&tables}) {}
 };
 struct List : EventList<Slot> {
-  List(const ScheduleKernels& kernels, const LargeVector<std::uint32_t>&) : EventList(kernels) {}
+  List(const ScheduleKernels& kernels, const ClientTables&) : EventList(kernels) {}
 };
 
 }  // namespace
@@ -128,11 +145,13 @@ class LoopOver final : public EventLoop {
     uplink_.resize(n_slots);
     deadline_.resize(uplink_.is_shared() ? n_slots : 0);
     server_line_.resize(plan_.needs_server ? n_slots : 0);
+    server_time_.resize(plan_.needs_server ? n_slots : 0);
   }
   bool stops() const { return kCanStop && plan_.stop_stale > 0; }
   SchedulePlan plan_;
   ClientSelection clients_;
-  Queue queue_;  // owns the slots
+  ClientTables tables_;  // that the queue fetches
+  Queue queue_;          // owns the slots
   Run run_ = nullptr;
   StopReason reason_ = StopReason::Full;
   std::uint32_t asked_first_ = 0;          // slots of a closed loop that have asked for their first client
@@ -148,11 +167,12 @@ class LoopOver final : public EventLoop {
   ClientQueues queues_;                    // of clients that may be sent several tasks
   LargeVector<double> queued_duration_;    // by slot: of a task that waits in a queue
   Uplink uplink_;
-  LargeVector<double> deadline_;  // by slot, where uploads share a link: when the task is given up
-  SlotList server_line_;          // uploads that have reached the server; it handles the first
-  Event handled_ = kNoEvent;      // when the server has handled the first of them
-  Event next_start_ = kNoEvent;   // of the open loop
-  bool has_parts_;                // a task has events before it ends
+  LargeVector<double> deadline_;     // by slot, where uploads share a link: when the task is given up
+  LargeVector<double> server_time_;  // by slot: of the upload, where the server needs time
+  SlotList server_line_;             // uploads that have reached the server; it handles the first
+  Event handled_ = kNoEvent;         // when the server has handled the first of them
+  Event next_start_ = kNoEvent;      // of the open loop
+  bool has_parts_;                   // a task has events before it ends
   Hearing hearing_;
   bool always_ticks_;  // ticks of the period happen with an empty buffer too
 };
@@ -161,7 +181,8 @@ template <class Queue>
 LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
     : plan_(plan),
       clients_(plan_),
-      queue_(kernels().schedule, clients_.states()),
+      tables_{clients_.states().data()},
+      queue_(kernels().schedule, tables_),
       has_fast_stretch_(plan.timeout == kInfinity && plan.max_staleness < 0 && plan.stall_limit > 0 &&
                         plan.model.component[kWait].kind == DistributionKind::Constant &&
                         plan.model.component[kWait].p[0] == 0.0),
@@ -175,6 +196,11 @@ LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
   entered_.assign(plan.distinct_clients ? static_cast<std::size_t>(plan.n_clients) : 0, -1);
   running_.resize(stops() ? static_cast<std::size_t>(plan.n_slots) + 1 : 0);
   queues_.set_clients(plan.queues ? static_cast<std::size_t>(plan.n_clients) : 0);
+  if (plan.queues) {
+    tables_.add(queues_.clients());
+  } else if (plan.trigger != Trigger::Buffer) {
+    tables_.add(hearing_.clients());
+  }
   make_queue_room(static_cast<std::size_t>(plan.n_slots) + 1);
   counters_.tick = always_ticks_ ? plan.step_period : kInfinity;
   queue_.add_slots(static_cast<std::size_t>(plan.n_slots));
@@ -548,9 +574,7 @@ class LoopOver<Queue>::Call {
 
   // The server begins with the upload of the slot.
   FB_INLINE_FOR_SPEED void handle(std::uint32_t slot_index) {
-    const Slot& slot = queue_.payload(slot_index);
-    const double time = draw_server_time(plan_.server_time, plan_.seed, slot.client, slot.task);
-    loop_.handled_ = Event::make(s_.now + time, kEnd, s_.created++, slot_index);
+    loop_.handled_ = Event::make(s_.now + loop_.server_time_[slot_index], kEnd, s_.created++, slot_index);
   }
 
   // Takes the slot out of the server's line; if it was handled, the next one's turn comes.
@@ -947,6 +971,9 @@ class LoopOver<Queue>::Call {
                                       std::uint64_t start) {
     if constexpr (!kPlain) {
       ++loop_.n_taken_;
+      if (plan_.needs_server) {
+        loop_.server_time_[slot_index] = clients_.server_time(start, client, task);
+      }
     }
     queue_.payload(slot_index).client = client;
     queue_.payload(slot_index).task = task;

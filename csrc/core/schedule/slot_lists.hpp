@@ -54,6 +54,7 @@ class SlotList {
 class ClientQueues {
  public:
   void set_clients(std::size_t n) { queue_.resize(n); }
+  const SlotLinks::Ends* clients() const { return queue_.data(); }
   void resize(std::size_t n_slots) { links_.resize(n_slots); }
 
   // The slot joins the queue; returns whether the client was idle.

@@ -30,11 +30,16 @@ class Hearing {
  public:
   Hearing(Trigger trigger, std::int64_t n_clients, double per_client)
       : trigger_(trigger), n_clients_(n_clients), per_client_(per_client) {
-    const auto n = static_cast<std::size_t>(trigger == Trigger::Buffer ? 0 : n_clients);
-    count_.assign(n, 0);
-    round_of_.assign(n, -1);
-    stepped_in_.assign(trigger == Trigger::Ringleader ? n : 0, -1);
+    clients_.assign(static_cast<std::size_t>(trigger == Trigger::Buffer ? 0 : n_clients), Heard{});
   }
+
+  // What is known of one client.
+  struct Heard {
+    std::int64_t count = 0;        // arrivals in this round,
+    std::int64_t round = -1;       // if this is its number
+    std::int64_t stepped_in = -1;  // Ringleader: the last round in which the client made a step
+  };
+  const Heard* clients() const { return clients_.data(); }  // null where the trigger asks for none
 
   // An arrival enters a buffer that holds `fill` with it; whether the server steps.
   bool enter(std::uint32_t client, std::int64_t fill, std::int64_t buffer_size) {
@@ -43,9 +48,9 @@ class Hearing {
       return fill >= buffer_size && all_are_heard();
     }
     // Phase one ends, without a step, when all are heard. In phase two each client's next arrival makes a step.
-    const bool steps = n_to_step_ > 0 && stepped_in_[client] != round_;
+    const bool steps = n_to_step_ > 0 && clients_[client].stepped_in != round_;
     if (steps) {
-      stepped_in_[client] = round_;
+      clients_[client].stepped_in = round_;
       --n_to_step_;
     } else {
       hear(client);
@@ -65,45 +70,45 @@ class Hearing {
   // Whether `enter` would say so.
   bool would_step(std::uint32_t client, std::int64_t fill, std::int64_t buffer_size) const {
     if (trigger_ == Trigger::Ringleader) {
-      return n_to_step_ > 0 && stepped_in_[client] != round_;
+      return n_to_step_ > 0 && clients_[client].stepped_in != round_;
     }
-    const bool first = round_of_[client] != round_;
-    const double inverses = first ? inverses_ + 1.0 : inverses_ - lost_inverse(count_[client] + 1);
+    const bool first = clients_[client].round != round_;
+    const double inverses = first ? inverses_ + 1.0 : inverses_ - lost_inverse(clients_[client].count + 1);
     return fill >= buffer_size && are_heard(n_heard_ + (first ? 1 : 0), inverses);
   }
 
   // The arrivals of each client in this round; and 1 where its next arrival makes a step, else 0.
   std::vector<std::int64_t> heard() const {
-    std::vector<std::int64_t> counts(count_.size());
+    std::vector<std::int64_t> counts(clients_.size());
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      counts[i] = round_of_[i] == round_ ? count_[i] : 0;
+      counts[i] = clients_[i].round == round_ ? clients_[i].count : 0;
     }
     return counts;
   }
   std::vector<std::int64_t> to_step() const {
-    std::vector<std::int64_t> flags(stepped_in_.size());
+    std::vector<std::int64_t> flags(trigger_ == Trigger::Ringleader ? clients_.size() : 0);
     for (std::size_t i = 0; i < flags.size(); ++i) {
-      flags[i] = n_to_step_ > 0 && stepped_in_[i] != round_ ? 1 : 0;
+      flags[i] = n_to_step_ > 0 && clients_[i].stepped_in != round_ ? 1 : 0;
     }
     return flags;
   }
   // What these two gave. The sum of inverses may differ in its last bits, of which no decision is made (kMeanSlack).
   void restore_heard(const std::int64_t* counts) {
-    std::fill(round_of_.begin(), round_of_.end(), -1);
     n_heard_ = 0;
     inverses_ = 0.0;
-    for (std::size_t i = 0; i < count_.size(); ++i) {
+    for (std::size_t i = 0; i < clients_.size(); ++i) {
+      clients_[i].round = -1;
       if (counts[i] > 0) {
         hear(static_cast<std::uint32_t>(i));
-        count_[i] = counts[i];
+        clients_[i].count = counts[i];
         inverses_ += 1.0 / static_cast<double>(counts[i]) - 1.0;
       }
     }
   }
   void restore_to_step(const std::int64_t* flags) {
     n_to_step_ = 0;
-    for (std::size_t i = 0; i < stepped_in_.size(); ++i) {
-      stepped_in_[i] = flags[i] != 0 ? -1 : round_;
+    for (std::size_t i = 0; i < (trigger_ == Trigger::Ringleader ? clients_.size() : 0); ++i) {
+      clients_[i].stepped_in = flags[i] != 0 ? -1 : round_;
       n_to_step_ += flags[i] != 0 ? 1 : 0;
     }
   }
@@ -114,13 +119,14 @@ class Hearing {
     return 1.0 / (static_cast<double>(count) * static_cast<double>(count - 1));
   }
   void hear(std::uint32_t client) {
-    if (round_of_[client] != round_) {
-      round_of_[client] = round_;
-      count_[client] = 1;
+    Heard& it = clients_[client];
+    if (it.round != round_) {
+      it.round = round_;
+      it.count = 1;
       ++n_heard_;
       inverses_ += 1.0;
     } else {
-      inverses_ -= lost_inverse(++count_[client]);
+      inverses_ -= lost_inverse(++it.count);
     }
   }
   // Whether the harmonic mean over clients of their arrivals in this round is per_client or more.
@@ -140,11 +146,9 @@ class Hearing {
   double per_client_;
   std::int64_t round_ = 0;
   std::int64_t n_heard_ = 0;
-  std::int64_t n_to_step_ = 0;            // Ringleader: clients without their step in this round's second phase
-  double inverses_ = 0.0;                 // sum over the clients heard of 1 / arrivals
-  std::vector<std::int64_t> count_;       // arrivals of each client in this round,
-  std::vector<std::int64_t> round_of_;    // if this is its number
-  std::vector<std::int64_t> stepped_in_;  // Ringleader: the last round in which the client made a step
+  std::int64_t n_to_step_ = 0;  // Ringleader: clients without their step in this round's second phase
+  double inverses_ = 0.0;       // sum over the clients heard of 1 / arrivals
+  std::vector<Heard> clients_;
 };
 
 }  // namespace fedbuff

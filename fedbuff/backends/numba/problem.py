@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from ..spec import BoundProblem, LocalSpec, LocalTask, ProblemSpec, Vector
 from .compile import or_empty, reads
+from .local_step import MERGE, Local, Scratch, Task
+from .losses import LOGISTIC, SOFTMAX, SQUARED
 from .net import BLOCK, RELU, TANH, Net, net_count_correct, net_local_sgd, net_objective
 from .quadratic import (
     DENSE,
@@ -25,7 +27,6 @@ from .quadratic import (
     quadratic_objective,
 )
 from .random import key_words
-from .shared import LOGISTIC, MERGE, SOFTMAX, SQUARED, Local, Scratch, Task
 from .sparse import Sparse, sparse_count_correct, sparse_local_sgd, sparse_objective
 from .threads import on_threads
 

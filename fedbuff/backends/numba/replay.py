@@ -22,9 +22,9 @@ from ..python.rule import initial_moments
 from ..spec import EngineSpec, LocalPlan, LocalTask, UsedRows, Vector
 from . import steps as _steps
 from .compile import reads
+from .local_step import Local
 from .problem import NO_ROWS, BoundLoops
 from .random import key_words
-from .shared import Local
 from .steps import (
     DONE,
     FILL,

@@ -14,7 +14,7 @@ import numpy as np
 from numba.experimental import structref
 from numba.extending import overload, register_jitable
 
-from ..python import event_loop, hearing, resolver, uplink, weight_tree
+from ..python import event_loop, hearing, resolver, uplink, weighted_clients
 from ..spec import Plan, Resolver
 from . import random as _numba_random  # noqa: F401  teaches Numba its functions
 from .compile import compiled
@@ -43,13 +43,9 @@ for _function in (
     resolver.start_time_of,
     resolver.end_of_task,
     event_loop.longer,
-    weight_tree.new_weights,
-    weight_tree.sum_of_eight,
-    weight_tree.total_weight,
-    weight_tree.set_weight,
-    weight_tree.client_at,
     hearing.Hearing.__init__,
     uplink.Uplink.__init__,
+    weighted_clients.WeightedClients.__init__,
     event_loop.EventLoop.__init__,
 ):
     register_jitable(_function)
@@ -65,6 +61,10 @@ class HearingStruct(Struct):
 
 class UplinkStruct(Struct):
     """An uplink.Uplink."""
+
+
+class WeightsStruct(Struct):
+    """A weighted_clients.WeightedClients."""
 
 
 class LoopStruct(Struct):
@@ -90,6 +90,7 @@ class _Loop(Held):
 struct_kind(PlanStruct, Plan)
 struct_kind(HearingStruct, hearing.Hearing)
 struct_kind(UplinkStruct, uplink.Uplink)
+struct_kind(WeightsStruct, weighted_clients.WeightedClients)
 struct_kind(LoopStruct, event_loop.EventLoop)
 structref.define_boxing(LoopStruct, _Loop)
 
@@ -125,6 +126,8 @@ def _type_of(name: str, value: Any) -> Any:
         return _HEARING
     if isinstance(value, uplink.Uplink):
         return _UPLINK
+    if isinstance(value, weighted_clients.WeightedClients):
+        return _WEIGHTS
     if isinstance(value, bool):
         return nb.boolean
     return nb.float64 if isinstance(value, float) else nb.int64
@@ -136,6 +139,7 @@ def _fields(instance: Any) -> list[tuple[str, Any]]:
 
 _HEARING = HearingStruct(_fields(hearing.Hearing(resolver.EVERY_CLIENT, 1, 1.0)))
 _UPLINK = UplinkStruct(_fields(uplink.Uplink(1.0, 1)))
+_WEIGHTS = WeightsStruct(_fields(weighted_clients.WeightedClients(np.ones(1))))
 
 
 @overload(event_loop.new_uplink)
@@ -157,6 +161,18 @@ def _new_hearing(trigger, n_clients, per_client):  # as annotated as what it giv
     def impl(trigger, n_clients, per_client):
         made = new(_HEARING)
         init(made, trigger, n_clients, per_client)
+        return made
+
+    return impl
+
+
+@overload(event_loop.new_weighted_clients)
+def _new_weighted_clients(weight):  # as annotated as what it gives
+    init = weighted_clients.WeightedClients.__init__
+
+    def impl(weight):
+        made = new(_WEIGHTS)
+        init(made, weight)
         return made
 
     return impl

@@ -18,9 +18,9 @@ from numba.extending import overload
 from . import atomics
 from .compile import compiled, inlined, intrinsic
 from .lend import lend
+from .local_step import Local, Task
 from .net import MOST_FETCHED, MOST_FETCHED_COLUMNS, Net, fetch_rows, net_local_sgd
 from .quadratic import quadratic_local_sgd
-from .shared import Local, Task
 from .sparse import Sparse, sparse_local_sgd
 from .vectors import vector_at
 

@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 
 from ..spec import Moments, StepNumbers, Vector
 from .compile import compiled, inlined, or_empty, reads
-from .shared import clear
+from .local_step import clear
 from .threads import on_threads
 
 _PART = 2048  # numbers that are added while they are in the nearest cache

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..spec import Columns, Plan
+from ..spec import Columns, Floats, Plan
 from .hearing import Hearing
 from .philox import multiply_high, unit_double
 from .resolver import (
@@ -62,7 +62,7 @@ from .resolver import (
     wait_of,
 )
 from .uplink import Uplink
-from .weight_tree import client_at, new_weights, set_weight, total_weight
+from .weighted_clients import WeightedClients
 
 
 def new_slots() -> list[int]:
@@ -91,6 +91,10 @@ def new_hearing(trigger: int, n_clients: int, per_client: float) -> Hearing:
 
 def new_uplink(capacity: float, n_slots: int) -> Uplink:
     return Uplink(capacity, n_slots)
+
+
+def new_weighted_clients(weight: Floats) -> WeightedClients:
+    return WeightedClients(weight)
 
 
 def longer(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -153,7 +157,7 @@ class EventLoop:
         self.order = new_keys()  # keys and clients; those that do not count any more are passed over
         # longest idle: of the next client that becomes idle; round robin: of the last one drawn, plus 1
         self.next_key = n if plan.selection == LONGEST_IDLE else 0
-        self.weights = new_weights(n if plan.selection == WEIGHTED else 0)
+        self.weights = new_weighted_clients(plan.probability)
         self.has_windows = drawn and plan.availability_policy != NO_WINDOWS
         self.open = np.ones(n, np.bool_)  # inside a window, until the client's boundary
         self.tracked = np.zeros(n, np.bool_)  # the client's boundary is among those to come
@@ -635,7 +639,7 @@ class EventLoop:
         self.cross_boundaries()
         if plan.selection != UNIFORM:
             return self.draw_otherwise()
-        word = selection_word(plan, self.starts)
+        word = selection_word(plan, self.starts, 0)
         if plan.mode == OPEN_LOOP and plan.if_busy == SKIP:
             client = np.int64(multiply_high(word, np.uint64(plan.n_clients)))
             return client if self.place[client] >= 0 else np.int64(-1)
@@ -649,11 +653,7 @@ class EventLoop:
         if self.n_eligible == 0:
             return np.int64(-1)
         if plan.selection == WEIGHTED:
-            total = total_weight(self.weights)
-            word = selection_word(plan, self.starts)
-            if total > 0.0:
-                return client_at(self.weights, unit_double(word >> np.uint64(32), word & MASK) * total)
-            return np.int64(-1)
+            return self.draw_weighted()
         while True:
             key, client = heapq.heappop(self.order)
             if self.place[client] >= 0 and self.key[client] == key:
@@ -663,11 +663,26 @@ class EventLoop:
                         self.enter_otherwise(client)
                 return np.int64(client)
 
+    def draw_weighted(self) -> Any:
+        """The candidate among all clients, or the first that is drawn among the eligible ones."""
+        if self.weights.is_empty():
+            return np.int64(-1)
+        client = self.weights.candidate(self.selection_double(0))
+        attempt = 0
+        while client < 0:
+            attempt += 1
+            client = self.weights.draw(self.selection_double(attempt))
+        return client
+
+    def selection_double(self, attempt: int) -> Any:
+        word = selection_word(self.plan, self.starts, attempt)
+        return unit_double(word >> np.uint64(32), word & MASK)
+
     def enter_otherwise(self, client: int) -> None:
         """An eligible client joins those that may be drawn."""
         plan = self.plan
         if plan.selection == WEIGHTED:
-            set_weight(self.weights, client, plan.probability[client])
+            self.weights.insert(client)
             return
         if plan.selection == ROUND_ROBIN:  # lap * n + client: behind the last one drawn, in this lap or the next
             key = self.next_key // plan.n_clients * plan.n_clients + client
@@ -708,7 +723,7 @@ class EventLoop:
             self.place[last] = at
             self.place[client] = -1
             if self.plan.selection == WEIGHTED:
-                set_weight(self.weights, client, 0.0)
+                self.weights.remove(client)
 
     def read_windows(self, client: int) -> None:
         """Whether the client is available, and when that changes."""

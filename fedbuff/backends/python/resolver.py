@@ -281,9 +281,9 @@ def tasks_left(plan: Plan, client: int, done: int) -> bool:
     return bool(done < rows or (plan.wrap and rows > 0))
 
 
-def selection_word(plan: Plan, start: int) -> Any:
-    s = np.uint64(start)
-    w0, w1, _, _ = philox_words(plan.seed_low, plan.seed_high, s & MASK, s >> _U32, _U0, STREAM_CLIENT_SELECTION)
+def selection_word(plan: Plan, start: int, attempt: int) -> Any:
+    s, a = np.uint64(start), np.uint64(attempt)
+    w0, w1, _, _ = philox_words(plan.seed_low, plan.seed_high, s & MASK, s >> _U32, a, STREAM_CLIENT_SELECTION)
     return (w0 << _U32) | w1
 
 

@@ -50,6 +50,11 @@ TEST(schedule_kernels_draw_what_single_draws_are) {
           CHECK_EQ(wait[i], draw_wait(model, client[i], task[i]));
           CHECK_EQ(duration[i], draw_duration(model, client[i], task[i]));
         }
+        double time[kDrawBatch];
+        kernels().schedule.draw_law(model.component[0], model.seed, client, task, kServer, time);
+        for (int i = 0; i < kDrawBatch; ++i) {
+          CHECK_EQ(time[i], draw_server_time(model.component[0], model.seed, client[i], task[i]));
+        }
       }
     }
   });

@@ -13,7 +13,6 @@ inline __attribute__((always_inline)) SizeKey<T> size_key(T x) {
 
 template <class T>
 std::int64_t gather_sizes(std::int64_t dim, const T* x, SizeKey<T> least, SizeKey<T>* sizes_out) {
-  constexpr std::int64_t kTogether = 32;
   std::int64_t n = 0;
   const auto gather = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t j = begin; j < end; ++j) {  // without a branch, which could not be foreseen
@@ -23,14 +22,22 @@ std::int64_t gather_sizes(std::int64_t dim, const T* x, SizeKey<T> least, SizeKe
     }
   };
   std::int64_t begin = 0;
-  for (; begin + kTogether <= dim; begin += kTogether) {
-    SizeKey<T> largest = 0;
-    for (std::int64_t j = begin; j < begin + kTogether; ++j) {
-      const SizeKey<T> size = size_key(x[j]);
-      largest = size > largest ? size : largest;
+  if constexpr (Vec<T>::kPicks) {
+    constexpr std::int64_t kTogether = Vec<T>::kLanes;
+    for (; begin + kTogether <= dim; begin += kTogether) {
+      n += Vec<T>::pick_sizes(x + begin, least, sizes_out + n);
     }
-    if (largest >= least) {
-      gather(begin, begin + kTogether);
+  } else {
+    constexpr std::int64_t kTogether = 16;
+    for (; begin + kTogether <= dim; begin += kTogether) {
+      SizeKey<T> largest = 0;
+      for (std::int64_t j = begin; j < begin + kTogether; ++j) {
+        const SizeKey<T> size = size_key(x[j]);
+        largest = size > largest ? size : largest;
+      }
+      if (largest >= least) {
+        gather(begin, begin + kTogether);
+      }
     }
   }
   gather(begin, dim);

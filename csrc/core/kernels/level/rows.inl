@@ -113,8 +113,11 @@ bool add_row(std::int64_t dim, const T* sum, const T* change, const RowTerm<T>& 
   return poison.is_none();
 }
 
-// How many terms are read side by side: a core follows so many streams of memory, and no more.
-inline constexpr int kRowsAtOnce = 5;
+// How many terms are read side by side, and how far ahead they are fetched: with more streams of memory a core fetches
+// too little ahead by itself, and asking for it costs more than with few.
+inline constexpr int kRowsAtOnce = 2;
+template <class T>
+inline constexpr std::int64_t kRowsAhead = 2048 / sizeof(T);
 template <class T>
 inline constexpr std::int64_t kRowBlock = 16384 / sizeof(T);
 
@@ -138,8 +141,10 @@ void add_row_group(std::int64_t begin, std::int64_t n, bool from_zero, const Row
   for_each_vec<T>(n, [&](std::int64_t j, auto lanes) {
     V all = from_zero ? V::zero() : load(sum + j, lanes);
     V changed = from_zero ? V::zero() : load(change + j, lanes);
-#pragma GCC unroll 5
+#pragma GCC unroll 2
     for (int k = 0; k < G; ++k) {
+      __builtin_prefetch(delta[k] + j + kRowsAhead<T>);
+      __builtin_prefetch(row[k] + j + kRowsAhead<T>);
       const V d = load(delta[k] + j, lanes), before = load(row[k] + j, lanes);
       all = poison.see(madd(factor[k], madd(own, before, d), all));
       changed = poison.see(changed + (d - before));
@@ -159,12 +164,9 @@ std::int64_t add_row_terms(std::int64_t begin, std::int64_t n, bool from_zero, c
          terms[together].row_out != nullptr && terms[together].start == nullptr) {
     ++together;
   }
-  switch (together) {
-    case 2: add_row_group<T, 2>(begin, n, from_zero, terms, config, sum, change, poison); return 2;
-    case 3: add_row_group<T, 3>(begin, n, from_zero, terms, config, sum, change, poison); return 3;
-    case 4: add_row_group<T, 4>(begin, n, from_zero, terms, config, sum, change, poison); return 4;
-    case 5: add_row_group<T, 5>(begin, n, from_zero, terms, config, sum, change, poison); return 5;
-    default: break;
+  if (together == kRowsAtOnce) {
+    add_row_group<T, kRowsAtOnce>(begin, n, from_zero, terms, config, sum, change, poison);
+    return kRowsAtOnce;
   }
   add_row_part(begin, n, from_zero ? nullptr : sum, from_zero ? nullptr : change, terms[0], config, sum, change,
                poison);

@@ -12,9 +12,8 @@ FB_ALWAYS_INLINE void draw_kind(const Distribution& d, const DrawWords& w, doubl
   }
 }
 
-FB_ALWAYS_INLINE void draw_component(const DelayModel& model, const std::uint32_t* client, const std::uint32_t* task,
-                                     std::uint32_t component, double* out) {
-  const Distribution& d = model.component[component];
+FB_ALWAYS_INLINE void draw_law(const Distribution& d, std::uint64_t seed, const std::uint32_t* client,
+                               const std::uint32_t* task, std::uint32_t component, double* out) {
   if (d.kind == DistributionKind::Constant) {
     for (int i = 0; i < kDrawBatch; ++i) {
       out[i] = d.p[0];
@@ -23,12 +22,12 @@ FB_ALWAYS_INLINE void draw_component(const DelayModel& model, const std::uint32_
   }
   if (d.kind == DistributionKind::TruncatedNormal) {
     for (int i = 0; i < kDrawBatch; ++i) {
-      out[i] = draw(d, model.seed, client[i], task[i], component);
+      out[i] = draw(d, seed, client[i], task[i], component);
     }
     return;
   }
   DrawWords w;
-  philox_batch(model.seed, client, task, component, stream_word(Stream::Delays, 0), w);
+  philox_batch(seed, client, task, component, stream_word(Stream::Delays, 0), w);
   switch (d.kind) {
     case DistributionKind::Uniform: return draw_kind<DistributionKind::Uniform>(d, w, out);
     case DistributionKind::Exponential: return draw_kind<DistributionKind::Exponential>(d, w, out);
@@ -45,10 +44,10 @@ inline void draw_tasks(const DelayModel& model, const std::uint32_t* client, con
   double download[kDrawBatch];
   double compute[kDrawBatch];
   double upload[kDrawBatch];
-  draw_component(model, client, task, kWait, wait_out);
-  draw_component(model, client, task, kDownload, download);
-  draw_component(model, client, task, kCompute, compute);
-  draw_component(model, client, task, kUpload, upload);
+  draw_law(model.component[kWait], model.seed, client, task, kWait, wait_out);
+  draw_law(model.component[kDownload], model.seed, client, task, kDownload, download);
+  draw_law(model.component[kCompute], model.seed, client, task, kCompute, compute);
+  draw_law(model.component[kUpload], model.seed, client, task, kUpload, upload);
   if (model.speed != nullptr) {
     for (int i = 0; i < kDrawBatch; ++i) {
       compute[i] = compute[i] * model.speed[client[i]];
@@ -75,5 +74,10 @@ inline void draw_selection(std::uint64_t seed, std::uint64_t first, std::uint64_
 }
 
 constexpr ScheduleKernels make_schedule_kernels() {
-  return {&draw_tasks, &draw_selection, &EventScan::rank_times, &EventScan::pick_early, EventScan::kMostListedSlots};
+  return {&draw_tasks,
+          &draw_law,
+          &draw_selection,
+          &EventScan::rank_times,
+          &EventScan::pick_early,
+          EventScan::kMostListedSlots};
 }

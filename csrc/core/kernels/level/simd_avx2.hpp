@@ -13,6 +13,7 @@ struct Vec<float> {
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 2;
   static constexpr int kConvPixels = 6, kConvVecs = 2;
   static constexpr int kListVecs = 12;
+  static constexpr bool kPicks = false;
   __m256 v;
 
   static Vec zero() { return {_mm256_setzero_ps()}; }
@@ -34,6 +35,7 @@ struct Vec<double> {
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 2;
   static constexpr int kConvPixels = 6, kConvVecs = 2;
   static constexpr int kListVecs = 12;
+  static constexpr bool kPicks = false;
   __m256d v;
 
   static Vec zero() { return {_mm256_setzero_pd()}; }

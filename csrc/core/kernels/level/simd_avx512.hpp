@@ -8,6 +8,7 @@ struct Vec<float> {
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 4;  // outputs and vectors of a block of row updates
   static constexpr int kConvPixels = 14, kConvVecs = 2;   // pixels and vectors of channels of a block of convolution
   static constexpr int kListVecs = 20;                    // vectors of a kernel that pass over a list
+  static constexpr bool kPicks = true;                    // whether pick_sizes is there
   __m512 v;
 
   static Vec zero() { return {_mm512_setzero_ps()}; }
@@ -20,6 +21,13 @@ struct Vec<float> {
   void stream(float* p) const { _mm512_stream_ps(p, v); }
   static void end_streams() { _mm_sfence(); }
   static __mmask16 mask(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+  // The sizes of a vector's numbers that are at least `least`, side by side; how many. Writes a whole vector.
+  static int pick_sizes(const float* x, std::int32_t least, std::int32_t* out) {
+    const __m512i size = _mm512_and_si512(_mm512_loadu_si512(x), _mm512_set1_epi32(0x7FFFFFFF));
+    const __mmask16 picked = _mm512_cmpge_epi32_mask(size, _mm512_set1_epi32(least));
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(picked, size));
+    return __builtin_popcount(picked);
+  }
 };
 
 template <>
@@ -30,6 +38,7 @@ struct Vec<double> {
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 4;
   static constexpr int kConvPixels = 14, kConvVecs = 2;  // pixels and vectors of channels of a block of convolution
   static constexpr int kListVecs = 20;                   // vectors of a kernel that pass over a list
+  static constexpr bool kPicks = true;
   __m512d v;
 
   static Vec zero() { return {_mm512_setzero_pd()}; }
@@ -43,6 +52,12 @@ struct Vec<double> {
   void stream(double* p) const { _mm512_stream_pd(p, v); }
   static void end_streams() { _mm_sfence(); }
   static __mmask8 mask(int n) { return static_cast<__mmask8>((1u << n) - 1u); }
+  static int pick_sizes(const double* x, std::int64_t least, std::int64_t* out) {
+    const __m512i size = _mm512_and_si512(_mm512_loadu_si512(x), _mm512_set1_epi64(0x7FFFFFFFFFFFFFFF));
+    const __mmask8 picked = _mm512_cmpge_epi64_mask(size, _mm512_set1_epi64(least));
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi64(picked, size));
+    return __builtin_popcount(picked);
+  }
 };
 
 inline Vec<float> madd(Vec<float> a, Vec<float> b, Vec<float> c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }

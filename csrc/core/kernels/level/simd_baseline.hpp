@@ -9,6 +9,7 @@ struct Vec {
   static constexpr int kUpdateOuts = 5, kUpdateVecs = 2;
   static constexpr int kConvPixels = 6, kConvVecs = 2;
   static constexpr int kListVecs = 12;
+  static constexpr bool kPicks = false;
   typedef T Native __attribute__((vector_size(16)));
   Native v;
 

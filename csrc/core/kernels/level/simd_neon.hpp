@@ -8,6 +8,7 @@ struct Vec<float> {
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 4;
   static constexpr int kConvPixels = 12, kConvVecs = 2;
   static constexpr int kListVecs = 20;
+  static constexpr bool kPicks = false;
   float32x4_t v;
 
   static Vec zero() { return {vdupq_n_f32(0)}; }
@@ -41,6 +42,7 @@ struct Vec<double> {
   static constexpr int kUpdateOuts = 6, kUpdateVecs = 4;
   static constexpr int kConvPixels = 12, kConvVecs = 2;
   static constexpr int kListVecs = 20;
+  static constexpr bool kPicks = false;
   float64x2_t v;
 
   static Vec zero() { return {vdupq_n_f64(0)}; }
