@@ -31,6 +31,12 @@ MISSED = {  # at most, until it is mended
 }
 NO_GUESS = "the next clients cannot be told, so delays are drawn one by one instead of sixteen at a time"
 WHY = {
+    "trigger every_client": "what is known of a client is a line of memory more for each arrival",
+    "trigger ringleader": "what is known of a client is a line of memory more for each arrival",
+    "stop_stale": "events that may be removed are linked both ways, and running tasks in the order of their starts",
+    "queues": "a queue for each client and its links are two lines of memory more for each start and each end",
+    "queues, probabilities": "a queue for each client and its links are two lines of memory more, so are the tables "
+    "in which a client is found by probability",
     "probabilities": "where the client that was drawn among all is at work, another is drawn, and its delays one by "
     "one; the sets of clients that may be drawn are more memory than the array of a uniform draw",
     "server_time": "a task has two events, the end of its work and that of its handling, which come in any order",
