@@ -58,11 +58,13 @@ REASONS = {
     "W4": "all of the time is in the fused pass, which moves about as many bytes a second as reading alone",
     "peak": "scores need a sum over each row, and steps read and write the weights: loads and stores share the cycles "
     "with multiply-adds",
-    "options": "what such a schedule does for each task beside the queue: looking up a recorded row or a window, and "
-    "waking who waits",
-    "shares": "with nearly all clients at work an idle one is rare, and is found in a set of bits",
-    "python": "checks of arguments, and objects made anew in every call",
-    "reading": "pyarrow only reads: a trace also checks each number and numbers its clients",
+    "options": "windows: at the end of each task its client's next window is looked for; open loop: each start is an "
+    "event too, and its time is drawn by itself",
+    "shares": "of few tasks each is drawn for a client that was just idle, and of nearly all clients at work the next "
+    "idle one is seldom guessed, so that delays are drawn one by one instead of sixteen at a time",
+    "python": "about a hundred small arrays and objects are made and checked in every call, a microsecond or two each",
+    "reading": "pyarrow only reads into a table; for a trace clients are read as texts, numbered and sorted, and the "
+    "columns are gathered by client",
     "W5": "the rival's loop writes nothing and draws from a cheap generator; ours writes the columns of a schedule and "
     "draws by counters, so that every backend and machine gives the same schedule",
     "heapq": "NumPy's bulk draws make the plain loop faster than the standard library's generator does",
@@ -165,7 +167,21 @@ def bars(sections: Sections) -> list[Bar]:
         fall, run = _steepest(rows)
         add(f"{label}, rate at a size / at the size before", NO_CLIFF, fall, "sizes", run, percent=True)
     _bars_of_calls(sections, add)
+    pace = _pace(_data(sections, "long").get("rows", []))
+    if pace:
+        add("a long stream, rate of its last tenth / of its first", 0.9, 3 * [pace[0]], "arrivals")
+        add("a long stream, MiB more at its end than after a tenth", 16.0, 3 * [pace[1]], "arrivals", at_most=True)
     return found
+
+
+def _pace(rows: list[Any]) -> tuple[float, float] | None:
+    """Of a stream's samples of arrivals, seconds and MiB: the last tenth's rate over the first's; what memory it took
+    more after its first tenth."""
+    if len(rows) < 20:
+        return None
+    part = len(rows) // 10
+    rates = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in ((rows[0], rows[part]), (rows[-1 - part], rows[-1]))]
+    return rates[1] / rates[0], max(row[2] for row in rows[part:]) - rows[part][2]
 
 
 Add = Callable[..., None]
@@ -316,7 +332,9 @@ def write_page(sections: Sections, profiles: Profiles, networks: str, numba: str
         _threads(sections),
         _others(sections),
         _scale(sections),
+        _long(sections),
         _peers(sections) or _part("Beside other libraries"),
+        _part("Cliffs"),
         networks or _part("Networks"),
         numba or _part("The Numba backend"),
         _part("Options, tables and compression"),
@@ -621,6 +639,34 @@ def _scale(sections: Sections) -> str:
     return "\n".join(lines)
 
 
+def _long(sections: Sections) -> str:
+    made = _data(sections, "long")
+    rows = made.get("rows", [])
+    if len(rows) < 2:
+        return ""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 2.6), layout="constrained")
+    places = [b[0] for b in rows[1:]]
+    left.plot(places, [(b[0] - a[0]) / (b[1] - a[1]) / 1e6 for a, b in pairwise(rows)])
+    left.set(xlabel="arrivals", ylabel="million arrivals/s")
+    right.plot([row[0] for row in rows], [row[2] for row in rows])
+    right.set(xlabel="arrivals", ylabel="MiB resident")
+    for axis in (left, right):
+        axis.set_ylim(bottom=0)
+    _save(figure, "long")
+    return "\n".join(
+        [
+            "## A long stream",
+            "",
+            "![rate and memory of a long stream over time](figures/performance-long.svg)",
+            "",
+            f"`fedbuff.iter_schedule` of {made['arrivals']:,} arrivals, 1,000 tasks of 10,000 clients in flight, in "
+            f"chunks of a million rows: {rows[-1][1]:.0f} seconds, {rows[-1][0] / rows[-1][1] / 1e6:.1f} million "
+            f"arrivals a second, at most {max(row[2] for row in rows):.0f} MiB; mean staleness "
+            f"{made['staleness']:.4f}, which tends to (C - 1) / K = 99.9.",
+        ]
+    )
+
+
 def _times(ratio: list[float]) -> str:
     best, low, high = ratio
     return f"{best:.2f} ({low:.2f} to {high:.2f})"
@@ -720,6 +766,8 @@ def _again() -> str:
             "| `fedbuff bench` | this machine, and the kernels on it; no rivals needed |",
             "| `make bench` | the suites in short |",
             "| `make bench-full` | everything, and this page written anew |",
+            "| `python benches/report.py --only W1/jax` | a part of it, a minute or two; `--list` names all |",
+            "| `python benches/cliffs.py --publish` | places where a small change costs more than twice as much |",
             '| `python benches/compare.py "ours replay W1 4000" "numba replay W1 4000 blas"` | any two contenders |',
             "",
             "`benches/rivals/` holds the rivals, as good as we can write them. Each reproduces one update of fedbuff, "

@@ -4,6 +4,7 @@
     python benches/report.py --quick            fewer turns and smaller sizes, about half of that
     python benches/report.py --only schedule    this section again, the others as they were measured
     python benches/report.py --only W1/jax      a part of one, a minute or two; --list names all
+    python benches/report.py --only W1 W2 --resume --seconds 60   what is missing of these, as much as a minute allows
     python benches/report.py --only W6-32       part of a network; if nothing else was, only networks are written anew
     python benches/report.py --write            only write the page from what was measured
 
@@ -25,6 +26,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +38,7 @@ import network_report
 import numba_report
 from compare import SECONDS, Failed, Missing, compare, contenders, interpreters, present, ratio
 from page import bars, replace_part, write_page
+from readme import write_readme
 from rivals.data import A_SECOND, workload
 
 from fedbuff._machine.embedding import library
@@ -316,6 +319,14 @@ def reading_part(kind: str) -> Measure:
     return measure
 
 
+def measure_long(options: Options) -> Section:
+    """A stream of 10^9 arrivals where FEDBUFF_BENCH_FULL is 1, else of a tenth; in a process of its own."""
+    arrivals = 1_000_000_000 if os.environ.get("FEDBUFF_BENCH_FULL") == "1" else 100_000_000
+    command = [sys.executable, str(HERE / "long_run.py"), str(arrivals // (10 if options.quick else 1))]
+    made: Section = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return made
+
+
 def peer_part(who: str) -> Measure:
     """A peer may be there and not run, as one that does not import on this Python: the page says why."""
 
@@ -351,6 +362,7 @@ SECTIONS: dict[str, Parts] = {
     "shares": {"": measure_shares},
     "python": {run: python_part(run) for run in ("callback 500000 64", "callback 200000 1", "tiny_call")},
     "reading": {kind: reading_part(kind) for kind in ("csv", "parquet")},
+    "long": {"": measure_long},
     "peers": {who: peer_part(who) for who in PEERS},
     "numba backend": numba_report.parts(),
     **{name: {"": measure} for name, measure in network_report.sections(lambda options: options.turns).items()},
@@ -439,21 +451,25 @@ def measure_piece(piece: str, options: Options, how: Section) -> None:
     print(f"{took:.0f} s", flush=True)
 
 
-def wanted_pieces(only: Sequence[str], how: Section) -> list[str]:
+def wanted_pieces(only: Sequence[str], how: Section, resume: bool = False) -> list[str]:
     """Those named, by section or part; or all that were not measured with this build."""
     every = [piece for name in SECTIONS for piece in pieces(name)]
+    missing = [piece for piece in every if (stored(piece) or {}).get("how") != how]
     if not only:
-        return [piece for piece in every if (stored(piece) or {}).get("how") != how]
+        return missing
     for text in only:
         if text not in every and text not in SECTIONS and text != "profiles":
             raise SystemExit(f"--only: expected a section or a part of one, got {text!r}; --list shows them")
-    return [piece for piece in every if piece in only or piece.partition("/")[0] in only]
+    named = [piece for piece in every if piece in only or piece.partition("/")[0] in only]
+    return [piece for piece in named if piece in missing] if resume else named
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer turns, smaller sizes")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="measure these again, no other")
+    parser.add_argument("--resume", action="store_true", help="with --only: but not what this build has measured")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no part after so many")
     parser.add_argument("--list", action="store_true", help="name the sections and their parts")
     parser.add_argument("--write", action="store_true", help="measure nothing")
     chosen = parser.parse_args()
@@ -462,8 +478,11 @@ def main() -> None:
         return
     options = Options(chosen.quick)
     how = {"core": core_hash(), "quick": chosen.quick}
-    wanted = [] if chosen.write else wanted_pieces(chosen.only, how)
+    wanted = [] if chosen.write else wanted_pieces(chosen.only, how, chosen.resume)
+    begin = time.perf_counter()
     for piece in wanted:
+        if time.perf_counter() - begin > chosen.seconds:
+            break
         measure_piece(piece, options, how)
     sections = {name: section for name in SECTIONS if (section := whole(name)) is not None}
     networks = network_report.page({name: part["data"] | {"others": part["others"]} for name, part in sections.items()})
@@ -480,6 +499,7 @@ def main() -> None:
         profiles = {"how": how, "data": measure_profiles(sections, known)}
         store("profiles", profiles)
     write_page(sections, profiles["data"], networks, numba)
+    write_readme()
     print("docs/performance.md and its figures are written")
 
 

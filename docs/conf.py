@@ -11,7 +11,8 @@ from fedbuff import __version__
 project = "fedbuff"
 author = "The fedbuff authors"
 release = version = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
+nb_execution_mode = "off"  # notebooks keep what they showed when docs/notebooks.py ran them
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"fedbuff {__version__}"

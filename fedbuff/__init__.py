@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from . import theory
 
     # Studies and pictures
-    from . import plots
+    from . import loggers, plots
     from ._study.config import StudyConfig
     from ._sweep.results import SweepResults, load_sweep
     from ._sweep.sweep import sweep
@@ -203,10 +203,11 @@ __all__ = [
     "load_sweep",
     "tune",
     "plots",
+    "loggers",
 ]
 
 # Not everybody's, and slow to import: on first use.
-_LATER_MODULES = ("datasets", "jax", "plots", "secure", "theory", "torch", "traces")
+_LATER_MODULES = ("datasets", "jax", "loggers", "plots", "secure", "theory", "torch", "traces")
 _LATER_NAMES = {
     "StudyConfig": "._study.config",
     "SweepResults": "._sweep.results",

@@ -385,7 +385,7 @@ cdef class Server:
         if status != FB_OK:
             refuse(status, "server", None, None, 0, None)
         w = self.as_array(model)
-        if not self.rule.has_control:
+        if not self.has_control:
             return version, w
         return version, w, self.control_of(w)
 

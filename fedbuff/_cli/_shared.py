@@ -305,21 +305,38 @@ def echo_json(value: Any) -> None:
     click.echo(json.dumps(plain(value), indent=1, default=str))
 
 
+_SECONDS = ("time", "time to target", "total", "wait", "download", "compute", "upload", "client mean")
+_SHOWN_AS = {
+    **{name: f"{name} (s)" for name in _SECONDS},
+    **dict.fromkeys(("step", "steps"), "server steps"),
+    "exit": "ended by",
+    "updates": "client updates",
+    "updates to target": "client updates to target",
+}
+
+
+def _shown_as(name: str) -> str:
+    """A name with its unit: the same number has the same name in every command."""
+    name = name.replace("_", " ") if "." not in name else name
+    return _SHOWN_AS.get(name, name)
+
+
 def echo_table(rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows of equal keys as aligned columns, numbers to the right."""
-    for line in aligned(rows):
+    for line in aligned([{_shown_as(name): value for name, value in row.items()} for row in rows]):
         click.echo(line)
 
 
 def echo_facts(facts: Mapping[str, Any]) -> None:
     """Names and values, one a line; a dictionary is a line of its own pairs."""
+    facts = {_shown_as(name): value for name, value in facts.items()}
     width = max(len(name) for name in facts)
     for name, value in facts.items():
         if isinstance(value, Mapping):
             value = "  ".join(f"{key} {show(part)}" for key, part in value.items())
         elif isinstance(value, list | tuple):
             value = " ".join(show(part) for part in value)
-        click.echo(f"{name.replace('_', ' '):{width}}  {show(value)}")
+        click.echo(f"{name:{width}}  {show(value)}")
 
 
 def parse_seeds(text: str) -> Any:

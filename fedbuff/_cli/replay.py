@@ -36,7 +36,7 @@ def replay(config: Path, output: Path, settings: tuple[str, ...], allow_code: bo
     if as_json:
         echo_json({"folder": str(output), "seeds": rows})
     else:
-        echo_table([{**row, "seed": str(row["seed"])} for row in rows])
+        echo_table([{**row, "seed": str(row["seed"]), "exit": row["exit"].replace("_", " ")} for row in rows])
     return exit_code([run])
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from .._study.config import StudyConfig
 from .._study.tables import ConfigError, parse_setting, seeds_of
 from .._sweep.results import SweepResults
+from .._sweep.statistics import flat_arms
 from .._sweep.sweep import sweep as run_sweep
 from . import FAILED_RUNS
 from ._shared import (
@@ -98,9 +99,10 @@ def table(results: SweepResults) -> list[dict[str, Any]]:
     arm, done = results.column("arm"), results.column("status") == "done"
     names = [name for name in results.columns if "." not in name]
     shown = [name for name in ("server_steps", "time", *names[names.index("model_sha256") + 1 :]) if name in names]
-    varied = list(dict.fromkeys(path for changes in results.arms for path in changes))
+    arms = flat_arms(results.arms)
+    varied = list(dict.fromkeys(path for changes in arms for path in changes))
     rows = []
-    for number, changes in enumerate(results.arms):
+    for number, changes in enumerate(arms):
         mine = (arm == number) & done
         row: dict[str, Any] = {"arm": number, **{path: changes.get(path) for path in varied}}
         row |= {"done": int(mine.sum()), "failed": int(((arm == number) & ~done).sum())}

@@ -137,6 +137,8 @@ def _read_bytes(path: Path) -> tuple[bytes, str]:
     parts: list[bytes] = []
     try:
         with open_plain(path) as file:
+            if isinstance(file.raw, io.FileIO):
+                return file.read(), ""
             while part := file.read1(1 << 20):
                 parts.append(part)
     except FileError as error:
@@ -192,9 +194,9 @@ def _parse_with_arrow(
     if (
         delimiter == " "
         or not delimiter.isascii()
-        or data.count(b"\r") != data.count(b"\r\n")
+        or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n"))
         or not _quotes_are_plain(data, delimiter)
-        or _longest_line(data) > csv.field_size_limit()  # the rule may refuse such a field
+        or not _lines_are_shorter(data, csv.field_size_limit())  # the rule may refuse such a field
         or (integers and (b"0x" in data or b"0X" in data))  # pyarrow takes these as integers
     ):
         return None
@@ -232,16 +234,23 @@ def _parse_with_arrow(
     return columns
 
 
-def _longest_line(data: bytes) -> int:
-    ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
-    return int(np.diff(ends, prepend=-1, append=len(data)).max())
+def _lines_are_shorter(data: bytes, most: int) -> bool:
+    """Whether every line is shorter than that: each stretch of so many bytes after a line's end has another."""
+    begin = 0
+    while len(data) - begin >= most:
+        end = data.rfind(b"\n", begin, begin + most)
+        if end < 0:
+            return False
+        begin = end + 1
+    return True
 
 
 def _quotes_are_plain(data: bytes, delimiter: str) -> bool:
     """Whether each quote opens or closes a whole field of one line, with none inside."""
-    if b'"' not in data:
+    last = data.rfind(b'"')
+    if last < 0:
         return True
-    values = np.frombuffer(b"\n" + data.removeprefix(b"\xef\xbb\xbf") + b"\n", dtype=np.uint8)
+    values = np.frombuffer(b"\n" + data[: last + 2].removeprefix(b"\xef\xbb\xbf") + b"\n", dtype=np.uint8)
     quotes, ends = np.flatnonzero(values == ord('"')), np.flatnonzero(values == ord("\n"))
     if quotes.size % 2:
         return False

@@ -26,13 +26,13 @@ from .._base.checks import (
     instance,
     seed_of,
 )
-from .._base.html import table
 from ..backends.python.compression import compress_with_feedback
 from ..backends.python.control import make_shift, make_state
 from ..backends.python.philox import Stream
 from ..backends.spec import BoundProblem, CompressNumbers, LocalPlan, LocalTask, ProblemSpec
 from .constants import Constants, constants_of
 from .local import LocalSGD
+from .shown import as_html, as_text
 
 __all__ = ["Problem"]
 
@@ -235,14 +235,13 @@ class Problem:
         return rows
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.n_clients} clients, {self.dim} {self.dtype} weights>"
+        return as_text(self)
 
     def _repr_html_(self) -> str:
-        rows = {"clients": self.n_clients, "weights": f"{self.dim:,} of {self.dtype}"}
-        if self.has_rows:
-            least, most = int(self._samples.min()), int(self._samples.max())
-            rows["rows"] = f"{int(self._samples.sum()):,}, {least:,} to {most:,} a client"
-        return table(type(self).__name__, rows)
+        if not self.has_rows:
+            return as_html(self)
+        least, most = int(self._samples.min()), int(self._samples.max())
+        return as_html(self, rows=f"{int(self._samples.sum()):,}, {least:,} to {most:,} a client")
 
 
 def client_weights_of(given: ClientWeights, samples: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ from .._base.addresses import address_of
 from .._base.arrays import as_vector, model_dtype, to_array
 from .._base.checks import count, seed_of
 from ..backends.spec import CompiledBackend
+from .shown import as_html, as_text
 
 __all__ = ["Custom", "samples_of"]
 
@@ -64,6 +65,12 @@ class Custom:
         self.dtype = model_dtype("dtype", dtype)
         self.n_samples = samples_of(n_samples)
         self.loss, self.accuracy = loss, accuracy
+
+    def __repr__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     @property
     def n_clients(self) -> int:

@@ -238,7 +238,7 @@ class LocalSGD:
             compress=self._compression(problem.dim),
             version_rate=self.lr_by_version,
             lr_factors=factors,
-            scale=self._scale(np.broadcast_to(steps, problem.n_clients)),
+            scale=self._scale(steps, problem.n_clients),
         )
 
     def _compression(self, dim: int) -> CompressNumbers | None:
@@ -250,21 +250,21 @@ class LocalSGD:
         kind = 1 + get_args(Kind).index(how.kind)
         return CompressNumbers(kind, how.kept(dim), float(how.levels or 0), how.error_feedback)
 
-    def _scale(self, steps: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What the deltas of clients that make so many steps are multiplied by."""
+    def _scale(self, steps: NDArray[np.int64], n_clients: int) -> NDArray[np.float64]:
+        """What the deltas of clients that make so many steps, each or all alike, are multiplied by."""
         if self.method != "fednova":
             return np.ones(1)
-        m = self.momentum
+        m, steps = self.momentum, np.broadcast_to(steps, n_clients)
         weights = [n if m == 0 else (n - m * (1 - m**n) / (1 - m)) / (1 - m) for n in map(float, steps.tolist())]
         common = sum(weights) / len(weights) if self.effective_steps is None else self.effective_steps
         return np.array([common / weight for weight in weights])
 
     def _steps(self) -> NDArray[np.int64]:
         """Of every client, or of all; with epochs nothing that counts."""
-        return np.atleast_1d(np.asarray(1 if self.steps is None else self.steps, np.int64))
+        return np.array(1 if self.steps is None else self.steps, np.int64, ndmin=1)
 
     def _batch(self) -> NDArray[np.int64]:
-        return np.atleast_1d(np.asarray(0 if self.batch_size is None else self.batch_size, np.int64))
+        return np.array(0 if self.batch_size is None else self.batch_size, np.int64, ndmin=1)
 
     def _one_batch(self) -> int:
         return int(self._batch()[0])

@@ -12,6 +12,7 @@ from .._base.arrays import as_vector, read_only
 from .._base.checks import count, seed_of
 from ..backends.spec import ClientFunction
 from .local import LocalSGD
+from .shown import as_html, as_text
 from .workers import WorkerPool
 
 __all__ = ["PythonProblem", "checked_delta"]
@@ -74,6 +75,12 @@ class PythonProblem(ABC):
         if self._pool is None or self._pool.is_closed:
             self._pool = WorkerPool(self, self.workers)
         return self._pool.function(seed, local)
+
+    def __repr__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def close(self) -> None:
         """Ends the worker processes, which otherwise wait for the next replay; that one starts new ones."""

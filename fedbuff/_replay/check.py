@@ -13,7 +13,7 @@ from .._problems.python_problem import PythonProblem
 from .._rule.secure_values import OneTimePad
 from .._rule.strategies import Rule
 from .._schedule.schedule import Schedule
-from ..backends.spec import METRICS, PROBLEM_METRICS
+from ..backends.spec import METRICS, PROBLEM_METRICS, LocalPlan
 from .stop import Stop
 
 __all__ = [
@@ -63,16 +63,17 @@ def check_schedule(schedule: Schedule | Iterable[Schedule], problem: Any) -> Non
         raise ValueError(f"schedule: {error}") from error
 
 
-def check_local(local: LocalSGD | None, problem: Any) -> None:
-    """Refuses local steps that do not fit the problem."""
+def check_local(local: LocalSGD | None, problem: Any) -> LocalPlan | None:
+    """Refuses local steps that do not fit the problem; else its tasks, None where a function of Python runs them."""
     if isinstance(problem, PythonProblem):
         problem.check_local(local)
-        return
+        return None
     if not isinstance(local, LocalSGD):
         raise TypeError(f"local: expected fedbuff.LocalSGD, got {type(local).__name__}")
-    local.plan(problem)
+    plan = local.plan(problem)
     if isinstance(problem, Custom):
         problem.check_backend()
+    return plan
 
 
 def check_method(local: LocalSGD | None, rule: Rule) -> None:

@@ -67,19 +67,16 @@ def make_roles(
 def make_engine(
     problem: AnyProblem, local: LocalSGD | None, rule: Rule, w0: Floats, seed: int, roles: SumRoles | None
 ) -> ReplayEngine:
-    check_local(local, problem)
+    plan = check_local(local, problem)
     check_method(local, rule)
     function: ClientFunction | CompiledGradient | None = None
-    plan = bound = None
+    bound = None
     if isinstance(problem, PythonProblem):
         function = problem.client_function(seed, local)
+    elif isinstance(problem, Custom):
+        function = problem.compiled()
     else:
-        assert local is not None
-        plan = local.plan(problem)
-        if isinstance(problem, Custom):
-            function = problem.compiled()
-        else:
-            bound = problem.bound
+        bound = problem.bound
     sums = _sums(rule, problem.dim, seed)
     _check_control(rule, problem)
     rows = _rows(rule, problem)

@@ -54,7 +54,10 @@ class _Feed:
         e_by_client: NDArray[np.float64],
         n_clients: int,
         keeps_state: bool = False,
+        marked: bool = True,
     ) -> None:
+        """`marked`: chunks are hashed step by step, for checkpoints."""
+        self._marked = marked
         self.whole = schedule if isinstance(schedule, Schedule) else None
         self._rule, self._e, self._n_clients, self._keeps_state = rule, e_by_client, n_clients, keeps_state
         self._one_e = bool((e_by_client == e_by_client[:1]).all())  # then no client is looked up
@@ -166,7 +169,13 @@ class _Feed:
         started = np.concatenate(([chunk.started_on_0], chunk.step_started))[: chunk.n_steps]
         if self._ends_open:
             raise ValueError(f"schedule: the chunk before step {first_step} does not end at a step")
-        rows = np.flatnonzero(chunk.status == Status.USED)
+        is_used = chunk.status == Status.USED
+        if is_used.all() and not self._keeps_state:
+            columns = _columns(chunk, slice(None))
+            marks = _step_hash(columns, first_row, first_step, chunk.step_time) if self._marked else None
+            nothing = np.empty(0, np.int64)
+            return self._weighed(number, first_row, columns, started, nothing, chunk.step_time, marks)
+        rows = np.flatnonzero(is_used)
         columns = _columns(chunk, rows)
         if self._keeps_state:
             rows, step = _rows_with_state(chunk)
@@ -176,7 +185,7 @@ class _Feed:
             self._ends_open = last.size > 0 and (rows.size == 0 or last[0] > rows[-1])
         unused = np.ones(len(chunk.status), bool)
         unused[rows] = False
-        marks = _step_hash(columns, first_row, first_step, chunk.step_time)
+        marks = _step_hash(columns, first_row, first_step, chunk.step_time) if self._marked else None
         return self._weighed(number, first_row, columns, started, chunk.version[unused], chunk.step_time, marks)
 
     def _next_chunk(self, number: int) -> Any:

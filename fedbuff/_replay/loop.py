@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from .._base.checks import (
     choice,
     count,
@@ -21,12 +23,14 @@ from .._base.checks import (
 from .._base.progress import progress_bar
 from .._problems.base import Problem
 from .._problems.local import LocalSGD
+from .._rule.strategies import OF_SCHEDULE, Rule
+from .._schedule.ahead import Ahead
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import METRICS, PROBLEM_METRICS, RunState
 from .check import check_problem, check_stop
 from .checkpoint import read_checkpoint
-from .engine import AnyProblem
+from .engine import AnyProblem, keeps_state
 from .history import ExitReason, Interrupted, Result
 from .metrics import _Evaluation
 from .noise_ledger import NoiseLedger, ledger_path
@@ -247,8 +251,12 @@ class _Loop:
 
 
 def _progress_bar(progress: bool | None, schedule: Schedule | Iterable[Schedule]) -> Any:
-    total = int(np.count_nonzero(schedule.status == Status.USED)) if isinstance(schedule, Schedule) else None
+    total = schedule.updates if isinstance(schedule, Ahead) else _updates_of(schedule)
     return progress_bar(total, " arrivals", progress, unit_scale=True, leave=False)
+
+
+def _updates_of(schedule: Schedule | Iterable[Schedule]) -> int | None:
+    return int(np.count_nonzero(schedule.status == Status.USED)) if isinstance(schedule, Schedule) else None
 
 
 def run(
@@ -266,6 +274,9 @@ def run(
 ) -> Result:
     """`schedule` and `replay` in one call; `options` are those of `replay`.
 
+    With several threads a long schedule is made by one of them, a chunk ahead of the replay. The result has the same
+    bits.
+
     >>> import numpy as np, fedbuff as fb
     >>> problem = fb.Quadratic(np.zeros((4, 2)))
     >>> delays = fb.DelayModel(n_clients=4, compute=fb.Exponential(1.0))
@@ -275,10 +286,48 @@ def run(
     from .._delays.arrival_log import ArrivalLog
     from .._delays.model import DelayModel
     from .._delays.trace import Trace
-    from .._schedule.resolve import schedule
+    from .._schedule.resolve import iter_schedule, schedule
 
     instance("trace", trace, (Trace, DelayModel, ArrivalLog), "a Trace, a DelayModel or an ArrivalLog")
-    made = schedule(
-        trace, strategy, concurrency, server_steps=server_steps, max_time=max_time, arrivals=arrivals, seed=seed
+    asked: dict[str, Any] = {"concurrency": concurrency, "server_steps": server_steps, "max_time": max_time}
+    asked |= {"arrivals": arrivals, "seed": seed}
+    if not _is_worth_two_threads(problem, strategy, local, server_steps, arrivals, options):
+        made = schedule(trace, strategy, **asked)
+        return replay(problem, made, local, strategy=strategy, seed=seed, **options)
+    size = getattr(strategy, "buffer_size", 1)
+    total = server_steps * size if isinstance(server_steps, int) and arrivals is None and max_time is None else None
+    ahead = Ahead(iter_schedule(trace, strategy, chunk=_CHUNK, **asked), total)
+    try:
+        return replay(problem, ahead, local, strategy=strategy, seed=seed, **options)
+    finally:
+        ahead.close()
+
+
+_CHUNK = 1 << 16  # rows of a schedule that are made at a time, ahead of a replay
+_WORTH_A_THREAD = 2 * _CHUNK  # rows
+
+
+def _is_worth_two_threads(
+    problem: AnyProblem,
+    strategy: Any,
+    local: Any,
+    server_steps: int | None,
+    arrivals: int | None,
+    options: dict[str, Any],
+) -> bool:
+    """Whether the schedule is made in chunks beside the replay: it is long, and nothing looks at the whole of it."""
+    threads = options.get("threads")
+    threads = backends.default_threads() if threads is None else threads
+    rule = getattr(strategy, "rule", None)
+    if not isinstance(threads, int) or threads < 2 or not isinstance(problem, Problem) or not isinstance(rule, Rule):
+        return False
+    steps = server_steps * rule.buffer_size if isinstance(server_steps, int) else math.inf
+    rows = min(steps, arrivals if isinstance(arrivals, int) else math.inf)
+    return (
+        _WORTH_A_THREAD <= rows < math.inf
+        and getattr(strategy, "kind", None) != "fedavg"
+        and options.get("checkpoint") is None
+        and rule.secure is None
+        and rule.weighting not in OF_SCHEDULE
+        and not keeps_state(local)
     )
-    return replay(problem, made, local, strategy=strategy, seed=seed, **options)

@@ -28,6 +28,7 @@ from .._rule.strategies import (
     Rule,
     rule_of,
 )
+from .._schedule.ahead import Ahead
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from ..backends.spec import RunSpec, RunState
@@ -99,7 +100,8 @@ class Replay:
         self._metrics: list[str] | None = None  # of the evaluations in the history
         e_by_client = update_weights(self.rule, problem, schedule)
         check_states(local, problem, schedule)
-        self._feed = _Feed(schedule, self.rule, e_by_client, problem.n_clients, keeps_state(local))
+        marked = not isinstance(schedule, Ahead)  # of whom no checkpoint is made
+        self._feed = _Feed(schedule, self.rule, e_by_client, problem.n_clients, keeps_state(local), marked)
         self._engine = make_engine(
             problem, local, self.rule, start, self.seed, make_roles(self.rule, start, self.seed, schedule, e_by_client)
         )
@@ -204,7 +206,8 @@ class Replay:
         """Goes on to where the run asks something: rows and noise are answered, the rest is for the caller."""
         run = self._run
         try:
-            state = RunState(run.advance(max_steps, _SECONDS_A_SLICE, self.threads))
+            taken = 1 if isinstance(self.schedule, Ahead) and self.schedule.is_busy else 0
+            state = RunState(run.advance(max_steps, _SECONDS_A_SLICE, max(1, self.threads - taken)))
         except KeyboardInterrupt:
             if isinstance(self.problem, PythonProblem):
                 self.problem.close()
@@ -451,6 +454,8 @@ def update_weights(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterabl
 
 def _weights_alike(rule: Rule, problem: AnyProblem, schedule: Schedule | Iterable[Schedule]) -> NDArray[np.float64]:
     """The same without the weights of clients."""
+    if rule.weighting == "equal":
+        return np.full(problem.n_clients, rule.sample_weight(1.0))
     if rule.weighting not in OF_SCHEDULE:
         sizes, which = np.unique(problem.n_samples, return_inverse=True)
         return np.array([rule.sample_weight(float(n)) for n in sizes])[which]

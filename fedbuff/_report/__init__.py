@@ -1,63 +1,35 @@
-"""Runs as one HTML file that needs no network; needs plotly (the extra `report`), whose script goes into it."""
+"""Runs, or a sweep, as one HTML file that needs no network; needs plotly (the extra `report`)."""
 
 from __future__ import annotations
 
-import base64
-import gzip
-import hashlib
-import html
 import json
 import os
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._base.files import optional, replacing
 from .._delays.arrival_log import ArrivalLog
 from .._schedule.columns import Status
 from .._schedule.schedule import Schedule
 from .._schedule.spans import is_delayed
-from .._study.run_folder import Run, plain
+from .._study.run_folder import Run
 from ._levels import Timeline
+from ._page import check_plotly, write_page
+from ._sweeps import is_sweep, write_sweep_report
 
-__all__ = ["write_report"]
+__all__ = ["is_sweep", "write_report", "write_sweep_report"]
 
 _BINS = 200  # of a curve over time
 
 
 def write_report(runs: Sequence[Run], path: str | os.PathLike[str], title: str = "fedbuff report") -> None:
     """Writes the runs' timelines, curves, staleness, configurations and provenance to one HTML file."""
-    offline = optional("plotly.offline", "report", "a report")
     if not runs:
         raise ValueError("runs: expected one or more, got none")
-    data = json.dumps(plain({"title": title, "runs": [_run(run) for run in runs]}), default=str)
-    folder = resources.files(__package__)
-    parts = {
-        "TITLE": html.escape(title),
-        "STYLE": folder.joinpath("page.css").read_text(encoding="utf-8"),
-        "DATA": data.replace("<", "\\u003c"),  # no text of a user's can end the script
-        "SCRIPT": folder.joinpath("page.js").read_text(encoding="utf-8"),
-    }
-    plotly = offline.get_plotlyjs()
-    parts["PACKED"] = base64.b64encode(gzip.compress(plotly.encode(), 9, mtime=0)).decode()
-    parts["POLICY"] = _policy(parts["SCRIPT"], plotly)
-    page = folder.joinpath("page.html").read_text(encoding="utf-8")
-    with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
-        for number, piece in enumerate(page.split("@@")):  # text, name, text, name, ...
-            file.write(parts[piece] if number % 2 else piece)
-
-
-def _policy(*scripts: str) -> str:
-    """What a browser may do for the page: run these scripts and no others, and reach nothing outside of it."""
-    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{text}'" for text in hashes)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    check_plotly()
+    write_page(path, title, "runs", {"runs": [_run(run) for run in runs]})
 
 
 def _run(run: Run) -> dict[str, Any]:

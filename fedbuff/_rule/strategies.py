@@ -57,8 +57,15 @@ def check_hearing(trigger: Any, per_client: Any, stop_stale: Any) -> None:
         count("stop_stale", stop_stale)
 
 
+class _KeepsFields:
+    """A rule's place for what the compiled code takes, made once."""
+
+    __slots__ = ("_fields",)
+    _fields: dict[str, float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(_KeepsFields):
     """What the server computes. `norm` divides the sum of contributions:
 
     one: 1. arrivals: how many are in the buffer. weights: sum of e. scaled_weights: sum of s e. clients: n_clients.
@@ -292,6 +299,14 @@ class Rule:
 
     def c_fields(self) -> dict[str, float]:
         """The rule as the compiled code takes it: the fields of `fb_rule` in fedbuff.h that a rule decides."""
+        try:
+            made = self._fields
+        except AttributeError:
+            made = self._make_fields()
+            object.__setattr__(self, "_fields", made)
+        return made.copy()
+
+    def _make_fields(self) -> dict[str, float]:
         return {
             "base": get_args(Base).index(self.base),
             "norm": get_args(Norm).index(self.norm),
@@ -348,8 +363,15 @@ _RAW_WEIGHT: dict[str, Callable[[float], float]] = {
 }
 
 
+class _KeepsRule:
+    """A strategy's place for its rule, made once: to check it takes as long as a short replay takes for its steps."""
+
+    __slots__ = ("_rule",)
+    _rule: Rule
+
+
 @dataclass(frozen=True, slots=True)
-class FedBuff:
+class FedBuff(_KeepsRule):
     """Sum `buffer_size` updates, then step (Nguyen et al.; the default is the form analysed by Toghani and Uribe).
 
     >>> import fedbuff as fb
@@ -468,6 +490,14 @@ class FedBuff:
 
     @property
     def rule(self) -> Rule:
+        try:
+            made: Rule = self._rule
+        except AttributeError:
+            made = self._make_rule()
+            object.__setattr__(self, "_rule", made)
+        return made
+
+    def _make_rule(self) -> Rule:
         assert self.server_lr is not None
         return Rule(
             buffer_size=self.buffer_size,

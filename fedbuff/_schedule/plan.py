@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import math
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, cast
 
@@ -23,7 +26,7 @@ from .._delays.immutable import digest
 from .._delays.model import DelayModel
 from .._delays.trace import Trace
 from .._rule.server_file import rule_to_json
-from .._rule.strategies import TIMING, rule_of, timing_of
+from .._rule.strategies import TIMING, Rule, rule_of, timing_of
 from ..backends.python import resolver as reference
 from ..backends.python.philox import key_words
 from ..backends.python.portable_math import KINDS
@@ -59,6 +62,7 @@ class Request:
             raise TypeError(f"strategy: expected FedBuff, FedAsync or FedAvg, got {type(strategy).__name__}")
         self.source, self.strategy, self.kind, self.options = source, strategy, kind, options
         self.seed = seed_of(seed)
+        self._timing = timing_of(strategy)
         self._check_starts(source.n_clients)
         if isinstance(source, ArrivalLog):
             self._check_log()
@@ -113,11 +117,10 @@ class Request:
             raise ValueError("server_time, uplink: an arrival log is replayed as it happened; leave them out")
         if options.max_uses is not None or not isinstance(options.selection, str) or options.selection != "uniform":
             raise ValueError("selection, max_uses: an arrival log is replayed as it happened; leave them out")
-        timing = timing_of(self.strategy)
         for name in ("distinct_clients", "refill", "stop_stale", "restart"):
-            if name in timing:
+            if name in self._timing:
                 raise ValueError(f"{name}: an arrival log is replayed as it happened; leave it out")
-        if timing.get("trigger") is not None and getattr(self.source, "step", None) is not None:
+        if self._timing.get("trigger") is not None and getattr(self.source, "step", None) is not None:
             raise ValueError("trigger: the log has recorded server steps, which it would change")
 
     def _make_plan(self, source: Trace | DelayModel) -> Plan:
@@ -194,7 +197,7 @@ class Request:
 
     def _timing_fields(self, slots: int) -> dict[str, Any]:
         """Triggers, refill and stops, where they fit the way tasks start."""
-        timing = TIMING | timing_of(self.strategy)
+        timing = TIMING | self._timing
         period, refill, restart = timing["period"], timing["refill"], timing["restart"]
         if period is not None and self.options.max_time == 0:
             raise ValueError("period: no tick comes before max_time=0")
@@ -246,7 +249,7 @@ class Request:
 
     def _refuse_restarts_without_end(self, source: Trace | DelayModel) -> None:
         """A server step is never made where every tick of a period comes before any task can have ended."""
-        timing, options = timing_of(self.strategy), self.options
+        timing, options = self._timing, self.options
         period = timing.get("period")
         if timing.get("restart") is None or period is None or options.max_time is not None or options.arrivals:
             return
@@ -290,13 +293,12 @@ class Request:
             raise ValueError(stall_message(self.plan))
 
     def describe(self) -> dict[str, Any]:
+        return self._describe(rule_of(self.strategy))
+
+    def _describe(self, rule: Rule) -> dict[str, Any]:
         made: dict[str, Any] = {
             "source": self.source.describe(),
-            "strategy": {
-                "kind": self.kind,
-                **timing_of(self.strategy),
-                "rule": json.loads(rule_to_json(rule_of(self.strategy))),
-            },
+            "strategy": {"kind": self.kind, **self._timing, "rule": json.loads(rule_to_json(rule))},
             "concurrency": self.options.concurrency,
             "server_steps": self.options.server_steps,
             "max_time": self.options.max_time,
@@ -358,10 +360,20 @@ class Request:
             seed=self.seed,
             started_on_0=int(started[0]),
             first_step=first_step,
-            description=self.describe(),
+            description=self._told(),
             copy=False,
         )
         return resolved(made)
+
+    def _told(self) -> Mapping[str, Any] | Callable[[], Mapping[str, Any]]:
+        """The description; of a model of delays only when somebody asks, as it takes as long as a short schedule. A
+        recorded source is told at once, so that the schedule does not hold its rows."""
+        rule = rule_of(self.strategy)
+        if not isinstance(self.source, DelayModel):
+            return self._describe(rule)
+        light = copy.copy(self)
+        light.__dict__.pop("plan", None)
+        return functools.partial(light._describe, rule)
 
 
 def stall_message(plan: Plan) -> str:
@@ -425,8 +437,23 @@ def _model_fields(model: DelayModel, speed: NDArray[np.float64]) -> dict[str, An
 
 def _law_fields(laws: tuple[Distribution, ...], server_time: Any) -> dict[str, Any]:
     """The laws of a model, none where delays are recorded, and that of the server."""
+    placed = (*(laws or [_NO_TIME] * 4), _NO_TIME if server_time is None else server_time)
+    if any(law.kind == "empirical" for law in placed):
+        return _placed_fields(placed)
+    return _fields_of_numbers(placed).copy()
+
+
+@functools.lru_cache(maxsize=64)
+def _fields_of_numbers(placed: tuple[Distribution, ...]) -> dict[str, Any]:
+    """The same of laws without samples, which many short schedules share."""
+    made = _placed_fields(placed)
+    for array in made.values():
+        array.flags.writeable = False
+    return made
+
+
+def _placed_fields(placed: tuple[Distribution, ...]) -> dict[str, Any]:
     nothing = np.zeros(0)
-    placed = [*(laws or [_NO_TIME] * 4), _NO_TIME if server_time is None else server_time]
     params = np.zeros((len(placed), 4))
     pools = [np.asarray(getattr(law, "samples", nothing), np.float64) for law in placed]
     for i, law in enumerate(placed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -29,6 +29,9 @@ from .columns import FORMAT_VERSION, FORMATS, IN_FLIGHT_COLUMNS, ROW_COLUMNS, SC
 from .file import ScheduleWriter
 from .html import schedule_html
 
+_DTYPES = {
+    dtype: np.dtype(dtype) for group in (ROW_COLUMNS, STEP_COLUMNS, IN_FLIGHT_COLUMNS) for dtype in group.values()
+}
 _TIMING_OPTIONS = ("max_wait", "period", "trigger", "per_client", "refill", "stop_stale", "restart", "distinct_clients")
 _OPTIONS = ("selection", "max_uses", "queues", "server_time", "uplink", "timeout", "start_rate")
 
@@ -93,18 +96,19 @@ class Schedule:
         concurrency: int,
         seed: int,
         started_on_0: int,
-        description: Mapping[str, Any],
+        description: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         first_step: int = 0,
         copy: bool = True,
     ) -> None:
-        """Copies the arrays; with copy=False it takes them as they are and makes them read-only."""
+        """Copies the arrays; with copy=False it takes them as they are and makes them read-only. A description may be a
+        function that gives it, which is called when somebody asks."""
         given = dict(locals())
         state = self.__dict__
         for group in self._GROUPS:
             length = None
             for name, dtype in group.items():
                 array = given[name]
-                if not isinstance(array, np.ndarray) or array.dtype != dtype:
+                if not isinstance(array, np.ndarray) or (array.dtype is not _DTYPES[dtype] and array.dtype != dtype):
                     kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
                     raise TypeError(f"{name}: expected an array of {np.dtype(dtype)}, got {kind}")
                 length = array.size if length is None else length
@@ -115,16 +119,21 @@ class Schedule:
                 state[name] = array
         for name in SCALARS:
             state[name] = seed_of(given[name]) if name == "seed" else count(name, given[name], low=0)
-        instance("description", description, Mapping, "a dictionary")
         state["_is_sound"] = False  # nobody has vouched for the columns
-        state["_description"] = json.dumps(description, sort_keys=True)
+        state["_description"] = description
+        if not callable(description):
+            instance("description", description, Mapping, "a dictionary")
+            state["_description"] = json.dumps(description, sort_keys=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a Schedule is immutable: {name} cannot be set")
 
     @property
     def description(self) -> dict[str, Any]:
-        made: dict[str, Any] = json.loads(self.__dict__["_description"])
+        told = self.__dict__["_description"]
+        if callable(told):
+            told = self.__dict__["_description"] = json.dumps(told(), sort_keys=True)
+        made: dict[str, Any] = json.loads(told)
         return made
 
     @property

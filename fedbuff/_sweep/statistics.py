@@ -7,8 +7,8 @@ in an arm is left out, and a note says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -24,7 +24,7 @@ from .._base.checks import (
 from .._base.files import optional
 from .._base.html import grid
 from .._base.student_t import student
-from .._base.text_table import aligned
+from .._base.text_table import aligned, show
 from .._replay.history import first_reached
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ __all__ = [
     "arm_at",
     "arm_labels",
     "bands",
+    "bounded",
     "carried_forward",
+    "flat_arms",
     "interval",
     "pair",
     "paired",
@@ -50,7 +52,9 @@ Floats = NDArray[np.float64]
 Method = Literal["student", "bootstrap"]
 Axis = Literal["step", "time", "updates"]
 
+_PLACES = {"time": "{} s", "step": "server step {}", "updates": "{} client updates"}
 _RESAMPLES = 4000
+_SEEDS_FOR_A_BAND = 3
 _POINTS = 200  # of a band whose runs were evaluated at different places
 
 
@@ -208,8 +212,22 @@ class Paired:
 # ---- results of a sweep ----
 
 
+def flat_arms(arms: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The changes of each arm by whole paths: of tables that an arm puts in the place of others, each key."""
+    return [{path: value for name in arm for path, value in _flat(name, arm[name])} for arm in arms]
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _flat(f"{path}.{name}", inner)
+    else:
+        yield path, value
+
+
 def arm_labels(arms: Sequence[Mapping[str, Any]]) -> list[str]:
     """A short name for each arm: its changes, the paths cut to where they differ."""
+    arms = flat_arms(arms)
     paths = list(dict.fromkeys(path for arm in arms for path in arm))
     ends = [path.rpartition(".")[2] for path in paths]
     short = {path: end if ends.count(end) == 1 else path for path, end in zip(paths, ends, strict=True)}
@@ -276,9 +294,10 @@ def table(results: SweepResults, metric: str, level: float, method: Method) -> T
     """A row for each arm: its changes, how many runs, and the mean with its interval."""
     notes: list[str] = []
     rows = []
-    for arm, values in zip(results.arms, _values(results, metric, notes), strict=True):
+    arms = flat_arms(results.arms)
+    for arm, values in zip(arms, _values(results, metric, notes), strict=True):
         mean, low, high = (float(each) for each in interval(list(values.values()), level, method))
-        rows.append({**_cells(results.arms, arm), "n": len(values), "mean": mean, "low": low, "high": high})
+        rows.append({**_cells(arms, arm), "n": len(values), "mean": mean, "low": low, "high": high})
     return Table(rows, notes)
 
 
@@ -307,6 +326,19 @@ def bands(
     if not made:
         raise ValueError("results: the sweep has no run that came to an end")
     return made
+
+
+def bounded(bands: Sequence[Band], metric: str) -> list[Band]:
+    """Bands as they are drawn: no interval where two seeds or one say too little for it; none of an accuracy outside of
+    0 and 1, none of another metric below 0 where no mean is."""
+    positive = all(np.nanmin(band.mean, initial=0.0) >= 0.0 for band in bands)
+    floor, ceiling = 0.0 if positive else -np.inf, 1.0 if metric == "accuracy" else np.inf
+    return [
+        replace(band, low=np.clip(band.low, floor, ceiling), high=np.clip(band.high, floor, ceiling))
+        if band.n >= _SEEDS_FOR_A_BAND
+        else replace(band, low=np.full(band.x.shape, np.nan), high=np.full(band.x.shape, np.nan))
+        for band in bands
+    ]
 
 
 def _places(axes: Sequence[NDArray[Any]]) -> Floats:
@@ -342,7 +374,8 @@ def time_to(results: SweepResults, metric: str, target: float, axis: Axis, level
     notes: list[str] = []
     rows = []
     done, diverged = results.column("status") == "done", results.column("exit_reason") == "diverged"
-    for arm, label, of_arm in zip(results.arms, arm_labels(results.arms), _by_arm(results), strict=True):
+    arms = flat_arms(results.arms)
+    for arm, label, of_arm in zip(arms, arm_labels(arms), _by_arm(results), strict=True):
         mine = of_arm[done[of_arm]]
         failed = len(of_arm) - len(mine)
         found = [first_at(results.history(int(row)), metric, target, axis) for row in mine]
@@ -354,12 +387,12 @@ def time_to(results: SweepResults, metric: str, target: float, axis: Axis, level
         if not reached.all():
             never = times[~reached]
             watched = never[np.isfinite(never)]
-            after = f" by {axis} {watched.min():.4g}" if watched.size else ""
+            after = f" by {_PLACES[axis].format(show(float(watched.min())))}" if watched.size else ""
             notes.append(f"{label}: {never.size} of {len(mine)} runs did not reach it{after}; there is no mean")
         whole = len(mine) > 0 and bool(reached.all())
         mean, low, high = (float(each) for each in interval(times if whole else [], level, method))
         median = survival_median(times, reached) if len(mine) else math.nan
-        row = {**_cells(results.arms, arm), "n": len(mine), "reached": int(reached.sum())}
+        row = {**_cells(arms, arm), "n": len(mine), "reached": int(reached.sum())}
         rows.append(row | {"median": median, "mean": mean, "low": low, "high": high})
     return Table(rows, notes)
 

@@ -638,31 +638,68 @@ class ServerLike(Protocol):
 
     def __init__(self, w0: Any, strategy: object, *, unit: float | None = None) -> None: ...
     @property
-    def unit(self) -> float | None: ...
+    def unit(self) -> float | None:
+        """What whole-number deltas are multiples of, or None."""
+
     @property
     def dim(self) -> int: ...
     @property
     def dtype(self) -> np.dtype[np.floating[Any]]: ...
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """Server steps so far."""
+
     @property
-    def fill(self) -> int: ...
+    def fill(self) -> int:
+        """Deltas in the buffer."""
+
     @property
-    def dropped(self) -> int: ...
+    def dropped(self) -> int:
+        """Deltas that were too stale."""
+
     @property
-    def outstanding(self) -> int: ...
+    def outstanding(self) -> int:
+        """Downloads whose upload is due."""
+
     @property
-    def live_versions(self) -> int: ...
+    def live_versions(self) -> int:
+        """Models that are kept in memory."""
+
+    @property
+    def overdue(self) -> dict[int, int]:
+        """How many tasks the rule stops, by version."""
+
     @property
     def w(self) -> Vector: ...
-    def download(self) -> Any: ...
+    def download(self) -> Any:
+        """(version, model), and the control variates where the rule has them."""
+
     def take_ticket(self) -> int: ...
     def cancel_ticket(self, ticket: int) -> None: ...
-    def upload(self, delta: Any, version: int, n_samples: float = 1, *, ticket: int | None = None) -> bool: ...
+    def upload(
+        self,
+        delta: Any,
+        version: int,
+        n_samples: float = 1.0,
+        *,
+        client: int | None = None,
+        change: Any = None,
+        ticket: int | None = None,
+    ) -> bool:
+        """Whether the server stepped."""
+
     def _upload_models(
         self, replies: Sequence[tuple[Vector, Sequence[Vector], int, float]]
-    ) -> list[bool | Exception | None]: ...
-    def cancel(self, version: int) -> None: ...
+    ) -> list[bool | Exception | None]:
+        """An upload of start - model for each (start, parts of the model, version, n_samples): what it returned or
+        raised, None where it was too stale."""
+
+    def step(self) -> bool:
+        """Steps with what is in the buffer; False where nothing is."""
+
+    def cancel(self, version: int) -> None:
+        """Gives up an upload that is due."""
+
     def close(self) -> None: ...
     def save(self, path: str | os.PathLike[str]) -> None: ...
     @classmethod
@@ -674,21 +711,29 @@ class DeltaBufferLike(Protocol):
 
     def __init__(self, dim: int, dtype: DTypeLike = ..., *, unit: float | None = None) -> None: ...
     @property
-    def unit(self) -> float | None: ...
+    def unit(self) -> float | None:
+        """What whole-number deltas are multiples of, or None."""
+
     @property
     def dim(self) -> int: ...
     @property
     def dtype(self) -> np.dtype[np.floating[Any]]: ...
     @property
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """Deltas in the sum."""
+
     @property
     def sum(self) -> NDArray[Any]: ...
     def take_ticket(self) -> int: ...
     def cancel_ticket(self, ticket: int) -> None: ...
-    def add(self, delta: Any, weight: float = 1.0, *, ticket: int | None = None) -> None: ...
+    def add(self, delta: Any, weight: float = 1.0, *, ticket: int | None = None) -> None:
+        """sum + weight * delta."""
+
     def clear(self) -> None: ...
     def close(self) -> None: ...
-    def step(self, w: Any, lr: float, out: Vector | None = None) -> Vector: ...
+    def step(self, w: Any, lr: float, out: Vector | None = None) -> Vector:
+        """w - lr * sum, into out (which may be w) or a new array; empties the buffer."""
+
     def __len__(self) -> int: ...
 
 

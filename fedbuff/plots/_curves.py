@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._base.checks import choice
 from .._replay.history import Result
 from .._sweep.results import SweepResults
-from .._sweep.statistics import Axis
+from .._sweep.statistics import Axis, bounded
 from ._style import (
     COLOURS,
     add_legend,
@@ -24,7 +24,6 @@ Columns = Mapping[str, NDArray[Any]]
 Curves = Result | Columns | Sequence[Result | Columns]
 
 _AGAINST = {"time": "virtual time (s)", "step": "server steps", "updates": "client updates"}
-_SEEDS_FOR_A_BAND = 3
 _METRICS = {"loss": "loss", "accuracy": "accuracy", "grad_norm_sq": r"$\|\nabla f(w)\|^2$"}
 
 
@@ -61,14 +60,11 @@ def sweep(
     were never negative at 0.
     """
     ax = new_axes(ax)
-    made = results.band(metric, axis, level=level)
-    positive = all(np.nanmin(band.mean, initial=0.0) >= 0.0 for band in made)
-    floor, ceiling = 0.0 if positive else -np.inf, 1.0 if metric == "accuracy" else np.inf
+    made = bounded(results.band(metric, axis, level=level), metric)
     for band in made:
         style = line_style(band.arm)
-        if band.n >= _SEEDS_FOR_A_BAND:
-            low, high = np.clip(band.low, floor, ceiling), np.clip(band.high, floor, ceiling)
-            ax.fill_between(band.x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+        if np.isfinite(band.low).any():
+            ax.fill_between(band.x, band.low, band.high, color=style["color"], alpha=0.2, linewidth=0)
         ax.plot(band.x, band.mean, label=f"{band.label} (n={band.n})", **style)
     _label(ax, metric, axis)
     add_legend(ax, [band.label for band in made])

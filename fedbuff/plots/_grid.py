@@ -9,7 +9,7 @@ import numpy as np
 from .._base.checks import instance
 from .._base.text_table import show
 from .._sweep.results import SweepResults
-from .._sweep.statistics import Axis
+from .._sweep.statistics import Axis, flat_arms
 from ._style import new_axes
 
 _AXES = {"time": "virtual time (s)", "step": "server steps", "updates": "client updates"}
@@ -32,7 +32,7 @@ def heat_map(
     """
     instance("results", results, SweepResults, "the results of a sweep")
     rows = results.time_to(metric, target, axis=axis).rows
-    varied = {path for arm in results.arms for path in arm}
+    varied = {path for arm in flat_arms(results.arms) for path in arm}
     if not {x, y} <= varied:
         raise ValueError(f"x, y: expected two of {', '.join(sorted(varied))}, got {x} and {y}")
     columns = sorted({row[x] for row in rows})

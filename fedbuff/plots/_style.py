@@ -11,6 +11,7 @@ Value = TypeVar("Value")
 
 # Okabe and Ito's colours, dark and light in turn, each with dashes of its own.
 COLOURS = ("#000000", "#e69f00", "#0072b2", "#cc79a7", "#009e73", "#56b4e9", "#d55e00")
+_LONG = 40  # characters of a name that would cover the lines
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (7, 2)), (0, (2, 1)))
 
 
@@ -36,7 +37,11 @@ def named(value: Mapping[str, Value] | Value) -> dict[str, Value]:
 
 
 def add_legend(ax: Any, names: Mapping[str, Any] | list[str]) -> None:
-    """Inside where few lines leave room for it, else to the right of the picture."""
+    """Inside where few lines leave room for it; to the right of the picture, or below it where names are long."""
     if any(names):
-        outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if len(names) > 5 else {}
-        ax.legend(frameon=False, fontsize=9, **outside)
+        place: dict[str, Any] = {}
+        if max(len(name) for name in names) > _LONG:
+            place = {"loc": "upper left", "bbox_to_anchor": (0.0, -0.18)}
+        elif len(names) > 5:
+            place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+        ax.legend(frameon=False, fontsize=9, **place)

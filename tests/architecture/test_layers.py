@@ -35,7 +35,7 @@ PYTHON_LAYERS = (
     ("_machine",),
     ("_theory", "_study", "flower", "numba", "traces"),
     ("theory", "_sweep"),
-    ("plots",),
+    ("loggers", "plots"),
     ("_report",),
     ("_cli",),
     ("__init__", "__main__"),
@@ -311,11 +311,17 @@ def used_folders(folder: str) -> set[str]:
         named = {name.split("/")[0] for text in texts.values() for name in includes(text)}
         return named & set(CORE_LAYERS) - {Path(folder).name}
     texts = {path: text for path, text in python_texts().items() if path.startswith(f"{folder}/")}
+    above = len(Path(folder).parts) - 1  # parts of a name that say which folder's neighbours it is among
     parts = [name.split(".") for path, text in texts.items() for name, _ in imports(path, text)]
-    return {name[1] for name in parts if name[0] == "fedbuff" and len(name) > 1} - {Path(folder).name}
+    ours = [name for name in parts if name[0] == "fedbuff" and len(name) > 1]
+    used = {name[above] if name[1:above] == folder.split("/")[1:above] else name[1] for name in ours}
+    return used - {Path(folder).name}
 
 
-@pytest.mark.parametrize("folder", [*(f"csrc/core/{name}" for name in CORE_LAYERS), *PYTHON_FOLDERS])
+INNER_FOLDERS = ["csrc/core/kernels/level", "fedbuff/backends/python", "fedbuff/backends/numba"]
+
+
+@pytest.mark.parametrize("folder", [*(f"csrc/core/{name}" for name in CORE_LAYERS), *PYTHON_FOLDERS, *INNER_FOLDERS])
 def test_every_folder_says_what_lives_there_and_what_it_uses(folder: str) -> None:
     text = (ROOT / folder / "README.md").read_text()
     assert text.startswith("# ") and "Does not belong here: " in text

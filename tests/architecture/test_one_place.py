@@ -157,9 +157,9 @@ def test_choices_of_a_problem(field: str, cpp: str, c: str) -> None:
 
 def test_choices_of_numbas_loops() -> None:
     pytest.importorskip("numba")
-    from fedbuff.backends.numba import net, quadratic, shared
+    from fedbuff.backends.numba import losses, net, quadratic
 
-    for module, enum in ((shared, "Head"), (net, "Activation"), (quadratic, "Curvature")):
+    for module, enum in ((losses, "Head"), (net, "Activation"), (quadratic, "Curvature")):
         for name, number in cpp_enum(PROBLEM, enum).items():
             assert getattr(module, name.upper()) == number
 

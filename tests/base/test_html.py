@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fedbuff as fb
-from fedbuff._base import html
+from fedbuff._base import html, progress
 from fedbuff._base.progress import in_notebook, progress_bar
 
 
@@ -74,6 +74,7 @@ def test_a_result_shows_its_curves(result: fb.Result) -> None:
     [
         (fb.Trace([0, 1, 0], [1.0, 2.0, 3.0], ok=[True, True, False]), "clients 2 rows 3 failed 1"),
         (fb.Quadratic(np.ones((7, 2))), "clients 7 weights 2 of float64"),
+        (fb.Callback(lambda client, task, w: w, w0=np.ones(3), n_clients=2000), "clients 2,000 weights 3 of float64"),
         (fb.Logistic(np.ones((4, 2)), [0, 1, 0, 1], [0, 0, 0, 1]), "rows 4, 1 to 3 a client"),
         (fb.FedBuff(4, optimizer=fb.SGD(momentum=0.5)), "optimizer SGD(momentum=0.5"),
         (fb.FedAsync(0.5, max_staleness=3), "max_staleness 3"),
@@ -122,5 +123,8 @@ def test_the_bar_of_a_replay_that_stops_early_is_whole(schedule: fb.Schedule, mo
     monkeypatch.setattr(sys, "stderr", shown)
     problem = fb.Quadratic(np.ones((40, 3)))
     local = fb.LocalSGD(steps=1, lr=0.1)
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    fb.replay(problem, schedule, local, strategy=K)
+    assert shown.getvalue() == ""  # it took no time, and nobody asked for a bar
     fb.replay(problem, schedule, local, strategy=K, stop=fb.Stop(server_steps=10), progress=True)
     assert "100%" in shown.getvalue() and "40.0/40.0" in shown.getvalue()

@@ -267,6 +267,7 @@ def test_parts_are_kept_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert report.wanted_pieces([], how) == ["a/x", "a/y/z", "b"]
     report.measure_piece("a/x", report.Options(True), how)
     assert report.wanted_pieces([], how) == ["a/y/z", "b"]
+    assert report.wanted_pieces(["a"], how, True) == ["a/y/z"] == report.wanted_pieces(["a/y/z"], how, True)
     assert report.wanted_pieces(["a"], how) == ["a/x", "a/y/z"] and report.wanted_pieces(["a/x"], how) == ["a/x"]
     assert report.whole("a")["data"] == {"x": {"n": 3}} and report.whole("b") is None
     assert report.wanted_pieces([], {**how, "core": "d"}) == ["a/x", "a/y/z", "b"]
@@ -312,3 +313,19 @@ def test_the_part_on_the_numba_backend() -> None:
     text = numba_report.page({"data": {"W5-100": {"rates": rates, "ratios": ratios}}})
     assert "2.00 (2.00 to 2.00) | 0.8 | met | 40,000,000 |" in text and "W5, 100 in flight 5.00." in text
     assert "Other programs" not in text
+
+
+def test_a_long_stream_is_sampled() -> None:
+    import long_run
+    from page import bars
+
+    made = long_run.stream(200_000)
+    assert made["arrivals"] == 200_000 and len(made["rows"]) >= 10
+    assert made["rows"][-1][0] == 200_000 and all(row[2] > 1 for row in made["rows"])
+    assert 90 < made["staleness"] < 100
+    steady = [[n, n / 1e6, 50.0 + (n > 90)] for n in range(101)]
+    slower = [*steady[:91], *([n, 9e-5 + (n - 90) / 5e5, 80.0] for n in range(91, 101))]
+    rate, memory = bars({"long": {"data": {"rows": steady}}})
+    assert rate.got == pytest.approx(1.0) and memory.got == 1.0 and rate.met and memory.met
+    rate, memory = bars({"long": {"data": {"rows": slower}}})
+    assert rate.got == pytest.approx(0.5, rel=0.01) and not rate.met and not memory.met

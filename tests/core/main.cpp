@@ -1,4 +1,5 @@
-// core_tests <file of Philox answers> [part of a name]: runs the tests whose name holds that part.
+// core_tests <file of Philox answers> [part of a name]: runs the tests whose name holds that part; after a minus, those
+// whose name does not.
 #include <cstdio>
 #include <cstring>
 
@@ -40,11 +41,13 @@ int main(int n_arguments, char** argument) {
     return 2;
   }
   answers = argument[1];
-  const char* only = n_arguments > 2 ? argument[2] : "";
+  const char* part = n_arguments > 2 ? argument[2] : "";
+  const bool wanted = part[0] != '-';
+  part += wanted ? 0 : 1;
   int passed = 0;
   int failed = 0;
   for (const check::Test& test : check::tests()) {
-    if (std::strstr(test.name, only) == nullptr) {
+    if ((std::strstr(test.name, part) != nullptr) != wanted) {
       continue;
     }
     try {

@@ -32,7 +32,9 @@ def test_the_source_archive_holds_what_a_build_needs(unpacked: Path) -> None:
         "fedbuff/*.pxd",
         "fedbuff/*.pyi",
         "tests/**/*.py",
-        "fedbuff/_report/page.*",
+        "fedbuff/_report/*.html",
+        "fedbuff/_report/*.css",
+        "fedbuff/_report/*.js",
     ):
         needed |= sources(pattern)
     assert needed <= held
@@ -48,7 +50,9 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     plain = {tag.sub(".so", name) for name in held}
     expected = sources("fedbuff/**/*.py") | sources("fedbuff/*.pxd") | sources("fedbuff/*.pyi")
     expected |= {name.replace("csrc/include", "fedbuff/include") for name in sources("csrc/include/fedbuff/*.h*")}
-    expected |= sources("fedbuff/data/*.*") | sources("fedbuff/_report/page.*")
+    expected |= sources("fedbuff/data/*.*")
+    for ending in ("html", "css", "js"):
+        expected |= sources(f"fedbuff/_report/*.{ending}")
     expected |= {
         "fedbuff/py.typed",
         "fedbuff/_build_info.py",

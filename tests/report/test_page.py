@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pages import errors, wait
 
 import fedbuff as fb
 from fedbuff._report import _levels, write_report
@@ -54,19 +55,6 @@ def opened(browser: Any, page: Path) -> Any:
     browser.get(page.as_uri())
     wait(browser, "report.ready")
     return browser
-
-
-def wait(browser: Any, promise: str) -> Any:
-    """What a promise of the page comes to; its error is the test's."""
-    ends = "(v) => done([true, v]), (e) => done([false, String(e.stack)])"
-    code = f"const done = arguments[0]; Promise.resolve({promise}).then({ends})"
-    good, value = browser.execute_async_script(code)
-    assert good, value
-    return value
-
-
-def errors(browser: Any) -> list[str]:
-    return [entry["message"] for entry in browser.get_log("browser")]
 
 
 def test_one_file_without_links(page: Path) -> None:

@@ -206,7 +206,7 @@ def test_runs_that_never_reached_the_target_are_counted() -> None:
     first, second = made.rows
     assert (first["n"], first["reached"], first["median"]) == (3, 2, 20.0) and math.isnan(first["mean"])
     assert (second["reached"], second["median"]) == (0, math.inf)
-    assert made.notes[0] == "a=1: 1 of 3 runs did not reach it by step 20; there is no mean"
+    assert made.notes[0] == "a=1: 1 of 3 runs did not reach it by server step 20; there is no mean"
 
 
 def test_a_diverged_run_never_reaches_the_target() -> None:

@@ -24,6 +24,21 @@ std::int64_t count_parts(std::int64_t n_clients, std::int64_t dim) {
   return std::min({n_clients, kMostParts, fit});
 }
 
+// How many threads a pass over all rows is worth: each must have about ten microseconds of it, since to wake a thread
+// takes as long.
+template <class T>
+int worth_threads(const Problem<T>& problem, int threads) {
+  constexpr double kNumbersAThread = 1 << 16;
+  if (problem.family == Family::Layers) {
+    return threads;  // what a row takes does not follow from the sizes
+  }
+  const std::int64_t n = problem.n_clients;
+  const double rows = static_cast<double>(problem.family == Family::Quadratic ? n : problem.offsets[n]);
+  const double numbers = problem.family == Family::Sparse ? static_cast<double>(problem.row_start[problem.offsets[n]])
+                                                          : rows * static_cast<double>(problem.dim);
+  return static_cast<int>(std::min<double>(threads, 1.0 + numbers / kNumbersAThread));
+}
+
 // The first client of a part. Where parts are many, later ones are smaller, down to a seventh of the first, so that
 // threads that take them in turn end at about the same time.
 std::int64_t part_begin(std::int64_t part, std::int64_t parts, std::int64_t n_clients) {
@@ -110,7 +125,7 @@ double Workspace<T>::gradient(const T* w, T* gradient_out, int threads, void (*a
   std::mutex mutex;
   std::size_t next = 0;  // the first part that was not added to the others yet
   const std::thread::id caller = std::this_thread::get_id();
-  run_parallel(parts, threads, [&](std::int64_t part) {
+  run_parallel(parts, worth_threads(problem_, threads), [&](std::int64_t part) {
     const auto at = static_cast<std::size_t>(part);
     double* own = dim == 0 ? nullptr : sum.get() + at * dim;
     std::fill(own, own + dim, 0.0);

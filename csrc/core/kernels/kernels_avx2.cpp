@@ -18,6 +18,7 @@ namespace fedbuff::avx2 {
 #include "kernels/level/event_scan.inl"
 #include "kernels/level/schedule_avx2.hpp"
 #include "kernels/level/philox_batch.inl"
+#include "kernels/level/lists.inl"
 #include "kernels/level/kernels.inl"
 
 extern const KernelTable table;

@@ -21,6 +21,8 @@ namespace fedbuff::avx512 {
 #include "kernels/level/event_scan.inl"
 #include "kernels/level/schedule_avx512.hpp"
 #include "kernels/level/philox_batch.inl"
+#include "kernels/level/lists.inl"
+#include "kernels/level/lists_avx512.hpp"
 #include "kernels/level/kernels.inl"
 
 extern const KernelTable table;

@@ -7,6 +7,7 @@ namespace fedbuff::baseline {
 #include "kernels/level/simd_baseline.hpp"
 #include "kernels/level/event_scan.inl"
 #include "kernels/level/schedule_baseline.hpp"
+#include "kernels/level/lists.inl"
 #include "kernels/level/kernels.inl"
 
 extern const KernelTable table;

@@ -61,6 +61,13 @@ class EventList {
   // After `take`: nothing else has the time of the event taken.
   FB_ALWAYS_INLINE bool was_alone(const Event& taken) { return top().time_bits > taken.time_bits; }
 
+  // Slots whose events are due soon, in the order of their times, until `visit` returns false.
+  template <class Visit>
+  void visit_soon(Visit visit) const {
+    for (std::size_t i = head_; i < tail_ && visit(sorted_[i].slot()); ++i) {
+    }
+  }
+
   // The event of a slot that has none.
   FB_ALWAYS_INLINE void put(const Event event) {
     ++size_;

@@ -227,6 +227,24 @@ class EventQueue {
   // After `take`: nothing else has the time of the event taken.
   bool was_alone(const Event& taken) const { return top().time_bits > taken.time_bits; }
 
+  // Slots whose events are due soon, in about the order of their times, until `visit` returns false.
+  template <class Visit>
+  void visit_soon(Visit visit) {
+    for (std::size_t i = first_; i < last_; ++i) {
+      if (!visit(sorted_[i].slot())) {
+        return;
+      }
+    }
+    int left = kSoon;
+    for (std::int64_t bucket = current_; bucket < std::min(fetched_, n_buckets_); ++bucket) {
+      for (std::uint32_t slot = head(bucket); slot < kNil; slot = nodes_[slot].next) {
+        if (left-- == 0 || !visit(slot)) {
+          return;
+        }
+      }
+    }
+  }
+
   // The event of a slot that has none.
   __attribute__((always_inline)) void put(const Event event) {
     if (size_++ == 0) {
@@ -285,6 +303,7 @@ class EventQueue {
   static constexpr double kPerBucket = 4.0;
   static constexpr std::size_t kWanted = 10;  // events that are sorted at a time, at least
   static constexpr std::int64_t kAhead = 64;  // buckets that are fetched at a time
+  static constexpr int kSoon = 64;            // events behind the sorted ones that are due soon
   static constexpr std::size_t kFew = 3;      // chains so few are waited for when they are due
   static constexpr std::size_t kSmall = 24;   // so few events are left to the heap
   static constexpr std::size_t kShort = 4096;

@@ -32,6 +32,7 @@ enum class SlotState : std::uint8_t { Free, Waiting, Restarting, Queued, Running
 struct Slot {
   double start = 0.0;  // while it waits: the duration of the task
   std::int64_t version = 0;
+  double ahead = -1.0;  // the duration of the client's next task; negative where it was not drawn ahead
   std::uint32_t client = 0;
   std::uint32_t task = 0;
   TaskStatus status = TaskStatus::Used;
@@ -138,6 +139,9 @@ class LoopOver final : public EventLoop {
     return first + (task < rows ? task : task % rows);
   }
 
+  // Draws what the next task of the slot's client will take, and those of the clients whose tasks end soon.
+  __attribute__((noinline)) void draw_slots_ahead(std::uint32_t slot);
+
   static constexpr bool kCanStop = !std::is_same_v<Queue, Calendar>;
   void make_queue_room(std::size_t n_slots) {
     queues_.resize(plan_.queues ? n_slots : 0);
@@ -149,12 +153,14 @@ class LoopOver final : public EventLoop {
   }
   bool stops() const { return kCanStop && plan_.stop_stale > 0; }
   SchedulePlan plan_;
+  ScheduleKernels kernels_;  // those in force at the start
   ClientSelection clients_;
   ClientTables tables_;  // that the queue fetches
   Queue queue_;          // owns the slots
   Run run_ = nullptr;
   StopReason reason_ = StopReason::Full;
   std::uint32_t asked_first_ = 0;          // slots of a closed loop that have asked for their first client
+  bool keeps_clients_;                     // all clients are at work: a slot's next task is its client's
   bool has_fast_stretch_;                  // no task can wait, time out or be too stale
   std::int64_t n_taken_ = 0;               // slots that hold a task; not counted in plain loops
   std::vector<std::uint32_t> free_slots_;  // of the open loop
@@ -180,9 +186,11 @@ class LoopOver final : public EventLoop {
 template <class Queue>
 LoopOver<Queue>::LoopOver(const SchedulePlan& plan)
     : plan_(plan),
+      kernels_(kernels().schedule),
       clients_(plan_),
       tables_{clients_.states().data()},
-      queue_(kernels().schedule, tables_),
+      queue_(kernels_, tables_),
+      keeps_clients_(plan.mode == Mode::SlotIsClient || (plan.mode == Mode::Pool && plan.n_slots == plan.n_clients)),
       has_fast_stretch_(plan.timeout == kInfinity && plan.max_staleness < 0 && plan.stall_limit > 0 &&
                         plan.model.component[kWait].kind == DistributionKind::Constant &&
                         plan.model.component[kWait].p[0] == 0.0),
@@ -252,6 +260,28 @@ double LoopOver<Queue>::open_start(double previous, std::uint64_t start) const {
   const PhiloxBlock w = philox4x32(plan_.seed, static_cast<std::uint32_t>(start),
                                    static_cast<std::uint32_t>(start >> 32), kOpenStart, stream_word(Stream::Delays, 0));
   return previous + detail::unit_exponential(w.word[0], w.word[1]) / plan_.rate;
+}
+
+template <class Queue>
+void LoopOver<Queue>::draw_slots_ahead(std::uint32_t slot) {
+  std::uint32_t slots[kDrawBatch], client[kDrawBatch], task[kDrawBatch];
+  std::size_t n = 0;
+  slots[n++] = slot;
+  queue_.visit_soon([&](std::uint32_t soon) {
+    slots[n] = soon;
+    n += queue_.payload(soon).ahead < 0.0 ? 1 : 0;
+    return n < kDrawBatch;
+  });
+  for (std::size_t i = 0; i < kDrawBatch; ++i) {
+    const Slot& at = queue_.payload(slots[i < n ? i : 0]);
+    client[i] = at.client;
+    task[i] = at.task + 1;
+  }
+  double wait[kDrawBatch], duration[kDrawBatch];
+  kernels_.draw_tasks(plan_.model, client, task, wait, duration);
+  for (std::size_t i = 0; i < n; ++i) {
+    queue_.payload(slots[i]).ahead = duration[i];
+  }
 }
 
 // A slot of the open loop: the one that became free last, or a new one.
@@ -685,6 +715,9 @@ class LoopOver<Queue>::Call {
         make_step();
       }
       if (queue_.was_alone(top)) {
+        if (loop_.keeps_clients_ && slot.ahead < 0.0) {
+          loop_.draw_slots_ahead(slot_index);
+        }
         ask<true>(slot_index);
       } else {
         queue_.payload(slot_index).state = SlotState::Free;
@@ -975,15 +1008,21 @@ class LoopOver<Queue>::Call {
         loop_.server_time_[slot_index] = clients_.server_time(start, client, task);
       }
     }
-    queue_.payload(slot_index).client = client;
-    queue_.payload(slot_index).task = task;
+    Slot& slot = queue_.payload(slot_index);
+    const double ahead = slot.client == client && slot.task + 1 == task ? slot.ahead : -1.0;
+    slot.ahead = -1.0;
+    slot.client = client;
+    slot.task = task;
     double wait;
-    double duration;
-    find_delays(client, task, start, wait, duration);
+    double duration = ahead;
     if constexpr (kFast) {
+      if (duration < 0.0) {
+        find_delays(client, task, start, wait, duration);
+      }
       begin<kFast>(slot_index, duration);
       return;
     }
+    find_delays(client, task, start, wait, duration);
     double ready = s_.now + wait;
     if constexpr (!kPlain) {
       if (plan_.window_policy != WindowPolicy::None) {
@@ -991,7 +1030,6 @@ class LoopOver<Queue>::Call {
       }
     }
     if (ready > s_.now) {
-      Slot& slot = queue_.payload(slot_index);
       slot.state = SlotState::Waiting;
       slot.endless = ready == kInfinity;
       slot.start = duration;

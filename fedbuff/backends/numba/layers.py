@@ -19,6 +19,8 @@ from .convolution import (
 )
 from .dense import add_products, scores
 from .lend import read_only
+from .local_step import choose_rows, clear, finish, lr_of, move
+from .losses import SOFTMAX, add_regularizer, powers, regularizer_value, single_loss, single_slope
 from .pointwise import (
     Place,
     augment_backward,
@@ -65,19 +67,6 @@ from .program import (
     H,
     Program,
     W,
-)
-from .shared import (
-    SOFTMAX,
-    add_regularizer,
-    choose_rows,
-    clear,
-    finish,
-    lr_of,
-    move,
-    powers,
-    regularizer_value,
-    single_loss,
-    single_slope,
 )
 
 

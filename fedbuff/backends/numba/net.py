@@ -12,21 +12,9 @@ from .compile import compiled, helper, inlined
 from .dense import add_products, add_row, row_score, scores
 from .draws import batch_words
 from .lend import read_only
+from .local_step import choose_rows, clear, finish, is_plain, lr_of, move
+from .losses import SOFTMAX, add_regularizer, powers, regularizer_value, single_loss, single_slope
 from .memory import prefetch
-from .shared import (
-    SOFTMAX,
-    add_regularizer,
-    choose_rows,
-    clear,
-    finish,
-    is_plain,
-    lr_of,
-    move,
-    powers,
-    regularizer_value,
-    single_loss,
-    single_slope,
-)
 
 RELU, TANH = 0, 1
 MOST_FETCHED, MOST_FETCHED_COLUMNS = 16, 32  # rows, and their columns, that are worth fetching ahead

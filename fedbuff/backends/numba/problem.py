@@ -17,6 +17,8 @@ from .. import reference
 from ..spec import BoundProblem, LocalSpec, LocalTask, NetworkSpec, ProblemSpec, Vector
 from .compile import or_empty, reads
 from .layers import Layers, layers_count_correct, layers_local_sgd, layers_objective
+from .local_step import MERGE, Local, Scratch, Task
+from .losses import LOGISTIC, SOFTMAX, SQUARED
 from .net import BLOCK, RELU, TANH, Net, net_count_correct, net_local_sgd, net_objective
 from .program import Program, is_recurrent, program_of
 from .quadratic import (
@@ -29,7 +31,6 @@ from .quadratic import (
     quadratic_objective,
 )
 from .random import key_words
-from .shared import LOGISTIC, MERGE, SOFTMAX, SQUARED, Local, Scratch, Task
 from .sparse import Sparse, sparse_count_correct, sparse_local_sgd, sparse_objective
 from .threads import on_threads
 

@@ -10,7 +10,7 @@ from ..python.philox import Stream
 from .compile import compiled, inlined
 from .dense import inner
 from .draws import fill_normals
-from .shared import clear, finish, lr_of, move
+from .local_step import clear, finish, lr_of, move
 from .vectors import dot_float64
 
 GRADIENT_NOISE = int(Stream.GRADIENT_NOISE)

@@ -22,10 +22,10 @@ from ..python.rule import initial_moments
 from ..spec import EngineSpec, LocalPlan, LocalTask, UsedRows, Vector
 from . import steps as _steps
 from .compile import or_empty, reads
+from .local_step import Local
 from .optimizers import Optimizer
 from .problem import NO_ROWS, BoundLoops
 from .random import key_words
-from .shared import Local
 from .steps import (
     DONE,
     FILL,

@@ -8,18 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .compile import compiled, inlined
-from .shared import (
-    add_regularizer,
-    choose_rows,
-    clear,
-    finish,
-    is_plain,
-    lr_of,
-    move,
-    regularizer_value,
-    single_loss,
-    single_slope,
-)
+from .local_step import choose_rows, clear, finish, is_plain, lr_of, move
+from .losses import add_regularizer, regularizer_value, single_loss, single_slope
 
 
 class Sparse(NamedTuple):

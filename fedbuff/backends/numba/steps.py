@@ -17,10 +17,10 @@ from . import atomics
 from .compile import compiled, helper, inlined
 from .layers import Layers, layers_local_sgd
 from .lend import lend, read_only
+from .local_step import Local, Task
 from .net import MOST_FETCHED, MOST_FETCHED_COLUMNS, Net, fetch_rows, net_local_sgd
 from .optimizers import Optimizer, optimize
 from .quadratic import quadratic_local_sgd
-from .shared import Local, Task
 from .sparse import Sparse, sparse_local_sgd
 from .vectors import vector_at
 

@@ -11,7 +11,7 @@ from numba import carray  # type: ignore[attr-defined]
 
 from ..spec import Moments, StepNumbers, Vector
 from .compile import compiled, helper, inlined, intrinsic, or_empty, reads
-from .shared import clear
+from .local_step import clear
 from .threads import on_threads
 
 _LINE = 64  # bytes of the cache

@@ -1,6 +1,7 @@
 // The calendar of events and the heap, beside std::set.
 #include "schedule/event_queue.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 
@@ -18,6 +19,33 @@ struct Near {
   void operator()(const Payload&) const {}
 };
 using Queue = fedbuff::EventQueue<Payload, Near>;
+
+/// What is due soon: slots that have an event, each once; the earliest is the first where it is among the sorted ones.
+template <class AnyQueue>
+void look_ahead(AnyQueue& queue) {
+  constexpr std::uint32_t kSlots = 200;
+  queue.add_slots(kSlots);
+  for (std::uint32_t slot = 1; slot <= kSlots; ++slot) {
+    queue.put(Event::make(static_cast<double>((slot * 37) % kSlots + 1), 0, slot, slot));
+  }
+  for (std::uint32_t taken = 0; taken < kSlots; ++taken) {
+    std::set<std::uint32_t> seen;
+    queue.visit_soon([&](std::uint32_t slot) { return seen.insert(slot).second; });
+    CHECK(seen.size() <= queue.size());
+    std::size_t n = 0;
+    queue.visit_soon([&](std::uint32_t) { return ++n < 3; });
+    CHECK(n == std::min<std::size_t>(3, seen.size()));
+    for (const std::uint32_t slot : seen) {
+      CHECK((slot * 37) % kSlots + 1 >= static_cast<std::uint32_t>(queue.top().time()));
+    }
+    queue.take();
+  }
+}
+
+TEST(event_queue_knows_what_is_due_soon) {
+  Queue queue(fedbuff::kernels().schedule);
+  look_ahead(queue);
+}
 
 TEST(event_queue_gives_the_earliest_first) {
   for (const std::uint32_t n_slots : {1u, 10u, 60u, 700u, 20000u}) {

@@ -3,9 +3,10 @@
 //
 // Forward, lanes go along the output channels and a block of neighbouring outputs stays in registers; the kernel's
 // numbers are added in the order of rows, columns and channels. Backward behind max-pooling, only gradients that are
-// not zero are visited, which are few. Those of one channel are put into a list, rows and pixels in order; lanes go
-// along the runs of its kernel, which stay in registers while the list passes. conv_back.inl has the backward pass
-// of the others.
+// not zero are visited, which are few: they are put into lists, and lanes go along the runs of a kernel. For the
+// weights a channel's kernel stays in registers while its list passes, rows and pixels in order. For the input a window
+// does, while the list of a pixel's channels passes whose largest number began that window. conv_back.inl has the
+// backward pass of the other convolutions.
 
 // ---- Weights in the order of the loops ----
 
@@ -242,33 +243,38 @@ void conv_forward(const Network& network, const Operation& op, const NetworkScra
 
 // ---- Backward ----
 
-// A channel's gradients that are not zero, rows begin .. end; returns how many.
+// Where the k-th of the 2 x 2 that are pooled begins, behind the first.
 template <class T>
-std::int64_t make_list(const Network& network, const Operation& op, const ConvShape<T>& shape,
-                       const NetworkScratch<T>& s, std::int64_t channel, std::int64_t begin, std::int64_t end) {
+std::int64_t place_in_window(const ConvShape<T>& shape, std::int64_t k) {
+  return (k % 2) * shape.step + k / 2 * shape.line_step;
+}
+
+// The lists of n neighbouring channels from `channel` on, of rows begin .. end.
+template <class T>
+void make_lists(const Network& network, const Operation& op, const ConvShape<T>& shape, const NetworkScratch<T>& s,
+                std::int64_t channel, std::int64_t n, std::int64_t begin, std::int64_t end, ChannelLists<T>& lists) {
   const Tensor& in = network.tensors[op.in];
   const Tensor& out = network.tensors[op.out];
   const std::int64_t across = 2 * shape.step, down = 2 * shape.line_step;
-  const auto chosen = [&](std::int64_t i) {
-    return static_cast<std::int32_t>((i % 2) * shape.step + i / 2 * shape.line_step);
-  };
-  const std::int32_t away[4] = {chosen(0), chosen(1), chosen(2), chosen(3)};
-  ListEntry<T>* to = s.list;
+  ListPlaces places;
+  for (std::int64_t i = 0; i < 4; ++i) {
+    places.away[i] = static_cast<std::int32_t>(place_in_window(shape, i));
+  }
+  for (std::int64_t c = 0; c < n; ++c) {
+    places.group[c] = static_cast<std::int32_t>((channel + c) / shape.out_group * shape.in_group);
+  }
+  ListMaker<T> maker(lists, places, n);
   for (std::int64_t r = begin; r < end; ++r) {
-    const std::int64_t row = (r - begin) * in.size() + shape.origin + channel / shape.out_group * shape.in_group;
-    const T* g = s.gradient[op.out] + r * out.size() + out.first() + channel;
-    const T* which = s.choice[op.out] + r * out.features() + channel;
-    for (std::int64_t y = 0; y < out.h; ++y, g += out.line()) {
-      auto from = static_cast<std::int32_t>(row + y * down);
-      for (std::int64_t x = 0; x < out.w; ++x, from += static_cast<std::int32_t>(across), which += out.c) {
-        const T value = g[x * out.c];
-        to->g = value;
-        to->from = from + away[static_cast<int>(*which)];
-        to += counts(value);
+    const std::int64_t row = (r - begin) * in.size() + shape.origin;
+    const T* line = s.gradient[op.out] + r * out.size() + out.first() + channel;
+    const T* choice = s.choice[op.out] + r * out.features() + channel;
+    for (std::int64_t y = 0; y < out.h; ++y, line += out.line()) {
+      for (std::int64_t x = 0; x < out.w; ++x, choice += out.c) {
+        maker.add(line + x * out.c, choice, static_cast<std::int32_t>(row + y * down + x * across));
       }
     }
   }
-  return to - s.list;
+  maker.finish();
 }
 
 // Gradients behind a ReLU that was not passed become zero.
@@ -285,131 +291,161 @@ void stop_at_relu(const Network& network, const Operation& op, const NetworkScra
   }
 }
 
-// Lines of the kernel's rows that stay in registers: H rows of it, N vectors of each.
+// A list of gradients, and where what each is multiplied by begins: a window of the input, or a kernel. Both have
+// lines.
 template <class T>
 struct ListPass {
-  const ListEntry<T>* list;
+  const T* g;
+  const std::int32_t* from;
   std::int64_t n;
-  std::int64_t line;      // from one row to the next in the input
-  std::int64_t per_line;  // and in the kernel
+  std::int64_t line;      // from one line of it to the next
+  std::int64_t sum_line;  // and of the sum
 };
 
-// kernel += sum of g times the window of x.
+// sum += g times what stands at x, of entry i: H lines, N vectors of each, which stay in registers.
 template <class T, int H, int N>
-void add_windows(const ListPass<T>& a, const T* x, T* kernel) {
+inline __attribute__((always_inline)) void add_entry(const ListPass<T>& a, std::int64_t i, const T* x,
+                                                     Vec<T> (&sum)[H][N]) {
   using V = Vec<T>;
-  V acc[H][N];
+  const V g = V::set(a.g[i]);
+  const T* from = x + a.from[i];
 #pragma GCC unroll 8
   for (int h = 0; h < H; ++h) {
 #pragma GCC unroll 20
     for (int v = 0; v < N; ++v) {
-      acc[h][v] = V::load(kernel + h * a.per_line + v * V::kLanes);
+      sum[h][v] = madd(g, V::load(from + h * a.line + v * V::kLanes), sum[h][v]);
     }
   }
-  for (std::int64_t i = 0; i < a.n; ++i) {
-    const V g = V::set(a.list[i].g);
-    const T* from = x + a.list[i].from;
+}
+
+// total += sum over the list. Where the sums are few, an addition would wait for the one before it: then there are two
+// of each, and entries go to them in turn.
+template <class T, int H, int N>
+void add_list(const ListPass<T>& a, const T* x, T* total) {
+  using V = Vec<T>;
+  constexpr bool kTwo = H * N < 8;
+  V sum[H][N], other[H][N];
 #pragma GCC unroll 8
-    for (int h = 0; h < H; ++h) {
+  for (int h = 0; h < H; ++h) {
 #pragma GCC unroll 20
-      for (int v = 0; v < N; ++v) {
-        acc[h][v] = madd(g, V::load(from + h * a.line + v * V::kLanes), acc[h][v]);
+    for (int v = 0; v < N; ++v) {
+      sum[h][v] = V::load(total + h * a.sum_line + v * V::kLanes);
+      other[h][v] = V::zero();
+    }
+  }
+  std::int64_t i = 0;
+  if constexpr (kTwo) {
+    for (; i + 2 <= a.n; i += 2) {
+      add_entry(a, i, x, sum);
+      add_entry(a, i + 1, x, other);
+    }
+  }
+  for (; i < a.n; ++i) {
+    add_entry(a, i, x, sum);
+  }
+#pragma GCC unroll 8
+  for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 20
+    for (int v = 0; v < N; ++v) {
+      (kTwo ? sum[h][v] + other[h][v] : sum[h][v]).store(total + h * a.sum_line + v * V::kLanes);
+    }
+  }
+}
+
+// Adds a channel's gradients times their windows to its kernel.
+template <class T>
+struct KernelSum {
+  ListPass<T> list;
+  const T* x;
+  T* kernel;
+  static constexpr int kMostVecs = Vec<T>::kListVecs;
+  template <int H, int N>
+  void block(std::int64_t window, std::int64_t own) const {
+    add_list<T, H, N>(list, x + window, kernel + own);
+  }
+};
+
+// Adds the kernels of a pixel's channels times their gradients to the windows of a picture, by the place that pooling
+// chose. Few vectors at a time, so that those of all channels stay in the first cache while the pixels pass.
+template <class T>
+struct WindowSum {
+  const ConvShape<T>& shape;
+  const Tensor& out;
+  const PlaceLists<T>& lists;
+  const std::int32_t* begin;  // (4, pixels + 1) in the lists
+  std::int64_t per_line;      // of a kernel
+  const T* kernels;
+  T* dx;
+  static constexpr int kMostVecs = 8;
+  template <int H, int N>
+  void block(std::int64_t window, std::int64_t own) const {
+    const std::int64_t pixels = out.h * out.w;
+    for (std::int64_t i = 0; i < pixels; ++i) {
+      T* const first = dx + window + i / out.w * 2 * shape.line_step + i % out.w * 2 * shape.step;
+      for (std::int64_t k = 0; k < 4; ++k) {
+        const std::int32_t* const range = begin + k * (pixels + 1) + i;
+        const std::int64_t at = k * lists.room + range[0];
+        const ListPass<T> list{lists.g + at, lists.from + at, range[1] - range[0], per_line, shape.line};
+        if (list.n > 0) {
+          add_list<T, H, N>(list, kernels + own, first + place_in_window(shape, k));
+        }
       }
     }
   }
-#pragma GCC unroll 8
-  for (int h = 0; h < H; ++h) {
-#pragma GCC unroll 20
-    for (int v = 0; v < N; ++v) {
-      acc[h][v].store(kernel + h * a.per_line + v * V::kLanes);
-    }
-  }
-}
+};
 
-// The window of x += g times kernel.
-template <class T, int H, int N>
-void add_kernels(const ListPass<T>& a, const T* kernel, T* x) {
-  using V = Vec<T>;
-  V weight[H][N];
-#pragma GCC unroll 8
-  for (int h = 0; h < H; ++h) {
-#pragma GCC unroll 20
-    for (int v = 0; v < N; ++v) {
-      weight[h][v] = V::load(kernel + h * a.per_line + v * V::kLanes);
-    }
-  }
-  for (std::int64_t i = 0; i < a.n; ++i) {
-    const V g = V::set(a.list[i].g);
-    T* to = x + a.list[i].from;
-#pragma GCC unroll 8
-    for (int h = 0; h < H; ++h) {
-#pragma GCC unroll 20
-      for (int v = 0; v < N; ++v) {
-        T* at = to + h * a.line + v * V::kLanes;
-        madd(g, weight[h][v], V::load(at)).store(at);
-      }
-    }
-  }
-}
-
-// One of the two for H rows and N vectors.
-template <class T, bool kInput, int H, int N>
-void list_block(const ListPass<T>& a, const T* x, T* dx, T* kernel_or_sum) {
-  if constexpr (kInput) {
-    add_kernels<T, H, N>(a, kernel_or_sum, dx);
-  } else {
-    add_windows<T, H, N>(a, x, kernel_or_sum);
-  }
-}
-
-template <class T, bool kInput, int N>
-void list_rows(const ListPass<T>& a, std::int64_t rows, const T* x, T* dx, T* kernel) {
+template <class T, int N, class Sum>
+void walk_rows(const Sum& sum, std::int64_t rows, std::int64_t window, std::int64_t own) {
   switch (rows) {
-    case 1: list_block<T, kInput, 1, N>(a, x, dx, kernel); break;
-    case 2: list_block<T, kInput, 2, N>(a, x, dx, kernel); break;
-    case 3: list_block<T, kInput, 3, N>(a, x, dx, kernel); break;
-    case 4: list_block<T, kInput, 4, N>(a, x, dx, kernel); break;
-    default: list_block<T, kInput, 5, N>(a, x, dx, kernel); break;
+    case 1: sum.template block<1, N>(window, own); break;
+    case 2: sum.template block<2, N>(window, own); break;
+    case 3: sum.template block<3, N>(window, own); break;
+    case 4: sum.template block<4, N>(window, own); break;
+    default: sum.template block<5, N>(window, own); break;
   }
 }
 
-template <class T, bool kInput>
-void list_vecs(const ListPass<T>& a, std::int64_t vecs, const T* x, T* dx, T* kernel) {
-  constexpr int kMost = Vec<T>::kListVecs;
+template <class T, class Sum>
+void walk_vecs(const Sum& sum, std::int64_t vecs, std::int64_t window, std::int64_t own) {
   switch (vecs) {
-    case 4: list_block<T, kInput, 1, 4>(a, x, dx, kernel); break;
-    case 5: list_block<T, kInput, 1, 5>(a, x, dx, kernel); break;
-    case 6: list_block<T, kInput, 1, 6>(a, x, dx, kernel); break;
-    case 7: list_block<T, kInput, 1, 7>(a, x, dx, kernel); break;
-    case 8: list_block<T, kInput, 1, 8>(a, x, dx, kernel); break;
-    case 9: list_block<T, kInput, 1, 9>(a, x, dx, kernel); break;
-    case 10: list_block<T, kInput, 1, 10>(a, x, dx, kernel); break;
-    case 11: list_block<T, kInput, 1, 11>(a, x, dx, kernel); break;
-    case 12: list_block<T, kInput, 1, 12>(a, x, dx, kernel); break;
+    case 4: sum.template block<1, 4>(window, own); break;
+    case 5: sum.template block<1, 5>(window, own); break;
+    case 6: sum.template block<1, 6>(window, own); break;
+    case 7: sum.template block<1, 7>(window, own); break;
+    case 8: sum.template block<1, 8>(window, own); break;
     default:
-      if constexpr (kMost > 12) {
+      if constexpr (Sum::kMostVecs > 8) {
         switch (vecs) {
-          case 13: list_block<T, kInput, 1, 13>(a, x, dx, kernel); break;
-          case 14: list_block<T, kInput, 1, 14>(a, x, dx, kernel); break;
-          case 15: list_block<T, kInput, 1, 15>(a, x, dx, kernel); break;
-          case 16: list_block<T, kInput, 1, 16>(a, x, dx, kernel); break;
-          case 17: list_block<T, kInput, 1, 17>(a, x, dx, kernel); break;
-          case 18: list_block<T, kInput, 1, 18>(a, x, dx, kernel); break;
-          case 19: list_block<T, kInput, 1, 19>(a, x, dx, kernel); break;
-          default: list_block<T, kInput, 1, 20>(a, x, dx, kernel); break;
+          case 9: sum.template block<1, 9>(window, own); break;
+          case 10: sum.template block<1, 10>(window, own); break;
+          case 11: sum.template block<1, 11>(window, own); break;
+          case 12: sum.template block<1, 12>(window, own); break;
+          default:
+            if constexpr (Sum::kMostVecs > 12) {
+              switch (vecs) {
+                case 13: sum.template block<1, 13>(window, own); break;
+                case 14: sum.template block<1, 14>(window, own); break;
+                case 15: sum.template block<1, 15>(window, own); break;
+                case 16: sum.template block<1, 16>(window, own); break;
+                case 17: sum.template block<1, 17>(window, own); break;
+                case 18: sum.template block<1, 18>(window, own); break;
+                case 19: sum.template block<1, 19>(window, own); break;
+                default: sum.template block<1, 20>(window, own); break;
+              }
+            }
+            break;
         }
       }
       break;
   }
 }
 
-// One pass over the list for each block of the kernel that fits the registers.
-template <class T, bool kInput>
-void walk_list(const ConvShape<T>& shape, const ListEntry<T>* list, std::int64_t n, const T* x, T* dx, T* kernel) {
+// Calls sum.block<H, N>(place in a window, place in a kernel) for each block of the kernel that fits the registers.
+template <class T, class Sum>
+void walk_kernel(const ConvShape<T>& shape, const Sum& sum) {
   constexpr std::int64_t kLanes = Vec<T>::kLanes;
   constexpr std::int64_t kNarrow = 3;
   const std::int64_t padded = shape.run_vecs * kLanes, per_line = shape.runs * padded;
-  const ListPass<T> pass{list, n, shape.line, per_line};
   for (std::int64_t k = 0; k < shape.runs; ++k) {
     const std::int64_t from = k * shape.run_step;
     if (shape.run_vecs <= kNarrow) {
@@ -418,40 +454,28 @@ void walk_list(const ConvShape<T>& shape, const ListEntry<T>* list, std::int64_t
       const Groups rows(shape.kernel_h, static_cast<int>(fit < 5 ? fit : 5));
       for (std::int64_t b = 0; b < rows.groups; ++b) {
         const std::int64_t y = rows.begin(b), h = rows.begin(b + 1) - y;
-        const T* at = x + y * shape.line + from;
-        T* to = dx + y * shape.line + from;
-        T* own = kernel + y * per_line + k * padded;
-        shape.run_vecs == 1   ? list_rows<T, kInput, 1>(pass, h, at, to, own)
-        : shape.run_vecs == 2 ? list_rows<T, kInput, 2>(pass, h, at, to, own)
-                              : list_rows<T, kInput, 3>(pass, h, at, to, own);
+        const std::int64_t window = y * shape.line + from, own = y * per_line + k * padded;
+        shape.run_vecs == 1   ? walk_rows<T, 1>(sum, h, window, own)
+        : shape.run_vecs == 2 ? walk_rows<T, 2>(sum, h, window, own)
+                              : walk_rows<T, 3>(sum, h, window, own);
       }
       continue;
     }
-    const Groups vecs(shape.run_vecs, Vec<T>::kListVecs);
+    const Groups vecs(shape.run_vecs, Sum::kMostVecs);
     for (std::int64_t y = 0; y < shape.kernel_h; ++y) {
       for (std::int64_t b = 0; b < vecs.groups; ++b) {
-        const std::int64_t v = vecs.begin(b) * kLanes, at = y * shape.line + from + v;
-        list_vecs<T, kInput>(pass, vecs.begin(b + 1) - vecs.begin(b), x + at, dx + at,
-                             kernel + y * per_line + k * padded + v);
+        const std::int64_t v = vecs.begin(b) * kLanes;
+        walk_vecs<T>(sum, vecs.begin(b + 1) - vecs.begin(b), y * shape.line + from + v, y * per_line + k * padded + v);
       }
     }
   }
 }
 
-// In four sums that take the entries in turn.
 template <class T>
-T sum_of_list(const ListEntry<T>* list, std::int64_t n) {
-  T part[4] = {};
-  std::int64_t i = 0;
-  for (; i + 4 <= n; i += 4) {
-    for (int k = 0; k < 4; ++k) {
-      part[k] += list[i + k].g;
-    }
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    part[k] += list[i].g;
-  }
-  return (part[0] + part[2]) + (part[1] + part[3]);
+T sum_of_list(const T* g, std::int64_t n) {
+  Vec<T> sum = Vec<T>::zero();
+  for_each_vec<T>(n, [&](std::int64_t j, auto lanes) { sum = sum + load(g + j, lanes); });
+  return sum_lanes(sum);
 }
 
 // Adds a gradient of the bias, where there is one, to sum.
@@ -462,13 +486,40 @@ void add_bias_sum(const Operation& op, const T* bias_sum, T* sum) {
   }
 }
 
+// Adds what the channels of a group give to the gradient of row r of the input.
+template <class T>
+void pooled_input_gradient(const Network& network, const Operation& op, const ConvShape<T>& shape,
+                           const NetworkScratch<T>& s, std::int64_t r, std::int64_t group) {
+  const Tensor& in = network.tensors[op.in];
+  const Tensor& out = network.tensors[op.out];
+  const std::int64_t per_out = shape.backward_size(op) / op.record.out, pixels = out.h * out.w;
+  const std::int64_t channel = group * shape.out_group;
+  PlaceLists<T> lists{s.list, s.list_from, s.place_room, {}};
+  std::int32_t* const begin = s.place_begin;
+  const T* choice = s.choice[op.out] + r * out.features() + channel;
+  for (std::int64_t i = 0; i <= pixels; ++i, choice += out.c) {
+    for (std::int64_t k = 0; k < 4; ++k) {
+      begin[k * (pixels + 1) + i] = static_cast<std::int32_t>(lists.length[k]);
+    }
+    if (i < pixels) {
+      const std::int64_t at = out.first() + i / out.w * out.line() + i % out.w * out.c + channel;
+      append_pixel(lists, shape.out_group, s.gradient[op.out] + r * out.size() + at, choice,
+                   static_cast<std::int32_t>(channel * per_out), static_cast<std::int32_t>(per_out));
+    }
+  }
+  T* const dx = s.gradient[op.in] + r * in.size() + shape.origin + group * shape.in_group;
+  walk_kernel(shape, WindowSum<T>{shape, out, lists, begin, per_out / shape.kernel_h, s.backward_weights, dx});
+}
+
 // Adds the gradient of weights and bias to sum, which may be w, and makes that of the input where it is wanted.
 template <class T>
 void pooled_conv_backward(const Network& network, const Operation& op, const NetworkScratch<T>& s, const T* w,
                           std::int64_t n_rows, T* sum) {
   const Tensor& in = network.tensors[op.in];
   const ConvShape<T> shape(network, op);
-  const std::int64_t per_out = shape.backward_size(op) / op.record.out, rows = rows_per_list<T>(network, op);
+  const std::int64_t per_out = shape.backward_size(op) / op.record.out, per_line = per_out / shape.kernel_h;
+  const std::int64_t rows = rows_per_list<T>(network, op);
+  ChannelLists<T> lists{s.list, s.list_from, s.list_room, {}};
   fill_zero(shape.backward_size(op), s.weight_sum);
   T* const bias_sum = s.strip;
   fill_zero(op.record.out, bias_sum);
@@ -482,21 +533,27 @@ void pooled_conv_backward(const Network& network, const Operation& op, const Net
   for (std::int64_t begin = 0; begin < n_rows; begin += rows) {
     const std::int64_t end = n_rows - begin < rows ? n_rows : begin + rows;
     const T* x = s.value[op.in] + begin * in.size();
-    T* dx = s.gradient[op.in] + begin * in.size();
     if (op.passes_back) {
-      fill_zero((end - begin) * in.size(), dx);
+      fill_zero((end - begin) * in.size(), s.gradient[op.in] + begin * in.size());
     }
     if (op.relu) {
       stop_at_relu(network, op, s, begin, end);
     }
-    for (std::int64_t o = 0; o < op.record.out; ++o) {
-      const std::int64_t n = make_list(network, op, shape, s, o, begin, end);
-      walk_list<T, false>(shape, s.list, n, x, dx, s.weight_sum + o * per_out);
-      if (op.passes_back) {
-        walk_list<T, true>(shape, s.list, n, x, dx, s.backward_weights + o * per_out);
+    for (std::int64_t first = 0; first < op.record.out; first += kListChannels) {
+      const std::int64_t left = op.record.out - first, channels = left < kListChannels ? left : kListChannels;
+      make_lists(network, op, shape, s, first, channels, begin, end, lists);
+      for (std::int64_t c = 0; c < channels; ++c) {
+        const std::int64_t at = c * lists.room;
+        const ListPass<T> list{lists.g + at, lists.from + at, lists.length[c], shape.line, per_line};
+        walk_kernel(shape, KernelSum<T>{list, x, s.weight_sum + (first + c) * per_out});
+        if (op.bias >= 0) {
+          bias_sum[first + c] += sum_of_list(list.g, list.n);
+        }
       }
-      if (op.bias >= 0) {
-        bias_sum[o] += sum_of_list(s.list, n);
+    }
+    for (std::int64_t r = begin; op.passes_back && r < end; ++r) {
+      for (std::int64_t group = 0; group < op.record.groups; ++group) {
+        pooled_input_gradient(network, op, shape, s, r, group);
       }
     }
   }

@@ -2,18 +2,6 @@
 // that their weights are read from memory once: first the gradient of the inputs, then that of the weights. Panels of
 // features within a block stay in registers while a list of outputs, or of rows, passes.
 
-// Whether x is not zero, without a branch. A NaN is not.
-FB_ALWAYS_INLINE std::int64_t counts(float x) {
-  std::uint32_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  return (bits << 1) != 0 ? 1 : 0;
-}
-FB_ALWAYS_INLINE std::int64_t counts(double x) {
-  std::uint64_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  return (bits << 1) != 0 ? 1 : 0;
-}
-
 inline constexpr std::int64_t kDenseOuts = 24;  // outputs of a block
 inline constexpr int kPanelVecs = 8;
 

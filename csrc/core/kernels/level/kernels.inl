@@ -8,7 +8,7 @@
 // as there are lanes, sum_lanes_of_each.
 //
 // + - * / are those of arithmetic.inl. In schedule_<level>.hpp a level also provides EventScan, and philox_batch or the
-// Words64 that philox_batch.inl needs.
+// Words64 that philox_batch.inl needs; lists_avx512.hpp has a ListMaker of its own in the place of that of lists.inl.
 //
 // Each part uses those above it.
 #include "math.inl"

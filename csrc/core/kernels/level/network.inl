@@ -12,8 +12,13 @@ void planes_to_pixels(const Tensor& t, const T* from, T* image) {
   T* const to = image + t.first();
   for (std::int64_t c = 0; c < t.c; ++c) {
     for (std::int64_t v = 0; v < t.h; ++v, from += t.w) {
+      T* const line = to + v * t.line();
+      if (t.c == 1) {
+        copy(t.w, from, line);
+        continue;
+      }
       for (std::int64_t u = 0; u < t.w; ++u) {
-        to[v * t.line() + u * t.c + c] = from[u];
+        line[u * t.c + c] = from[u];
       }
     }
   }

@@ -3,13 +3,6 @@
 
 inline constexpr std::int64_t kSlack = 64;  // numbers behind a buffer that vectors may read, and add zeros to
 
-// A gradient that is not zero, and where its window begins in the input of the rows at work.
-template <class T>
-struct ListEntry {
-  T g;
-  std::int32_t from;
-};
-
 // A convolution in numbers of its input tensor.
 template <class T>
 struct ConvShape {
@@ -102,24 +95,27 @@ struct DropoutPlace {
 
 template <class T>
 struct NetworkScratch {
-  T** value;             // (tensors) activations: (block_rows, size of the tensor)
-  T** gradient;          // (tensors) the same of their gradients, where they are wanted
-  T** choice;            // (tensors) which of a pool's window was largest, or a mask: (block_rows, h, w, c)
-  const T** rows;        // (block_rows) where the rows of an operation's input begin
-  const T** weight_row;  // (most outputs of a dense layer) where each row of its weights begins
-  T* forward_weights;    // of the convolution at work: groups of vectors of outputs, then kernel, then outputs
-  T* backward_weights;   // outputs, then kernel, each run filled up with zeros to whole vectors
-  T* weight_sum;         // the gradient of those
-  T* strip;              // two lines of a convolution's output; on the way back the gradient of its bias
-  ListEntry<T>* list;    // of one channel
-  T* turned;             // a row's gradient with zeros around it
-  T* norm;               // weights and sums of a norm
-  T* packed;             // of a product of matrices, the second one
-  T* panels;             // and of the first one a part
-  const T** lines;       // where an LSTM's or GRU's inputs and states begin
-  T* other_gradient;     // (block_rows, largest tensor) what is added to a gradient
-  DenseLists<T>* dense;  // of a block of outputs of a dense layer
-  DropoutPlace* place;   // of the rows at work
+  T** value;                // (tensors) activations: (block_rows, size of the tensor)
+  T** gradient;             // (tensors) the same of their gradients, where they are wanted
+  T** choice;               // (tensors) which of a pool's window was largest, or a mask: (block_rows, h, w, c)
+  const T** rows;           // (block_rows) where the rows of an operation's input begin
+  const T** weight_row;     // (most outputs of a dense layer) where each row of its weights begins
+  T* forward_weights;       // of the convolution at work: groups of vectors of outputs, then kernel, then outputs
+  T* backward_weights;      // outputs, then kernel, each run filled up with zeros to whole vectors
+  T* weight_sum;            // the gradient of those
+  T* strip;                 // two lines of a convolution's output; on the way back the gradient of its bias
+  T* list;                  // (kListChannels, list_room) the gradients of ChannelLists
+  std::int32_t* list_from;  // and where their windows begin
+  std::int64_t list_room, place_room;
+  std::int32_t* place_begin;  // (4, pixels + 1) of PlaceLists, which lie in the same memory with place_room
+  T* turned;                  // a row's gradient with zeros around it
+  T* norm;                    // weights and sums of a norm
+  T* packed;                  // of a product of matrices, the second one
+  T* panels;                  // and of the first one a part
+  const T** lines;            // where an LSTM's or GRU's inputs and states begin
+  T* other_gradient;          // (block_rows, largest tensor) what is added to a gradient
+  DenseLists<T>* dense;       // of a block of outputs of a dense layer
+  DropoutPlace* place;        // of the rows at work
 
   template <class Take>
   void lay_out(const Network& n, bool planning, Take take) {
@@ -140,7 +136,7 @@ struct NetworkScratch {
       take_into(value, i, numbers);
       take_into(gradient, i, numbers);
     }
-    std::int64_t forward = 0, backward = 0, strips = 0, entries = 0, outputs = 0, norms = 0, others = 0;
+    std::int64_t forward = 0, backward = 0, strips = 0, outputs = 0, norms = 0, others = 0;
     std::int64_t turns = 0, packs = 0, steps = 0;
     const auto at_least = [](std::int64_t& most, std::int64_t wanted) { most = most < wanted ? wanted : most; };
     for (std::int64_t i = 0; i < n.n_operations; ++i) {
@@ -171,9 +167,7 @@ struct NetworkScratch {
         at_least(forward, shape.forward_size(op));
         at_least(backward, shape.backward_size(op));
         at_least(strips, 2 * shape.strip_line(op));
-        if (op.pooled) {
-          at_least(entries, rows_per_list<T>(n, op) * out.h * out.w);
-        } else if (op.passes_back) {
+        if (!op.pooled && op.passes_back) {
           const Tensor& in = n.tensors[op.in];
           const std::int64_t vecs = (shape.in_group + shape.kLanes - 1) / shape.kLanes;
           const std::int64_t channels = op.record.groups * vecs * shape.kLanes;
@@ -188,7 +182,7 @@ struct NetworkScratch {
     take(backward_weights, backward + kSlack);
     take(weight_sum, backward + kSlack);
     take(strip, strips + kSlack);
-    take(list, entries + 1);
+    lay_out_lists(n, take);
     take(turned, turns + kSlack);
     take(weight_row, outputs);
     take(dense, 1);
@@ -198,5 +192,27 @@ struct NetworkScratch {
     take(panels, packs > 0 ? kProductMemory<T> : 0);
     take(lines, 2 * n.block_rows * steps);
     take(other_gradient, others + kSlack);
+  }
+
+  // Those of pooled convolutions.
+  template <class Take>
+  void lay_out_lists(const Network& n, Take take) {
+    std::int64_t begins = 0;
+    list_room = place_room = kListSlack;
+    const auto at_least = [](std::int64_t& most, std::int64_t wanted) { most = most < wanted ? wanted : most; };
+    for (std::int64_t i = 0; i < n.n_operations; ++i) {
+      const Operation& op = n.operations[i];
+      const std::int64_t pixels = n.tensors[op.out].h * n.tensors[op.out].w;
+      if (op.kind == OperationKind::Conv && op.pooled) {
+        at_least(list_room, rows_per_list<T>(n, op) * pixels + kListSlack);
+        at_least(place_room, pixels * (op.record.out / op.record.groups) + kListSlack);
+        at_least(begins, 4 * (pixels + 1));
+      }
+    }
+    std::int64_t listed = kListChannels * list_room;
+    at_least(listed, 4 * place_room);
+    take(list, listed);
+    take(list_from, listed);
+    take(place_begin, begins);
   }
 };

@@ -1,55 +1,9 @@
-"use strict";
-// The page's charts. Data comes from the script element "data"; columns and levels of a timeline are unpacked when it is
-// first shown. `window.report` is what the page's tests look at.
+// The charts of runs. Columns and levels of a timeline are unpacked when it is first shown.
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const COLOURS = ["#3a8fd0", "#d9702a", "#19a07c", "#c977ab", "#d69a00", "#8f8f8f", "#7566c9"];
-const DASHES = ["solid", "dash", "dashdot", "dot", "longdash", "longdashdot", "2px,6px"];
-// A colour and dashes for each run: another pair for each of the first 49.
-const styleOf = (i) => ({
-  color: COLOURS[i % COLOURS.length], dash: DASHES[(i + Math.floor(i / COLOURS.length)) % DASHES.length], width: 2,
-});
 const STATUS = ["used", "left in the buffer", "too stale", "discarded", "timed out", "failed", "stopped", "in flight at the end"];
 const STALE = ["#2c4a8a", "#4f78b8", "#8aa68c", "#c9b458", "#f0d43a"]; // fresh to stale; also apart in grey
-const METRICS = { accuracy: "accuracy", loss: "loss", grad_norm_sq: "squared gradient norm" };
-const AXES = { time: "virtual time (s)", step: "server steps", updates: "client updates" };
-const byId = (id) => document.getElementById(id);
-const digits = (x) => Number.isInteger(x) ? x.toLocaleString("en-US") : String(Number(x.toPrecision(5)));
-const show = (x) => x === null || x === undefined ? "–" : typeof x === "number" ? digits(x) : String(x);
-
 const state = { run: 0, metric: null, against: "time", range: null, rows: null, timelines: new Map(), linking: false };
 window.report = { state, ready: null, redraws: [], visible: null, linked: null };
-
-// ---- theme ----
-
-function theme() {
-  return document.documentElement.dataset.theme;
-}
-function layout(extra) {
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(name).trim();
-  const axis = { gridcolor: colour("--line"), linecolor: colour("--faint"), zerolinecolor: colour("--line"), automargin: true };
-  const base = {
-    paper_bgcolor: colour("--back"), plot_bgcolor: colour("--back"), font: { color: colour("--fore"), size: 12 },
-    margin: { l: 60, r: 15, t: 25, b: 45 }, showlegend: true,
-    legend: { orientation: "h", y: 1.12, x: 0 }, hoverlabel: { font: { size: 12 } },
-  };
-  const made = { ...base, ...extra };
-  for (const name of ["xaxis", "yaxis"]) made[name] = { ...axis, ...(extra[name] || {}) };
-  return made;
-}
-// Many names stand beside the chart, or below it where the page is narrow; a click hides a line and shows it again.
-function legendOf(n) {
-  const narrow = window.innerWidth < 700;
-  if (narrow) {
-    const legend = { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0 };
-    return { legend, height: 300 + 20 * n, margin: { l: 50, r: 10, t: 25, b: 55 + 20 * n } };
-  }
-  if (n <= 3) return { height: 340 };
-  const legend = { orientation: "v", x: 1.02, xanchor: "left", y: 1 };
-  return { legend, height: Math.max(340, 60 + 20 * n), margin: { l: 60, r: 220, t: 25, b: 45 } };
-}
-const CONFIG = { responsive: true, displaylogo: false, scrollZoom: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
 
 // ---- curves ----
 
@@ -157,11 +111,6 @@ function drawStaleness() {
 
 // ---- timeline ----
 
-async function unpack(text) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
 function fromPlanes(bytes, n) {
   const values = new Uint32Array(n);
   for (let i = 0; i < n; i++) values[i] = bytes[i] | (bytes[n + i] << 8) | (bytes[2 * n + i] << 16) | (bytes[3 * n + i] << 24);
@@ -393,11 +342,6 @@ function drag(change) {
 
 // ---- tables ----
 
-function cell(row, text, tag = "td") {
-  const made = row.appendChild(document.createElement(tag));
-  made.textContent = text;
-  return made;
-}
 // The mean over the seeds, where all of them reached the target.
 function meanTime(run, metric) {
   const target = targetOf(run, metric);
@@ -439,26 +383,14 @@ function fillTables() {
     details.appendChild(document.createElement("pre")).textContent = JSON.stringify({ ...run.provenance, seeds: hashes }, null, 1);
   }
 }
-function options(id, entries, chosen, changed) {
-  for (const [value, text] of entries) byId(id).add(new Option(text, value, false, value === chosen));
-  byId(id).addEventListener("change", (event) => changed(event.target.value));
-}
-
 // ---- start ----
 
 async function drawAll() {
   await Promise.all([drawCurves(), drawStaleness(), drawTimeline()]);
 }
-// Plotly comes packed, as it is nine tenths of the page.
-async function startPlotly() {
-  const script = document.createElement("script");
-  script.textContent = new TextDecoder().decode(await unpack(byId("plotly").textContent));
-  document.head.append(script);
-}
 async function begin() {
   await startPlotly();
-  const dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  startTheme(drawAll);
   fillTables();
   const known = Object.keys(METRICS).filter((metric) => data.runs.some((run) => run.histories[0][metric]));
   state.metric = known[0];
@@ -468,10 +400,6 @@ async function begin() {
     state.run = Number(value); state.rows = null; drawTimeline();
   });
   byId("whole").addEventListener("click", () => { state.range = state.rows = null; window.report.ready = drawAll(); });
-  byId("theme").addEventListener("click", () => {
-    document.documentElement.dataset.theme = theme() === "dark" ? "light" : "dark";
-    window.report.ready = drawAll();
-  });
   await drawAll();
   for (const id of ["curves", "timeline", "over_time"]) byId(id).on("plotly_relayout", (change) => follow(id, change));
   byId("timeline").on("plotly_relayouting", drag);
