@@ -10,6 +10,8 @@ EXTRA = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.to
 
 PYTEST_ARGS ?=
 PARALLEL := -n logical --dist loadscope --no-loadscope-reorder
+# what each run has of `FEDBUFF_BACKEND=numba make test`, which takes long, as Numba compiles
+NUMBA_TESTS := tests/rule/test_algorithms.py tests/problems/test_problems.py
 FLWR ?= 1.41.*
 FLOWER := .venv-flower
 FRAMEWORKS := .venv-frameworks
@@ -40,6 +42,7 @@ demo: $(if $(wildcard $(VENV)/.built),$(VENV)/.built,$(VENV)/.demo)  ## FedBuff,
 test: $(VENV)/.built  ## all tests, of C++ and of Python
 	$(MAKE) $(JOBS) --no-print-directory -C tests/core LIB=$(CORE) run
 	$(MAKE) $(JOBS) --no-print-directory -C tests/fuzz LIB=$(CORE) run
+	FEDBUFF_BACKEND=numba $(BIN)/python -m pytest -q -p no:cacheprovider $(NUMBA_TESTS)
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 test-flower: $(VENV)/.built $(FLOWER)/.made  ## tests of fedbuff.flower, in .venv-flower; FLWR="1.21.*" chooses another flwr
