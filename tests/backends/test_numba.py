@@ -246,3 +246,14 @@ def test_the_gil_is_released() -> None:
         time.sleep(0.001)
         ticks += 1
     assert ticks > 20
+
+
+def test_an_index_with_types_of_modules_that_are_gone_is_empty() -> None:
+    """As an earlier version left it: pickles name the modules of the types that functions were compiled for."""
+    compile = pytest.importorskip("fedbuff.backends.numba.compile")
+
+    def load() -> Any:
+        raise ModuleNotFoundError("No module named 'fedbuff.backends.numba.earlier'")
+
+    assert compile._forgiving(load)() == {} and compile._forgiving(lambda: {1: 2})() == {1: 2}
+    assert vectors.dot_float64._cache._cache_file._load_index.__name__ == "load_index"

@@ -50,6 +50,18 @@ def sources() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
+def _forgiving(load: Callable[[], Any]) -> Callable[[], Any]:
+    """An index that other sources left, with types of modules that are gone, counts as empty."""
+
+    def load_index() -> Any:
+        try:
+            return load()
+        except (ImportError, AttributeError):
+            return {}
+
+    return load_index
+
+
 def compiled(function: F, **options: Any) -> F:
     """njit without the GIL, cached on disk where a folder for that can be written.
 
@@ -64,6 +76,7 @@ def compiled(function: F, **options: Any) -> F:
     else:
         file = made._cache._cache_file
         file._source_stamp = (file._source_stamp, sources())
+        file._load_index = _forgiving(file._load_index)
     result: F = made
     return result
 
