@@ -31,9 +31,11 @@ class Recorded(NamedTuple):
 
 
 def commit() -> str:
-    """What was built, as Git calls it."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    """What was built, as Git calls it; the page itself, which a campaign's first piece has changed, does not count."""
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "describe", "--always"], capture_output=True, text=True, check=True).stdout.strip()
+    differs = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", f":!{PAGE.relative_to(ROOT)}"], check=False)
+    return f"{head}-dirty" if differs.returncode else head
 
 
 def record(name: str, row: Sequence[Any], seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,21 @@ def test_a_case_that_ran_again_takes_its_own_place(tmp_path: Path, monkeypatch: 
     assert [case.row for case in cases] == [["replay", 4], ["server", 5]]
     assert reliability_page.builds(cases) == "Built from two, one."
     assert reliability_page.recorded("other") == []
+
+
+def test_a_campaign_that_published_has_not_changed_what_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, source = tmp_path / "page.md", tmp_path / "source.py"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for path in (page, source):
+        path.write_text("old\n", encoding="utf-8")
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    monkeypatch.setattr(reliability_page, "ROOT", tmp_path)
+    monkeypatch.setattr(reliability_page, "PAGE", page)
+    built = reliability_page.commit()
+    page.write_text("new\n", encoding="utf-8")
+    assert reliability_page.commit() == built
+    source.write_text("new\n", encoding="utf-8")
+    assert reliability_page.commit() == f"{built}-dirty"

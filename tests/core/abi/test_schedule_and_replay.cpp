@@ -234,7 +234,7 @@ TEST(a_c_schedule_does_not_depend_on_its_room) {
   const fb_schedule_config config = pool(8, 3, 200);
   const Rows whole = resolved(delays, config, 5000);
   CHECK_EQ(whole.started.size(), std::size_t{200});
-  for (const std::size_t room : {1, 7, 64}) {
+  for (const std::size_t room : {std::size_t{1}, std::size_t{7}, std::size_t{64}}) {
     CHECK(resolved(delays, config, room) == whole);
   }
   std::int64_t used = 0;
