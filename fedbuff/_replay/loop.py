@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +273,7 @@ def run(
     seed: int = 0,
     **options: Any,
 ) -> Result:
-    """`schedule` and `replay` in one call; `options` are those of `replay`.
+    """`schedule` and `replay` in one call; `options` are the other ones of `schedule`, and those of `replay`.
 
     With several threads a long schedule is made by one of them, a chunk ahead of the replay. The result has the same
     bits.
@@ -286,11 +287,13 @@ def run(
     from .._delays.arrival_log import ArrivalLog
     from .._delays.model import DelayModel
     from .._delays.trace import Trace
+    from .._schedule.options import ScheduleOptions
     from .._schedule.resolve import iter_schedule, schedule
 
     instance("trace", trace, (Trace, DelayModel, ArrivalLog), "a Trace, a DelayModel or an ArrivalLog")
     asked: dict[str, Any] = {"concurrency": concurrency, "server_steps": server_steps, "max_time": max_time}
     asked |= {"arrivals": arrivals, "seed": seed}
+    asked |= {field.name: options.pop(field.name) for field in fields(ScheduleOptions) if field.name in options}
     if not _is_worth_two_threads(problem, strategy, local, server_steps, arrivals, options):
         made = schedule(trace, strategy, **asked)
         return replay(problem, made, local, strategy=strategy, seed=seed, **options)

@@ -600,6 +600,26 @@ def test_run_is_schedule_and_replay() -> None:
     np.testing.assert_array_equal(run.w, fb.replay(PROBLEM, schedule, LOCAL, strategy=strategy, seed=3).w)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 10, "timeout": 1.5, "selection": "longest_idle", "max_uses": 40},
+        {"concurrency": 10, "queues": True, "server_time": 0.01, "uplink": 4.0},
+        {"start_rate": 8.0, "start_process": "poisson", "in_flight": "skip"},
+    ],
+)
+def test_run_takes_all_options_of_a_schedule(options: dict[str, Any]) -> None:
+    delays = fb.DelayModel(n_clients=N_CLIENTS, compute=fb.Exponential(1.0), upload=fb.Exponential(0.2))
+    strategy = fb.FedBuff(4)
+    schedule = fb.schedule(delays, strategy, server_steps=30, seed=3, **options)
+    run = fb.run(PROBLEM, delays, strategy, LOCAL, server_steps=30, seed=3, **options, eval_every=10)
+    replayed = fb.replay(PROBLEM, schedule, LOCAL, strategy=strategy, seed=3, eval_every=10)
+    np.testing.assert_array_equal(run.w, replayed.w)
+    np.testing.assert_array_equal(run.history["loss"], replayed.history["loss"])
+    with pytest.raises(ValueError, match="timeout: expected"):
+        fb.run(PROBLEM, delays, strategy, LOCAL, server_steps=30, timeout=-1.0)
+
+
 def test_the_compiled_engine_is_what_runs() -> None:
     if backends.current().name != "cpp":
         pytest.skip(f"the {backends.current().name} backend runs")
