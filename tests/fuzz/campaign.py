@@ -7,7 +7,8 @@ calls      random sequences of calls of the Python API
 schedules  random traces and strategies: the compiled event loop against its specification
 
 A campaign may run in pieces: each adds to the counts of those before it, in build/fuzz/figures, with the commit that
-was built. What is found is kept in build/fuzz/found; once it is mended, --anew begins that count again.
+was built. In a checkout without them the first piece adds to the figures on the page. What is found is kept in
+build/fuzz/found; once it is mended, --anew begins that count again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -80,9 +82,28 @@ def read_figures(part: str) -> tuple[dict[str, Row], list[str]]:
     """The rows of a part by name, and the commits that were built for them."""
     path = FIGURES / f"{part}.json"
     if not path.exists():
-        return {}, []
+        rows, builds = rows_of_page(reliability_page.PAGE.read_text(encoding="utf-8"))
+        return {name: row for name, row in rows.items() if part_of(name) == part}, builds
     figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return {row["name"]: Row(**row) for row in figures["rows"]}, figures["builds"]
+
+
+def part_of(name: str) -> str:
+    """The part that a row belongs to."""
+    beginnings = {"C++: ": "targets", "file: ": "files", "calls ": "calls"}
+    return next((part for beginning, part in beginnings.items() if name.startswith(beginning)), "schedules")
+
+
+def rows_of_page(page: str) -> tuple[dict[str, Row], list[str]]:
+    """The rows of all parts on the page, and what they were built from."""
+    block = page.partition("<!-- begin fuzz -->")[2].partition("<!-- end fuzz -->")[0]
+    cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in block.splitlines() if line[:1] == "|"]
+    rows = {}
+    for name, executions, sanitized, minutes, *faults in cells[2:]:
+        numbers = [int(cell.replace(",", "")) for cell in (executions, *faults, sanitized)]
+        rows[name] = Row(name, numbers[0], 60 * float(minutes), *numbers[1:])
+    built = re.search(r"Built from (.*)\.\n", block)
+    return rows, built[1].split(", ") if built else []
 
 
 def publish() -> None:

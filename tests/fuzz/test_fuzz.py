@@ -77,6 +77,8 @@ def test_pieces_of_a_campaign_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
     import campaign
 
     monkeypatch.setattr(campaign, "FIGURES", tmp_path)
+    monkeypatch.setattr(campaign.reliability_page, "PAGE", tmp_path / "page.md")
+    (tmp_path / "page.md").write_text("<!-- begin fuzz -->\n<!-- end fuzz -->\n")
     row = found.Row("C++: server", 100, 2.0, 0, 0, 0, 100)
     campaign.add("targets", row, "one", anew=False)
     campaign.add("targets", found.Row("C++: queue", 7, 1.0, 1, 0, 0, 7), "one", anew=False)
@@ -88,3 +90,23 @@ def test_pieces_of_a_campaign_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rows, builds = campaign.read_figures("targets")
     assert (rows["C++: queue"].executions, rows["C++: queue"].crashes) == (9, 0)
     assert rows["C++: server"].executions == 200
+
+
+def test_a_campaign_adds_to_what_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import campaign
+
+    page = tmp_path / "page.md"
+    page.write_text("Before.\n<!-- begin fuzz -->\n<!-- end fuzz -->\nAfter.\n")
+    monkeypatch.setattr(campaign.reliability_page, "PAGE", page)
+    monkeypatch.setattr(campaign.reliability_page, "FIGURES", tmp_path)
+    row, other = found.Row("C++: server", 1234, 60.0, 0, 0, 0, 1234), found.Row("random logs", 7, 6.0, 0, 0, 1)
+    for name, piece in (("first", row), ("second", row), ("second", row)):
+        monkeypatch.setattr(campaign, "FIGURES", tmp_path / name)  # a checkout of its own
+        campaign.add("targets", piece, name, anew=False)
+        campaign.add("schedules", other, name, anew=False)
+        campaign.publish()
+    rows, builds = campaign.rows_of_page(page.read_text())
+    assert rows["C++: server"] == found.Row("C++: server", 3702, 180.0, 0, 0, 0, 3702)
+    assert rows["random logs"].exceptions == 3
+    assert builds == ["first", "second"]
+    assert "3,702 executions of C++ targets" in page.read_text()
