@@ -8,6 +8,7 @@ each case is kept by `record`, with the commit that was built, and `recorded` gi
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import os
 import platform
@@ -30,8 +31,10 @@ class Recorded(NamedTuple):
     built: str
 
 
+@functools.cache
 def commit() -> str:
-    """What was built, as Git calls it; the page itself, which a campaign's first piece has changed, does not count."""
+    """What was built when this process began, as Git calls it; the page itself does not count, as its figures change
+    while a campaign runs."""
     git = ["git", "-C", str(ROOT)]
     head = subprocess.run([*git, "describe", "--always"], capture_output=True, text=True, check=True).stdout.strip()
     differs = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", f":!{PAGE.relative_to(ROOT)}"], check=False)
