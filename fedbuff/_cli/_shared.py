@@ -45,7 +45,7 @@ set_option = click.option(
 )
 
 allow_code_option = click.option(
-    "--allow-code", is_flag=True, help="Let the kind factory run the code that the configuration names."
+    "--allow-code", is_flag=True, help="Let the kinds factory, torch and jax run the code that the configuration names."
 )
 
 

@@ -16,8 +16,14 @@ EXTRAS = {
     "plot": "matplotlib",
     "report": "plotly",
     "torch": "torch",
+    "jax": "jax",
     "flower": "flwr",
+    "secure": "cryptography",
+    "privacy": "dp_accounting",
     "cluster": "distributed",
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
 }
 
 

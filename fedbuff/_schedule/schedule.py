@@ -262,9 +262,9 @@ class Schedule:
         at_work is how many tasks are at work at most (a round of FedAvg starts so many), None where nothing bounds it;
         utilisation is the time tasks were at work over what `concurrency` slots had; wasted the share of ended tasks'
         time that no server step used (what is left in the buffer is not wasted). participation_by_speed: the clients
-        that ended a task, from the fastest by mean task time to the slowest, in min(10, n) groups whose sizes differ by
-        at most one; for each group its share of the used arrivals divided by its share of these clients. 1 is a fair
-        share, 2 twice as much. Clients that never ended a task are in clients_never_ended instead.
+        that ended a task, from the fastest by mean task time to the slowest, in ten groups, or as many as they are,
+        whose sizes differ by at most one; for each group its share of the used arrivals divided by its share of these
+        clients. 1 is a fair share, 2 twice as much. Clients that never ended a task are in clients_never_ended instead.
         """
         used = self.status == Status.USED
         time = self.end_time

@@ -167,8 +167,8 @@ def at_replay() -> AbstractContextManager[None]:
 class StudyConfig:
     """A configuration whose tables were checked as far as that needs no file; `folder` is what its paths start from.
 
-    With `allow_code` a problem of the kind "factory" may call its function. Then the configuration is a program: give
-    it for your own ones only.
+    With `allow_code` a problem of the kind "factory", "torch" or "jax" may call its function. Then the configuration is
+    a program: give it for your own ones only.
 
     >>> import fedbuff as fb
     >>> config = fb.StudyConfig({

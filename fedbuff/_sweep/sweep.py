@@ -87,7 +87,7 @@ def sweep(
     resume    False refuses a folder that holds a sweep
     threads   how many, where there is no executor; None: as everywhere in fedbuff
     progress  a progress bar; None: where the output is a terminal
-    allow_code: problems of the kind "factory" may run the code that they name
+    allow_code: problems of the kinds "factory", "torch" and "jax" may run the code that they name
 
     A run that cannot be made has the status "failed" and says why; the others go on. Ctrl-C raises `SweepInterrupted`,
     a KeyboardInterrupt that carries `.results`.
