@@ -154,9 +154,9 @@ def _model(costs: Costs, data: Any) -> str:
         "",
         "`replays/s = min(P / seconds, B(P) / bytes from memory, 1 / t_run)`",
         "",
-        "B(P) is the memory's bandwidth for P cores. The bytes are those of the rows and of the models of all P replays "
-        "that the last cache cannot hold. The last bound is Python's lock (the GIL), of which a process has one. Worker "
-        "processes, such as Dask's, do not share it.",
+        "B(P) is the memory's bandwidth for P cores. The bytes are those of the rows and of the models of all P "
+        "replays that the last cache cannot hold. The last bound is Python's lock (the GIL), of which a process has "
+        "one. Worker processes, such as Dask's, do not share it.",
         "",
         "![where the time of a replay goes](figures/scaling-terms.svg)",
     ]
@@ -214,8 +214,8 @@ def _checks(checks: Any, costs: Costs) -> str:
     lines += [
         "",
         "W1, W2 and W3 are those of [performance](performance.md). The model adds costs that a "
-        "processor partly overlaps. It knows nothing of what two replays do to each other's caches, or of Python's lock "
-        "inside a run. Short replays of tiny updates side by side show that most.",
+        "processor partly overlaps. It knows nothing of what two replays do to each other's caches, or of Python's "
+        "lock inside a run. Short replays of tiny updates side by side show that most.",
     ]
     return "\n".join(lines)
 
@@ -264,9 +264,10 @@ def _paper(costs: Costs) -> str:
         "",
         "Only the costs were measured; the replays a second below are what the model computes, for the server steps "
         "above and for cores like these. Each cell has two numbers. For the first, the memory's bandwidth grows with "
-        f"the cores, {per_core / 1e9:.3g} GB/s for each. For the second, it stays at the {whole / 1e9:.3g} GB/s of this "
-        "whole machine. A real machine lies between; its last cache is larger than this one's, which the model does not "
-        "know. Worker processes are assumed, so Python's lock is no bound; a `-` says that the memory is none either.",
+        f"the cores, {per_core / 1e9:.3g} GB/s for each. For the second, it stays at the {whole / 1e9:.3g} GB/s of "
+        "this whole machine. A real machine lies between; its last cache is larger than this one's, which the model "
+        "does not know. Worker processes are assumed, so Python's lock is no bound; a `-` says that the memory is none "
+        "either.",
         "",
         "| | " + " | ".join(f"{p} core{'s' * (p > 1)}" for p in PAPER_CORES) + " |",
         "|---" * (len(PAPER_CORES) + 1) + "|",
