@@ -175,8 +175,8 @@ def page(found: dict[str, Data]) -> str:
         "## Networks",
         "",
         "Ten local steps on one core in float32, beside the fastest of what PyTorch has: a module and its optimiser, "
-        "`torch.func`, `torch.compile`, each in its own layout and with the channels last. Every rival reproduces our "
-        f"update before it is timed. {len(rows) - len(missed)} of {len(rows)} bars are met. Measured by "
+        "`torch.func` and `torch.compile`, each with the channels first and with the channels last. Every rival "
+        f"reproduces our update before it is timed. {len(rows) - len(missed)} of {len(rows)} bars are met. Measured by "
         f"`benches/report.py` on {setting['cpu']} with {setting['cores']} cores, level {setting['level used']}; a "
         "spread is that of the ratios turn by turn." + _company(found),
     ]

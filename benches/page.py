@@ -27,6 +27,14 @@ NAMES = {
     "W3": "W3, MLP 784-128-10",
     "CSR": "CSR, logistic regression on sparse rows, 123 inputs, 100 clients",
 }
+SHORT_NAMES = (
+    "- **W1, W2, W3, CSR**: replays of softmax regression with 784 inputs and 10 classes (W1), of logistic regression "
+    "with 20 inputs (W2), of an MLP with 784, 128 and 10 units (W3), and of logistic regression on sparse rows (CSR).",
+    "- **W4**: one server step: ten deltas and their weights are added to a model, by `fedbuff.aggregate`.",
+    "- **W5**: a schedule alone, without training: the event loop with so many tasks in flight.",
+    "- **W6**: a client's local steps on a network with convolutions.",
+    "- An **update** is one client's task: its local steps, and the addition of its delta.",
+)
 RIVALS = {
     "numba": "Numba, the whole simulator by hand",
     "numba blas": "Numba by hand, over OpenBLAS",
@@ -68,14 +76,14 @@ REASONS = {
     "W5": "the rival's loop writes nothing and draws from a cheap generator; ours writes the columns of a schedule and "
     "draws by counters, so that every backend and machine gives the same schedule",
     "heapq": "NumPy's bulk draws make the plain loop faster than the standard library's generator does",
-    "evaluate": "long rows are asked from memory a block ahead; of a row of twenty numbers its score, its exponential "
-    "and its part of the gradient are most of the time, not reading it",
+    "evaluate": "for a row of twenty numbers most of the time goes into its score, its exponential and its part of "
+    "the gradient, and not into reading it; only long rows are asked from memory a block ahead",
     "float64": "twice the bytes fill the caches, and a register holds half as many numbers; eleven vectors of 10^6 "
     "numbers that lie mostly in the last cache as float32 lie mostly in memory as float64",
     "odd": "tails of rows and blocks that are not full do whole vectors' work for parts of them",
-    "threads": "both threads share the memory's bandwidth and the last cache; where tasks are a fraction of a "
-    "microsecond, stepping and the books, which one thread does, are about half of the whole, and a line of memory "
-    "takes as long from core to core as a task",
+    "threads": "both threads share the memory's bandwidth and the last cache; where a task takes a fraction of a "
+    "microsecond, about half of the work is making the steps and keeping the books, which one thread does; and a "
+    "cache line takes as long from core to core as a task",
     "sizes": "weights and the rows of a batch leave a cache together, and every local step fetches them again",
     "clients": "the rows of a client that was not seen for long come from memory instead of a cache",
     "arrivals": "a first turn pays for memory that later turns use again",
@@ -364,15 +372,16 @@ def replace_part(text: str) -> None:
 
 def _opening(sections: Sections, measured: list[Bar]) -> str:
     threads = _data(sections, "threads")
-    lines = ["# Performance", "", "What we recommend:", ""]
+    lines = ["# Performance", "", "Short names of what is measured on this page:", "", *SHORT_NAMES]
+    lines += ["", "What we recommend:", ""]
     lines.append("- **Compiled kernels**: `fedbuff.show_config()` must say `cpp`, and the best level of your CPU.")
     lines.append("- **float32**, unless your question is about rounding: float64 takes about twice the time.")
     if threads:
         found = {name: _only(threads.get(name, {})) for name in NAMES}
         told = ", ".join(f"{name} {gain[0]:.2f}" for name, gain in found.items() if gain)
         lines.append(
-            f"- **Leave `threads` alone**: the bits are the same for every number. Two against one gave {told}; the "
-            "smaller an update, the less it gains."
+            "- **Leave `threads` alone**: the bits are the same for every number. Two threads were so many times as "
+            f"fast as one: {told}. The smaller an update, the less it gains."
         )
     lines.append(
         "- **Aggregate in one pass**, by `fedbuff.aggregate` or by `replay`, instead of adding delta after delta."
@@ -388,12 +397,13 @@ def _opening(sections: Sections, measured: list[Bar]) -> str:
     met = sum(bar.met for bar in measured)
     lines += [
         "",
-        f"On the machine below one core replays, in client updates a second, schedule included: {told}. Of the "
-        f"{len(measured)} figures that we hold ourselves to, {met} are met and {len(measured) - met} are missed; each "
-        "is listed, and the missed ones are explained.",
+        f"One core of the machine below makes so many client updates a second, schedule included: {told}. We hold "
+        f"ourselves to {len(measured)} figures: {met} are met and {len(measured) - met} are missed. Each is listed, "
+        "and the missed ones are explained.",
         "",
-        "This page is written by `benches/report.py`. Rates are the best of several turns, ratios those of one run, in "
-        "which the contenders take turns on the same core; the spread is the middle half of the ratios turn by turn.",
+        "This page is written by `benches/report.py`. A rate is the best of several turns. A ratio is from one run, in "
+        "which the contenders take turns on the same core. The spread, in brackets behind it, is the middle half of "
+        "the ratios turn by turn.",
     ]
     return "\n".join(lines)
 
@@ -418,7 +428,8 @@ def _machine(sections: Sections) -> str:
             f"numpy {measured['setting']['numpy']}, {versions}",
             "```",
             "",
-            "What it can do at best, GB/s and GFLOP/s; bytes copied count twice.",
+            "The most that this machine can do, in GB/s and GFLOP/s. Bytes that are copied count twice: they are read "
+            "and written.",
             "",
             *machine.tables(measured),
         ]
@@ -434,7 +445,10 @@ def _rates(sections: Sections) -> str:
     if not any(_data(sections, name) for name in NAMES):
         return ""
     lines = ["## Beside other ways to do it", ""]
-    lines += ["Client updates a second on one core, schedule and training together, and how often faster fedbuff was."]
+    lines += [
+        "Client updates a second on one core, schedule and training together. The last column says how many times as "
+        "fast fedbuff was."
+    ]
     lines += ["", "![updates a second of fedbuff and its rivals](figures/performance-rivals.svg)", ""]
     figure, axes = plt.subplots(1, len(NAMES), figsize=(11, 2.6), layout="constrained")
     for axis, name in zip(axes, NAMES, strict=True):
@@ -495,11 +509,10 @@ def _sizes(sections: Sections) -> str:
         "## From tiny models to large ones",
         "",
         "![rates against the number of weights, beside the limit](figures/performance-sizes.svg)",
-        "",
-        "One core. Left, `fedbuff.aggregate` as called from Python, which costs some microseconds whatever the size, "
-        "beside a loop that only reads the vectors. Right, a whole replay in batches of 32 rows and ten local steps, "
-        "beside the product of large matrices in the same run; every drawn row counts, also where a batch holds it "
-        "twice.",
+        "One core. Left: `fedbuff.aggregate` as called from Python, beside a loop that only reads the vectors. The "
+        "call costs some microseconds, whatever the size. Right: a whole replay in batches of 32 rows and ten local "
+        "steps, beside the product of large matrices in the same run. A row that a batch holds twice is counted "
+        "twice, although it is computed once.",
         "",
         "| | weights | updates/s | GFLOP/s | % of the matrix product |",
         "|---|---|---|---|---|",
@@ -596,10 +609,9 @@ def _threads(sections: Sections) -> str:
         (best, low, high), (two, one) = next(iter(part["ratios"].values())), part["rates"].values()
         lines.append(f"| {name} | {one:.4g} | {two:.4g} | {best:.2f} ({low:.2f} to {high:.2f}) |")
     lines += [
-        "",
-        "Updates a second for replays, bytes for aggregating, operations for evaluations (loss and gradient over all "
-        "clients). W1 to CSR: the replay of a schedule that exists; whole: `fedbuff.run`, the schedule included. "
-        "Aggregating, each thread has half of the vectors.",
+        "The units: updates a second for replays, bytes a second for aggregating, operations a second for evaluations "
+        "(loss and gradient over all clients). W1 to CSR are replays of a schedule that exists; `whole` is "
+        "`fedbuff.run`, the schedule included. For aggregating, each thread has half of the vectors.",
     ]
     crossing = _rate(_data(sections, "threads").get("crossing", {}), "cpp")
     if crossing:
@@ -625,9 +637,8 @@ def _scale(sections: Sections) -> str:
         "## More clients, longer runs",
         "",
         "![cost of an update](figures/performance-scale.svg)",
-        "",
-        "Left, the replay of a logistic regression of 20 inputs, 10 local steps, by number of clients; in the middle, "
-        "schedule and replay of W2 in chunks, by number of arrivals; right, the event loop alone.",
+        "Left: the replay of a logistic regression with 20 inputs and 10 local steps, by number of clients. Middle: "
+        "schedule and replay of W2 in chunks, by number of arrivals. Right: the event loop alone.",
         "",
         "| | how many | ns | relative to the fewest |",
         "|---|---|---|---|",
@@ -678,9 +689,8 @@ def _evaluations(sections: Sections) -> str:
         return ""
     lines = [
         "## Loss and gradient over all clients",
-        "",
-        "One core, one call for both; W2 beside reading its rows, the others beside the product of large matrices and "
-        "one batch of all rows in NumPy.",
+        "One core; one call gives both. The limit of W2 is reading its rows. The others stand beside the product of "
+        "large matrices, and beside one batch of all rows in NumPy.",
         "",
         "| | milliseconds | fedbuff / the limit | fedbuff / NumPy |",
         "|---|---|---|---|",
@@ -698,9 +708,8 @@ def _others(sections: Sections) -> str:
         return ""
     lines = [
         "## Twice the precision, and shapes that are not round",
-        "",
-        "Updates a second in float64 relative to float32; and operations a second, every drawn row counted, of 783 "
-        "inputs, 11 classes, batches of 33 and 7 steps relative to 784, 10, 32 and 10.",
+        "For float64: updates a second relative to float32. For odd shapes: operations a second with 783 inputs, 11 "
+        "classes, batches of 33 and 7 steps, relative to 784, 10, 32 and 10; every drawn row is counted.",
         "",
         "| | | relative rate |",
         "|---|---|---|",
@@ -765,7 +774,7 @@ def _again() -> str:
             "|---|---|",
             "| `fedbuff bench` | this machine, and the kernels on it; no rivals needed |",
             "| `make bench` | the suites in short |",
-            "| `make bench-full` | everything, and this page written anew |",
+            "| `make bench-full` | everything, and it writes this page anew |",
             "| `python benches/report.py --only W1/jax` | a part of it, a minute or two; `--list` names all |",
             "| `python benches/cliffs.py --publish` | places where a small change costs more than twice as much |",
             '| `python benches/compare.py "ours replay W1 4000" "numba replay W1 4000 blas"` | any two contenders |',

@@ -68,17 +68,14 @@ def _opening(data: Any, costs: Costs) -> str:
         [
             "# Scaling",
             "",
-            "How many replays a second a machine gives, and what will stop it: a model made of costs that were "
-            "measured "
-            "on the machine below, its error beside whole replays that it was not fitted on, and what it says on paper "
-            "about machines that we do not have.",
+            "How many replays a second does a machine give, and what limits it? This page answers with a model, a sum "
+            "of costs that were measured on the machine below. It shows the model's error beside whole replays that it "
+            "was not fitted on, and what the model predicts for machines that we do not have.",
             "",
-            "- **Many runs, one core each**: replays are independent, so `fb.sweep` gives each core its own. One "
-            "replay "
-            "on several threads is for one that is long, or too large to hold several of.",
-            "- **Small models are bound by the cores**, and grow with them; models that no cache holds, and rows of "
-            "many "
-            "clients, are bound by the memory that all cores share.",
+            "- **Many runs, one core each**: replays are independent, so `fb.sweep` gives each core its own. Use "
+            "several threads for one replay where it is long, or so large that memory does not hold several of them.",
+            "- **Small models are bound by the cores**: twice the cores make twice the replays. Models that no cache "
+            "holds, and rows of many clients, are bound by the memory that all cores share.",
             "- **Evaluation** reads every row: see its share below before you choose `eval_every`.",
             f"- **10^8 clients** are a matter of seconds where only the schedule is asked for: {run['arrivals']:,} "
             f"arrivals of {CLIENTS:,} clients took {run['seconds']:.0f} s and {run['peak'] / 2**20:,.0f} MiB.",
@@ -157,9 +154,9 @@ def _model(costs: Costs, data: Any) -> str:
         "",
         "`replays/s = min(P / seconds, B(P) / bytes from memory, 1 / t_run)`",
         "",
-        "B(P) is the memory's bandwidth for P cores; the bytes are those of rows and models that the last cache cannot "
-        "hold, P replays' models together; the last bound is Python's lock, which one process has one of. Worker "
-        "processes, as Dask's, do not share it.",
+        "B(P) is the memory's bandwidth for P cores. The bytes are those of the rows and of the models of all P "
+        "replays that the last cache cannot hold. The last bound is Python's lock (the GIL), of which a process has "
+        "one. Worker processes, such as Dask's, do not share it.",
         "",
         "![where the time of a replay goes](figures/scaling-terms.svg)",
     ]
@@ -216,10 +213,9 @@ def _checks(checks: Any, costs: Costs) -> str:
         )
     lines += [
         "",
-        "W1, W2 and W3 are those of [performance](performance.md). The model adds what a processor partly overlaps and "
-        "knows nothing of what two replays do to each other's caches, or of Python's lock inside a run; short replays "
-        "of "
-        "tiny updates side by side show that most.",
+        "W1, W2 and W3 are those of [performance](performance.md). The model adds costs that a "
+        "processor partly overlaps. It knows nothing of what two replays do to each other's caches, or of Python's "
+        "lock inside a run. Short replays of tiny updates side by side show that most.",
     ]
     return "\n".join(lines)
 
@@ -231,12 +227,11 @@ def _limits(checks: Any, costs: Costs) -> str:
         "- **Version store**: V models of 4 d bytes in each replay. With exponential delays a long run holds "
         "V = 1 + C / K (1 + 1/2 + ... + 1/K): each version lives until the slowest of its K tasks is back.",
         "- **Window**: W deltas of 4 d bytes wait, a power of two above K and a few for each thread; at most 1 GiB.",
-        "- **Bandwidth**: rows and models beyond the last cache share one memory. The column says at how many cores "
-        "that becomes the bound, were the bandwidth all that this machine has.",
+        "- **Bandwidth**: rows and models beyond the last cache share one memory. The column says from how many cores "
+        "on that is the bound, if the machine has no more bandwidth than this one.",
         "- **Evaluation**: its share of the time.",
-        "- **Serial commit**: within one replay adding and handing out are one thread's at a time, and only C tasks "
-        "can "
-        "be at work: the column is the most that threads could gain, beside what they gain here.",
+        "- **Serial commit**: within one replay only one thread at a time adds deltas or hands out tasks, and only C "
+        "tasks can be at work. The columns are the most that threads could gain, and what they gain here.",
         "",
         f"| | V, model | V, measured | store | window | memory-bound from | evaluation | threads at most "
         f"| {checks['cores']} threads, measured |",
@@ -267,12 +262,12 @@ def _paper(costs: Costs) -> str:
     lines = [
         "## A bigger machine, on paper",
         "",
-        "Nothing here was measured but the costs: replays a second by the model, of the server steps above, for cores "
-        "like these. Two numbers each: "
-        f"were the memory's bandwidth to grow with the cores, {per_core / 1e9:.3g} GB/s for each, and were it to stay "
-        f"at the {whole / 1e9:.3g} GB/s of this whole machine. A real machine lies between; its last cache, which the "
-        "model leaves as large as this one's, is larger. Worker "
-        "processes are assumed, so that Python's lock does not bind; a `-` says that the memory does not either.",
+        "Only the costs were measured; the replays a second below are what the model computes, for the server steps "
+        "above and for cores like these. Each cell has two numbers. For the first, the memory's bandwidth grows with "
+        f"the cores, {per_core / 1e9:.3g} GB/s for each. For the second, it stays at the {whole / 1e9:.3g} GB/s of "
+        "this whole machine. A real machine lies between; its last cache is larger than this one's, which the model "
+        "does not know. Worker processes are assumed, so Python's lock is no bound; a `-` says that the memory is none "
+        "either.",
         "",
         "| | " + " | ".join(f"{p} core{'s' * (p > 1)}" for p in PAPER_CORES) + " |",
         "|---" * (len(PAPER_CORES) + 1) + "|",
@@ -311,9 +306,8 @@ def _sizes(costs: Costs) -> str:
     base = CHECKS["W2"]
     few = replace(base, workload=replace(base.workload, n_clients=200))
     lines = [
-        "Along one size at a time, from W2 (d: of 200 clients), on one core: replays a second, and the bytes that one "
-        "replay holds (store and "
-        "window; the rows are shared by all).",
+        "One size is varied at a time, beginning with W2 (for d, with 200 clients), on one core. The table has replays "
+        "a second, and the bytes that one replay holds (store and window; the rows are shared by all).",
         "",
         "| what | value | replays/s | held | rows |",
         "|---|---|---|---|---|",
@@ -341,8 +335,8 @@ def _clients(clients: Any) -> str:
         "",
         "Run here, not on paper: `fb.iter_schedule` over a `DelayModel` with exponential times, buffers of "
         f"{CLIENT_BUFFER:,}, in chunks of a million rows that are looked at and let go. Each line is a process of its "
-        f"own, with its peak memory; a mark per client, to count those "
-        "that were seen, is the reader's own and is part of it.",
+        "own, with its peak memory. That memory includes what was used before the schedule, and the marks: one per "
+        "client, by which the measuring script counts the clients that were seen.",
         "",
         "| in flight | arrivals | server steps | seconds | ns an arrival | peak MiB | before | marks | clients seen "
         "| mean staleness | (C - 1) / K |",
@@ -358,11 +352,10 @@ def _clients(clients: Any) -> str:
         )
     lines += [
         "",
-        "A client costs four bytes, its count of tasks; a task in flight some tens, its place in the queue; the rest "
-        "is the "
-        "chunk. Tasks in flight, and not clients, are bounded, by 2^26. Mean staleness tends to (C - 1) / K, the "
-        "identity "
-        "of a closed loop; from below where the run is short beside the time that C tasks take.",
+        "A client costs four bytes, its count of tasks. A task in flight costs some tens of bytes, its place in the "
+        "queue. The rest is the chunk. At most 2^26 tasks may be in flight; the number of clients has no such bound. "
+        "Mean staleness tends to (C - 1) / K, as it must where C tasks are always in flight; it is lower where the run "
+        "is short beside the time that C tasks take.",
     ]
     return "\n".join(lines)
 

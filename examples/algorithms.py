@@ -298,22 +298,22 @@ def table_of_claims(found: dict[Setting, list[Found]]) -> list[str]:
 
 
 INTRODUCTION = """
-A study by `examples/algorithms.py` (`make study`): {n} clients with the digits of scikit-learn, softmax regression, 4
-local steps of 8 rows; all clients at work in all algorithms, in rounds too; buffers of {k}. Delays:
+A study by `examples/algorithms.py` (`make study`): {n} clients, softmax regression on the digits of scikit-learn, 4
+local steps of 8 rows, and buffers of {k}. In all algorithms all clients are at work, in rounds too. Delays:
 """
 METHOD = """
-Each algorithm was tuned over {arms} arms and {tuning_seeds} seeds: {rates} clients' rates times three values of one
-option of its own. The best arm then ran with {seeds} new seeds. A cell has the median virtual time to the target and an
-interval for it, from order statistics, of at least 95 % where there are six seeds or more. A run was watched for
-{max_time:g}; "never" is longer. Evaluations are at every step, or at every fifth where each arrival makes one. All arms
-meet the same delays where the seed is the same.
+Each algorithm was tuned over {arms} combinations (arms) and {tuning_seeds} seeds: {rates} step sizes of the clients
+times three values of one option of its own. The best arm then ran with {seeds} new seeds. A cell has the median virtual
+time to the target and an interval for it, from order statistics, of at least 95 % where there are six seeds or more. A
+run was watched for a virtual time of {max_time:g}; "never" is longer. Evaluations are at every step, or at every fifth
+where each arrival makes one. All arms meet the same delays where the seed is the same.
 """
 CAUTION = """
-What papers claim, and what came out here. A problem of this size says nothing about others; it only shows what these
-rules do on equal terms. The targets, the grids and the rounds of FedAvg were chosen after a first run with the same
-seeds, whose targets were reached too soon to tell the algorithms apart. The intervals do not cover that choice: where
-two are close, their order may be another with other settings. All clients make equally many steps, so that FedNova is
-FedBuff here.
+The next table has claims of papers, and what was measured here. A problem of this size says nothing about others; it
+only shows what these rules do on equal terms. The targets, the grids and the rounds of FedAvg were chosen after a first
+run with the same seeds, whose targets were reached too soon to tell the algorithms apart. The intervals do not cover
+that choice: where two are close, their order may be another with other settings. All clients make equally many steps,
+so here FedNova is the same as FedBuff.
 """
 
 
