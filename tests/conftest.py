@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 
 import installs
 import pytest
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and so would be all processes of the tests.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _WHEEL = ("tests/packaging/test_wheel.py", "tests/embedding/test_examples.py")  # both need the wheel, made once
 

@@ -135,7 +135,7 @@ def test_a_rate_that_the_clock_does_not_allow_stops_the_bench(name: str, monkeyp
         rates = {kind: value * (factor if kind == name else 1.0) for kind, value in possible.items()}
         arithmetic = rates.pop("multiply_add")
         monkeypatch.setattr(_limits, "_bandwidth", lambda *_, rates=rates: rates)
-        monkeypatch.setattr(_limits, "_fma_rate", lambda *_, rate=arithmetic: rate)
+        monkeypatch.setattr(_limits, "best_rate", lambda *_, rate=arithmetic: 1e9 * rate)
         if factor < 1.05:
             assert _limits.machine([1])["clock"] == 1.0
         else:
