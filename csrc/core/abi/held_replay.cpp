@@ -255,11 +255,12 @@ bool HeldReplay<T>::read_rows(const fb_columns& rows, std::vector<ReplayRow>& us
     const std::uint8_t status = rows.status[i];
     const bool counts = status == FB_TASK_USED || (keeps_state_ && status == FB_TASK_TOO_STALE);
     // Tasks that have ended were started before; a step is the last that is known, or the one after it.
-    const bool fits = status != FB_TASK_USED || (step >= version && step <= last_step && staleness == step - version);
+    const bool known = version >= 0 && version <= last_step;
+    const bool follows = known && step >= version && step <= last_step && staleness == step - version;
     const char* wrong = client < 0 || client >= n_clients_   ? "client"
                         : status > FB_TASK_STOPPED           ? "status"
-                        : version < 0 || version > last_step ? "version"
-                        : !fits                              ? "step"
+                        : !known                             ? "version"
+                        : status == FB_TASK_USED && !follows ? "step"
                                                              : nullptr;
     if (wrong != nullptr) {
       throw std::invalid_argument(std::string(wrong) + "[" + std::to_string(i) + "]: expected a row of a schedule");
