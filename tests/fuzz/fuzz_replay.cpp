@@ -118,7 +118,11 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   MUST(end == FB_REPLAY_CLOSED);
   fedbuff::Replay<double> other = pulls.replay();
   other.load(path);
-  MUST(feed(other, rows, 1 + in.below(4)));
+  if (!feed(other, rows, 1 + in.below(4))) {  // a changed row may name a version that smaller parts do not have yet
+    MUST(n_changes > 0);
+    std::remove(path.c_str());
+    return 0;
+  }
   other.close();
   MUST(other.run(1000, 1) == end && other.version() == replay.version());
   MUST(std::memcmp(other.w().data(), replay.w().data(), 2 * sizeof(double)) == 0);
