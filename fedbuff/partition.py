@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._base.arrays import to_array
-from ._base.checks import count, number
+from ._base.checks import count, number, seed_of
 
 __all__ = ["by_column", "by_writer", "dirichlet", "iid", "label_skew", "pathological", "shards"]
 
@@ -205,7 +205,7 @@ def by_column(values: ArrayLike) -> NDArray[np.int64]:
 
 
 def _generator(seed: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(count("seed", seed, low=0)))
+    return np.random.Generator(np.random.Philox(seed_of(seed)))
 
 
 def _sizes(n_rows: int, n_clients: int, each: int, wanted: str) -> tuple[int, int]:

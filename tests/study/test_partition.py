@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fedbuff as fb
@@ -108,6 +108,7 @@ def test_dirichlet_shares_have_the_right_mean_and_variance() -> None:
     alpha=st.sampled_from([1e-320, 1e-8, 1e-3, 0.3, 100.0]),
     seed=st.integers(0, 2**64 - 1),
 )
+@example(rows=1, n=1, least=1, classes=1, alpha=0.3, seed=2**64 - 1)
 def test_dirichlet_keeps_min_rows(rows: int, n: int, least: int, classes: int, alpha: float, seed: int) -> None:
     labels = np.arange(rows) % classes
     if rows < n * least:
