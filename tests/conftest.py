@@ -1,4 +1,4 @@
-"""What all tests share: how they are dealt to processes, and the package as others get it, made once."""
+"""What all tests share: how they are dealt to processes, a browser, and the package as others get it, made once."""
 
 from __future__ import annotations
 
